@@ -1,0 +1,1 @@
+"""logdoctor: finds the cause of a failed training job in its log."""

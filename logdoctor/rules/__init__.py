@@ -1,0 +1,1 @@
+"""Rules as data: their form, loading, matching and checking."""

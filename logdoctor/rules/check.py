@@ -1,0 +1,206 @@
+"""Is a rule book fit to be used? The proof stands inside the rules: their examples.
+
+The same check runs in the tests, from the command line, and before an agent may write a rule.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.errors import RuleError
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.match import Matcher, expand, hyperscan_complaint
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+
+_DISGUISES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
+"""Prefixes behind which every example must match just as it does bare."""
+_CAPTURE_SECONDS = 0.2
+
+
+class Problem(NamedTuple):
+    """One thing wrong with one rule."""
+
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"
+
+
+def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
+    """What the named groups of the rule's patterns find in a line; groups that find nothing are left out.
+
+    Runs in the `regex` package with a time-out: a pattern that is slow there yields no captures.
+    """
+    found: dict[str, str] = {}
+    for pattern in rule.when.any:
+        if "(?P<" not in pattern:
+            continue
+        try:
+            match = _compiled(pattern).search(line, timeout=_CAPTURE_SECONDS)
+        except TimeoutError:
+            continue
+        if match:
+            found |= {name: value for name, value in match.groupdict().items() if value is not None}
+    return found
+
+
+_patterns: dict[str, regex.Pattern[str]] = {}
+
+
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    """A capture pattern; without the prefix expansion, because a capture may start anywhere."""
+    if pattern not in _patterns:
+        _patterns[pattern] = regex.compile(pattern.removeprefix("^"))
+    return _patterns[pattern]
+
+
+def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
+    """Everything wrong with a rule book; an empty list means it may be used."""
+    problems = [problem for rule in (*book.filters, *book.diagnoses) for problem in _form(rule)]
+    if problems:
+        return problems
+    for filter_rule in book.filters:
+        problems += _filter_examples(filter_rule, book, scanner)
+    for diagnosis in book.diagnoses:
+        problems += _diagnosis_examples(diagnosis, book, scanner)
+    return problems + list(_evidence_law(book)) + list(_ties(book, scanner))
+
+
+def _form(rule: Rule) -> Iterator[Problem]:
+    """Patterns compile, each has an example of its own, a retired rule says why."""
+    patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
+    others = rule.metrics if isinstance(rule, FilterRule) else rule.when.unless
+    if not patterns:
+        yield Problem(rule.id, "has no pattern")
+    if not rule.must_match:
+        yield Problem(rule.id, "has no example that must match")
+    for pattern in patterns if isinstance(rule, FilterRule) else (*patterns, *others):
+        if complaint := hyperscan_complaint(pattern):
+            yield Problem(rule.id, f"Hyperscan refuses {pattern!r}: {complaint}")
+            return
+    for pattern in (*patterns, *others):
+        try:
+            regex.compile(expand(pattern))
+        except regex.error as error:
+            yield Problem(rule.id, f"the regex package refuses {pattern!r}: {error}")
+            return
+    texts = _texts(rule)
+    for pattern in patterns:
+        matcher = Matcher([pattern])
+        if not any(len(matcher.scan(text.encode())[0]) for text in texts):
+            yield Problem(rule.id, f"no example of its own for pattern {pattern!r}")
+    if (rule.status == "retired") != (rule.retired is not None):
+        yield Problem(rule.id, "status 'retired' and the field 'retired' (at, by, why) belong together")
+
+
+def _texts(rule: Rule) -> tuple[str, ...]:
+    if isinstance(rule, FilterRule):
+        return rule.must_match
+    return tuple(example.text for example in rule.must_match)
+
+
+def _disguised(text: str) -> Iterator[str]:
+    for prefix in _DISGUISES:
+        yield prefix + text
+
+
+def _hits(scanner: Scanner, line: str) -> tuple[int, list[int]]:
+    """(filter rule that takes the line or -1, diagnosis rules that it is evidence for)."""
+    scan = scanner.scan(line.encode(), np.empty(0, np.int64))
+    return int(scan.owner[0]), [int(rule) for rule in scan.evidence[:, 1]]
+
+
+def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+    if rule.status != "active":
+        return
+    for text in rule.must_match:
+        for line in _disguised(text):
+            owner, evidence = _hits(scanner, line)
+            if evidence:
+                yield Problem(rule.id, f"its example {line!r} is evidence for {book.diagnoses[evidence[0]].id}")
+                break
+            if owner < 0:
+                yield Problem(rule.id, f"must match {line!r} but does not (or needs `harmless: true`)")
+                break
+    alone = Matcher(rule.patterns)
+    for text in rule.must_not_match:
+        if len(alone.scan(text.encode())[0]) and _hits(scanner, text)[0] >= 0:
+            yield Problem(rule.id, f"must not match {text!r} but does")
+    for metric in rule.metrics:
+        if not any(regex.search(metric, text, timeout=_CAPTURE_SECONDS) for text in rule.must_match):
+            yield Problem(rule.id, f"no example for the metrics {metric!r}")
+
+
+def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+    if rule.status != "active":
+        return
+    number = book.diagnoses.index(rule)
+    for example in rule.must_match:
+        for line in _disguised(example.text):
+            if number not in _hits(scanner, line)[1]:
+                yield Problem(rule.id, f"must match {line!r} but does not")
+                break
+        found = captures(rule, example.text)
+        wrong = {name: found.get(name) for name, want in example.captures.items() if found.get(name) != want}
+        if wrong:
+            yield Problem(rule.id, f"captures {wrong} in {example.text!r}, wanted {example.captures}")
+        if rule.verdict.lookup and found.get(rule.verdict.lookup) is None:
+            yield Problem(rule.id, f"captures no {rule.verdict.lookup!r} to look up in {example.text!r}")
+    for example in rule.must_not_match:
+        if number in _hits(scanner, example.text)[1]:
+            yield Problem(rule.id, f"must not match {example.text!r} but does")
+    for wrong_today in rule.known_wrong:
+        if number not in _hits(scanner, wrong_today.text)[1]:
+            yield Problem(rule.id, f"the known wrong {wrong_today.text!r} is mended: move it to must_not_match")
+    if rule.verdict.lookup:
+        yield from _table_problems(rule, book)
+
+
+def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
+    for key, row in book.knowledge(rule.verdict.lookup).items():
+        if row.get("role") not in taxonomy.ROLES or (row["role"] != "note" and row.get("reason") not in taxonomy.REASONS):
+            yield Problem(rule.id, f"table {rule.verdict.lookup!r}, row {key!r}: role or reason is not in the taxonomy")
+
+
+def _evidence_law(book: RuleBook) -> Iterator[Problem]:
+    """No live filter rule takes an example of a cause, retired diagnosis rules included (law 2).
+
+    The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
+    evidence of retired ones.
+    """
+    texts = [(rule, e.text) for rule in book.diagnoses if rule.verdict.role in ("cause", "proximate") for e in rule.must_match]
+    for filter_rule in book.filters:
+        if filter_rule.status != "active" or filter_rule.harmless:
+            continue
+        matcher = Matcher(filter_rule.patterns)
+        for rule, text in texts:
+            if len(matcher.scan(text.encode())[0]):
+                yield Problem(filter_rule.id, f"takes {text!r}, which is evidence of {rule.id}")
+
+
+def _rank(rule: DiagnosisRule) -> tuple[int, int]:
+    """Role first, then specificity: the rule that fixes more literal text knows more."""
+    literal = max(len(regex.sub(r"\\[dwsSDWbB]|\[[^\]]*\]|[()?*+.|^$\\]|\{[^}]*\}", "", p)) for p in rule.when.any)
+    return taxonomy.ROLES.index(rule.verdict.role), -literal
+
+
+def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+    """Two rules that hit one example must be ordered by role or specificity unless they agree."""
+    for number, rule in enumerate(book.diagnoses):
+        for example in rule.must_match if rule.status == "active" else ():
+            for other_number in _hits(scanner, example.text)[1]:
+                other = book.diagnoses[other_number]
+                same = (rule.verdict.reason, rule.verdict.outcome) == (other.verdict.reason, other.verdict.outcome)
+                if other_number > number and not same and _rank(rule) == _rank(other):
+                    yield Problem(rule.id, f"ties with {other.id} on {example.text!r}")
+
+
+def require(book: RuleBook, scanner: Scanner) -> None:
+    """Raise `RuleError` for the first problem of a rule book."""
+    for problem in check(book, scanner):
+        raise RuleError(f"rule {problem.rule}", problem.what, "Run `logdoctor rules check` for the whole list.")

@@ -1,0 +1,156 @@
+"""Reading rules and knowledge tables from `rules/`."""
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from logdoctor import taxonomy
+from logdoctor.errors import RuleError
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+
+_CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do not show
+
+
+class RuleBook:
+    """All rules of one folder, in the order of their ids, with the knowledge tables they look things up in."""
+
+    def __init__(self, rules: tuple[Rule, ...], tables: Path) -> None:
+        self.filters = tuple(rule for rule in rules if isinstance(rule, FilterRule))
+        self.diagnoses = tuple(rule for rule in rules if isinstance(rule, DiagnosisRule))
+        self._tables = tables
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (16 hex digits) over every rule and table: what a verdict was made with (law 8)."""
+        digest = hashlib.sha256(msgspec.json.encode((self.filters, self.diagnoses)))
+        for path in sorted(self._tables.glob("*.tsv")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def rule(self, rule_id: str) -> Rule:
+        """The rule with this id; `RuleError` when there is none."""
+        for rule in (*self.filters, *self.diagnoses):
+            if rule.id == rule_id:
+                return rule
+        raise RuleError(f"rule {rule_id!r}", "there is no rule with this id", "See `logdoctor rules list`.")
+
+    def knowledge(self, table: str) -> dict[str, dict[str, str]]:
+        """A knowledge table: rows by their first column, each a mapping from column to text."""
+        return _read_table(self._tables / f"{table}.tsv")
+
+
+_tables: dict[Path, dict[str, dict[str, str]]] = {}
+
+
+def _read_table(path: Path) -> dict[str, dict[str, str]]:
+    if path not in _tables:
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                lines = (line for line in file if not line.startswith("#"))
+                rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+        except OSError as error:
+            raise RuleError(str(path), f"cannot read the table ({error.strerror})", "Restore the file.") from error
+        _tables[path] = {next(iter(row.values())): row for row in rows}
+    return _tables[path]
+
+
+def load_book(root: Path, cache: Path | None = None) -> RuleBook:
+    """The rule book of a folder; `RuleError` names the first file that is wrong.
+
+    Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache`
+    under the names, sizes and times of the files; a damaged entry is parsed anew.
+    """
+    files = sorted(path for kind in ("filter", "diagnosis") for path in (root / kind).rglob("*.y*ml"))
+    if not files:
+        raise RuleError(str(root), "no rule files below filter/ or diagnosis/", "Point LOGDOCTOR_RULES at a rule folder.")
+    kept = cache / f"{_signature(root, files)}.rules" if cache else None
+    rules = _kept_rules(kept) if kept else None
+    if rules is None:
+        rules = tuple(_unique(_read_rule(root, path) for path in files))
+        if kept:
+            _keep_rules(kept, rules)
+    return RuleBook(rules, root / "knowledge")
+
+
+def _signature(root: Path, files: list[Path]) -> str:
+    digest = hashlib.sha256(f"{_CACHE_FORMAT} {msgspec.__version__} {root}".encode())
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    for kind in (FilterRule, DiagnosisRule):
+        digest.update(repr(kind.__struct_fields__).encode())
+    return digest.hexdigest()[:32]
+
+
+def _kept_rules(path: Path) -> tuple[Rule, ...] | None:
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=tuple[Rule, ...])
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(msgspec.msgpack.encode(rules))
+        part.replace(path)
+    except OSError:
+        return
+
+
+def _read_rule(root: Path, path: Path) -> Rule:
+    """One YAML file as a rule, its id checked against its place and its names against the taxonomy."""
+    import yaml  # slow to import and only needed when the cache is cold
+
+    wanted = path.relative_to(root).with_suffix("").as_posix()
+    try:
+        data: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        rule = msgspec.convert(data, Rule)
+    except OSError as error:
+        raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RuleError(str(path), f"is not YAML ({error})", "Mend the syntax.") from error
+    except msgspec.ValidationError as error:
+        raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error
+    if rule.id != wanted:
+        raise RuleError(str(path), f"its id is {rule.id!r}, its place says {wanted!r}", "Make the two the same.")
+    if complaint := _vocabulary_complaint(rule):
+        raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
+    return rule
+
+
+def _vocabulary_complaint(rule: Rule) -> str | None:
+    if isinstance(rule, FilterRule):
+        return None
+    claim = rule.verdict
+    fields = (
+        ("reason", claim.reason, taxonomy.REASONS),
+        ("recovery", claim.recovery, taxonomy.RECOVERIES),
+        ("fault", claim.fault, taxonomy.FAULTS),
+        ("outcome", claim.outcome, taxonomy.OUTCOMES),
+    )
+    for name, value, allowed in fields:
+        if value and value not in allowed:
+            return f"{name} {value!r} is not in the taxonomy"
+    unknown = [reason for reason in rule.explains if reason not in taxonomy.REASONS]
+    if unknown:
+        return f"explains {unknown[0]!r}, which is not in the taxonomy"
+    if claim.role != "note" and not (claim.reason or claim.lookup):
+        return f"role {claim.role!r} needs a reason"
+    return None
+
+
+def _unique(rules: Iterator[Rule]) -> Iterator[Rule]:
+    seen: set[str] = set()
+    for rule in rules:
+        if rule.id in seen:
+            raise RuleError(f"rule {rule.id!r}", "two files have this id", "Rename one of them.")
+        seen.add(rule.id)
+        yield rule

@@ -1,0 +1,120 @@
+"""Many patterns over a whole buffer in one pass. The only place that knows Hyperscan."""
+
+import hashlib
+import os
+import tempfile
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import hyperscan
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.errors import RuleError
+from logdoctor.text import PREFIX
+
+_END_BITS = 40  # a hit is one integer: pattern number above, end offset below; buffers stay far below 1 TB
+_END_MASK = (1 << _END_BITS) - 1
+
+
+def expand(pattern: str) -> str:
+    """The expression that is compiled for a rule's pattern: `^` skips prefixes, `$` allows `\\r`."""
+    if pattern.startswith("^"):
+        pattern = f"^{PREFIX}(?:{pattern[1:]})"
+    if pattern.endswith("$)") and not pattern.endswith("\\$)"):
+        pattern = f"{pattern[:-2]}\\r?$)"
+    elif pattern.endswith("$") and not pattern.endswith("\\$"):
+        pattern = f"{pattern[:-1]}\\r?$"
+    return pattern
+
+
+def hyperscan_complaint(pattern: str) -> str | None:
+    """Why Hyperscan refuses a rule's pattern, or None when it compiles (and is thus linear in time)."""
+    try:
+        _compile([expand(pattern)])
+    except hyperscan.HyperscanError as error:
+        return str(error)
+    return None
+
+
+def _compile(expressions: Sequence[str]) -> hyperscan.Database:
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[expression.encode() for expression in expressions],
+        ids=list(range(len(expressions))),
+        flags=[hyperscan.HS_FLAG_MULTILINE] * len(expressions),
+    )
+    return database
+
+
+class Matcher:
+    """A compiled set of patterns.
+
+    Compiling some hundred patterns takes seconds, so the database is kept in `cache` under the digest of
+    its sources and of the Hyperscan release; a damaged or foreign cache file is ignored and written anew.
+    """
+
+    def __init__(self, patterns: Sequence[str], cache: Path | None = None) -> None:
+        self.size = len(patterns)
+        expressions = [expand(pattern) for pattern in patterns]
+        if not expressions:
+            self._database = None
+            return
+        path = cache / f"{self._digest(expressions)}.hsdb" if cache else None
+        database = _load(path) if path else None
+        if database is None:
+            try:
+                database = _compile(expressions)
+            except hyperscan.HyperscanError as error:
+                bad = next((p for p in patterns if hyperscan_complaint(p)), "the whole set")
+                raise RuleError(f"pattern {bad!r}", f"Hyperscan refuses it ({error})", "Simplify it.") from error
+            if path:
+                _store(path, hyperscan.dumpb(database))
+        self._database = database
+        database.scratch = hyperscan.Scratch(database)
+
+    @staticmethod
+    def _digest(expressions: Sequence[str]) -> str:
+        digest = hashlib.sha256(f"{hyperscan.__version__}\n".encode())
+        digest.update("\n".join(expressions).encode())
+        return digest.hexdigest()[:32]
+
+    def scan(self, buffer: bytes | bytearray | memoryview) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """All hits in a buffer: pattern numbers (int32) and end offsets (int64, one past the last byte)."""
+        if self._database is None or not len(buffer):
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        hits = array("q")
+
+        def on_hit(number: int, _start: int, end: int, _flags: int, _: object, add=hits.append) -> None:  # type: ignore[no-untyped-def]
+            add(number << _END_BITS | end)
+
+        self._database.scan(buffer, match_event_handler=on_hit)
+        packed = np.frombuffer(hits, np.int64) if hits else np.empty(0, np.int64)
+        return (packed >> _END_BITS).astype(np.int32), packed & _END_MASK
+
+
+def _load(path: Path) -> hyperscan.Database | None:
+    """The database kept in a cache file: a SHA-256 of the rest, then the serialised database."""
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(kept[32:]).digest() != kept[:32]:
+        return None
+    try:
+        return hyperscan.loadb(kept[32:], hyperscan.HS_MODE_BLOCK)
+    except hyperscan.HyperscanError:
+        return None
+
+
+def _store(path: Path, serialised: bytes) -> None:
+    """Write a cache file whole or not at all; a cache that cannot be written is no error."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(serialised).digest() + serialised)
+        os.replace(name, path)
+    except OSError:
+        return

@@ -1,0 +1,115 @@
+"""The form of a rule: what a YAML file below `rules/` may hold.
+
+`patterns`, `any` and `unless` are Hyperscan expressions matched against single lines. A leading `^` means
+"start of the message", after any rank, node, time-stamp or level prefix (see `logdoctor.text.PREFIX`);
+a trailing `$` also accepts a carriage return. Without `^` a pattern may match anywhere in the line.
+"""
+
+import datetime
+from typing import Literal
+
+import msgspec
+
+Status = Literal["proposed", "shadow", "active", "retired"]
+Role = Literal["cause", "proximate", "cascade", "teardown", "note"]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A piece of a rule; an unknown key is an error, so that a misspelt one is not ignored."""
+
+
+class Origin(_Part):
+    """Who wrote a rule, when, and after what."""
+
+    by: str
+    at: datetime.date
+    source: str
+
+
+class Retirement(_Part):
+    """When, by whom and why a rule was retired."""
+
+    at: datetime.date
+    by: str
+    why: str
+
+
+class Example(_Part):
+    """A line and the captures a rule must find in it."""
+
+    text: str
+    captures: dict[str, str] = {}
+
+
+class KnownWrong(_Part):
+    """A line that the rule gets wrong today: turns the check red as soon as it is mended."""
+
+    text: str
+    want: str
+    got: str
+
+
+class FilterRule(_Part, tag_field="kind", tag="filter"):
+    """A rule that takes lines out of a log because they are known and harmless.
+
+    `harmless` allows it to take lines that merely look like errors (structural marks such as
+    "SomeError:"); no filter rule ever takes a line that a diagnosis rule matches.
+    `metrics` are expressions whose named groups (step, total, loss, grad_norm, seconds, throughput)
+    go into the progress record.
+    """
+
+    id: str
+    status: Status
+    title: str
+    patterns: tuple[str, ...]
+    must_match: tuple[str, ...]
+    origin: Origin
+    must_not_match: tuple[str, ...] = ()
+    scope: dict[str, str] = {}
+    harmless: bool = False
+    metrics: tuple[str, ...] = ()
+    retired: Retirement | None = None
+
+
+class When(_Part):
+    """A line is hit when one of `any` matches and none of `unless`."""
+
+    any: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+
+
+class Claim(_Part):
+    """What a matched line says about the job.
+
+    Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
+    `lookup`: the name of a table below `rules/knowledge/` whose row, chosen by the capture of the same
+    name, gives reason, role and recovery.
+    """
+
+    reason: str = ""
+    role: Role = "note"
+    recovery: str = ""
+    fault: str = ""
+    outcome: str = ""
+    lookup: str = ""
+
+
+class DiagnosisRule(_Part, tag_field="kind", tag="diagnosis"):
+    """A rule that says what a line means for the cause of a failure."""
+
+    id: str
+    status: Status
+    title: str
+    when: When
+    verdict: Claim
+    must_match: tuple[Example, ...]
+    origin: Origin
+    explains: tuple[str, ...] = ()
+    suggestion: str = ""
+    must_not_match: tuple[Example, ...] = ()
+    known_wrong: tuple[KnownWrong, ...] = ()
+    scope: dict[str, str] = {}
+    retired: Retirement | None = None
+
+
+Rule = FilterRule | DiagnosisRule

@@ -1,0 +1,145 @@
+"""What stands before the message of a log line: ranks, nodes, time stamps, levels, colours.
+
+Launchers, schedulers and shippers put marks before what a process printed. Rules must not care about them
+and diagnosis must understand them, so the grammar stands here once, for Hyperscan (`PREFIX`) and for
+`origin` (`regex`).
+"""
+
+import datetime
+from typing import NamedTuple
+
+import regex
+
+_CLOCK = r"\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d|Z)?(?: [AP]M)?"
+_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]\d|[A-Z][a-z][a-z] [ \d]\d)"
+_TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
+_LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
+_NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
+_IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
+
+_TOKENS = {
+    "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d+)\]:?|[Rr]ank ?(?P<rank_bare>\d+)\[\d+\]\[[\w-]+\]:|\[default(?P<local>\d+)\]:",
+    "mpi": r"\[\d+,(?P<mpi>\d+)\]<(?:stdout|stderr|stddiag)>:",
+    "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
+    "task": r"(?P<task>\d{1,6}):[ \t]",
+    "pod": rf"\[(?:[a-z]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
+    "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank))",
+    "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
+    "time": _TIME,
+    "level": rf"{_LEVEL}[\s:|]",
+}
+
+
+def _for_hyperscan(token: str) -> str:
+    """The token without named groups and look-ahead, which Hyperscan does not know."""
+    plain = regex.sub(r"\(\?P<\w+>", "(?:", token)
+    return plain.replace(r"|:(?=\[rank)", "|:")
+
+
+PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[\s:|,>-]*)*"
+"""Hyperscan source of any run of prefixes, the empty one included."""
+
+_LEAD = regex.compile(r"[\s|]*")
+_GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
+_TOKEN = regex.compile("|".join(f"(?:{token})" for token in _TOKENS.values()))
+ANSI = regex.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""An ANSI escape sequence in raw bytes. It never holds a newline, so taking it out keeps line numbers."""
+_ANSI_TEXT = regex.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+class Origin(NamedTuple):
+    """Where a line came from, as far as its prefix says, and the message that follows."""
+
+    channel: str
+    node: str | None
+    rank: int | None
+    local_rank: int | None
+    task: int | None
+    time: str | None
+    message: str
+
+
+def decode(raw: bytes) -> str:
+    """The text of a raw line: UTF-8, with U+FFFD for what is not, never an error."""
+    return raw.decode("utf-8", "replace")
+
+
+def shown(line: str) -> str:
+    """What a terminal would show of a line: no colours, only the last state of a progress bar."""
+    return last_state(_ANSI_TEXT.sub("", line)).replace("\x00", "")
+
+
+def last_state(line: str) -> str:
+    """The part of a line after its last carriage return that is followed by text."""
+    return line.rstrip("\r").rsplit("\r", 1)[-1]
+
+
+def origin(line: str) -> Origin:
+    """The prefix of a shown line, taken apart.
+
+    `channel` is the same for all lines that one writer printed behind the same marks: the marks with
+    times and levels left out. The message keeps its indentation.
+    """
+    marks: list[str] = []
+    node: str | None = None
+    rank: int | None = None
+    local: int | None = None
+    task: int | None = None
+    time: str | None = None
+    at = 0
+    while (match := _TOKEN.match(line, at)) and match.end() > at:
+        groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        if groups:
+            marks.append(match.group())
+            node = groups.get("pod") or groups.get("host") or groups.get("ray") or node
+            if (number := groups.get("rank") or groups.get("rank_bare") or groups.get("mpi")) is not None:
+                rank = int(number)
+            local = int(groups["local"]) if "local" in groups else local
+            task = int(groups["task"]) if "task" in groups else task
+        elif time is None and regex.search(r"\d:\d\d:\d\d", match.group()):
+            time = match.group()
+        at = match.end()
+        # one separator, and blanks only as far as another prefix follows: indentation is structure
+        gap = _GAP.match(line, at)
+        behind = gap.end() if gap else at
+        if _TOKEN.match(line, behind):
+            at = behind
+        else:
+            break
+    rest = line[at:]
+    if at and rest[:1] in (" ", "\t"):
+        rest = rest[1:]
+    return Origin("".join(marks), node, rank, local, task, time, rest)
+
+
+_STAMP = regex.compile(
+    r"(?P<year>\d{4})[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[ T_-](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"|(?P<m2>\d\d)/(?P<d2>\d\d)/(?P<y2>\d{2,4}) (?P<h2>\d\d):(?P<n2>\d\d):(?P<s2>\d\d)"
+    r"|[IWEF](?P<m3>\d{1,2}?)(?P<d3>\d\d) (?P<h3>\d\d):(?P<n3>\d\d):(?P<s3>\d\d)\."
+    r"|\b(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d4>\d{1,2}) (?P<h4>\d\d):(?P<n4>\d\d):(?P<s4>\d\d)"
+)
+_MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+
+
+def seconds_of(line: str, year: int = 2000) -> float | None:
+    """The first time stamp in a line as seconds since the epoch (UTC assumed), or None.
+
+    Stamps without a year take `year`; only differences between stamps of one log mean anything.
+    """
+    match = _STAMP.search(line[:300])
+    if match is None:
+        return None
+    groups = match.groupdict()
+    try:
+        if groups["year"]:
+            parts = [int(groups[k]) for k in ("year", "month", "day", "hour", "minute", "second")]
+        elif groups["m2"]:
+            full = int(groups["y2"])
+            parts = [full if full > 99 else 2000 + full] + [int(groups[k]) for k in ("m2", "d2", "h2", "n2", "s2")]
+        elif groups["m3"]:
+            parts = [year] + [int(groups[k]) for k in ("m3", "d3", "h3", "n3", "s3")]
+        else:
+            parts = [year, _MONTHS[groups["mon"]]] + [int(groups[k]) for k in ("d4", "h4", "n4", "s4")]
+        return datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp()  # type: ignore[misc, arg-type]
+    except ValueError:
+        return None
