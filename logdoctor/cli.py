@@ -38,10 +38,12 @@ def rules_check() -> None:
 @click.argument("line")
 def rules_why(line: str) -> None:
     """Show which rules hit LINE."""
-    from logdoctor.rules.check import _hits, captures
+    from logdoctor.rules.check import hits
+
+    from logdoctor.rules.captures import captures
 
     scanner = build.scanner(read_settings())
-    owner, evidence = _hits(scanner, line)
+    owner, evidence = hits(scanner, line)
     click.echo(f"filter: {scanner.book.filters[owner].id if owner >= 0 else '-'}")
     for number in evidence:
         rule = scanner.book.diagnoses[number]

@@ -11,8 +11,10 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
+from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher, expand, hyperscan_complaint
+from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
 
@@ -29,34 +31,6 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.what}"
-
-
-def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
-    """What the named groups of the rule's patterns find in a line; groups that find nothing are left out.
-
-    Runs in the `regex` package with a time-out: a pattern that is slow there yields no captures.
-    """
-    found: dict[str, str] = {}
-    for pattern in rule.when.any:
-        if "(?P<" not in pattern:
-            continue
-        try:
-            match = _compiled(pattern).search(line, timeout=_CAPTURE_SECONDS)
-        except TimeoutError:
-            continue
-        if match:
-            found |= {name: value for name, value in match.groupdict().items() if value is not None}
-    return found
-
-
-_patterns: dict[str, regex.Pattern[str]] = {}
-
-
-def _compiled(pattern: str) -> regex.Pattern[str]:
-    """A capture pattern; without the prefix expansion, because a capture may start anywhere."""
-    if pattern not in _patterns:
-        _patterns[pattern] = regex.compile(pattern.removeprefix("^"))
-    return _patterns[pattern]
 
 
 def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
@@ -109,7 +83,7 @@ def _disguised(text: str) -> Iterator[str]:
         yield prefix + text
 
 
-def _hits(scanner: Scanner, line: str) -> tuple[int, list[int]]:
+def hits(scanner: Scanner, line: str) -> tuple[int, list[int]]:
     """(filter rule that takes the line or -1, diagnosis rules that it is evidence for)."""
     scan = scanner.scan(line.encode(), np.empty(0, np.int64))
     return int(scan.owner[0]), [int(rule) for rule in scan.evidence[:, 1]]
@@ -120,7 +94,7 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
         return
     for text in rule.must_match:
         for line in _disguised(text):
-            owner, evidence = _hits(scanner, line)
+            owner, evidence = hits(scanner, line)
             if evidence:
                 yield Problem(rule.id, f"its example {line!r} is evidence for {book.diagnoses[evidence[0]].id}")
                 break
@@ -129,7 +103,7 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
                 break
     alone = Matcher(rule.patterns)
     for text in rule.must_not_match:
-        if len(alone.scan(text.encode())[0]) and _hits(scanner, text)[0] >= 0:
+        if len(alone.scan(text.encode())[0]) and hits(scanner, text)[0] >= 0:
             yield Problem(rule.id, f"must not match {text!r} but does")
     for metric in rule.metrics:
         if not any(regex.search(metric, text, timeout=_CAPTURE_SECONDS) for text in rule.must_match):
@@ -142,7 +116,7 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
     number = book.diagnoses.index(rule)
     for example in rule.must_match:
         for line in _disguised(example.text):
-            if number not in _hits(scanner, line)[1]:
+            if number not in hits(scanner, line)[1]:
                 yield Problem(rule.id, f"must match {line!r} but does not")
                 break
         found = captures(rule, example.text)
@@ -152,10 +126,10 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
         if rule.verdict.lookup and found.get(rule.verdict.lookup) is None:
             yield Problem(rule.id, f"captures no {rule.verdict.lookup!r} to look up in {example.text!r}")
     for example in rule.must_not_match:
-        if number in _hits(scanner, example.text)[1]:
+        if number in hits(scanner, example.text)[1]:
             yield Problem(rule.id, f"must not match {example.text!r} but does")
     for wrong_today in rule.known_wrong:
-        if number not in _hits(scanner, wrong_today.text)[1]:
+        if number not in hits(scanner, wrong_today.text)[1]:
             yield Problem(rule.id, f"the known wrong {wrong_today.text!r} is mended: move it to must_not_match")
     if rule.verdict.lookup:
         yield from _table_problems(rule, book)
@@ -183,20 +157,14 @@ def _evidence_law(book: RuleBook) -> Iterator[Problem]:
                 yield Problem(filter_rule.id, f"takes {text!r}, which is evidence of {rule.id}")
 
 
-def _rank(rule: DiagnosisRule) -> tuple[int, int]:
-    """Role first, then specificity: the rule that fixes more literal text knows more."""
-    literal = max(len(regex.sub(r"\\[dwsSDWbB]|\[[^\]]*\]|[()?*+.|^$\\]|\{[^}]*\}", "", p)) for p in rule.when.any)
-    return taxonomy.ROLES.index(rule.verdict.role), -literal
-
-
 def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
     """Two rules that hit one example must be ordered by role or specificity unless they agree."""
     for number, rule in enumerate(book.diagnoses):
         for example in rule.must_match if rule.status == "active" else ():
-            for other_number in _hits(scanner, example.text)[1]:
+            for other_number in hits(scanner, example.text)[1]:
                 other = book.diagnoses[other_number]
                 same = (rule.verdict.reason, rule.verdict.outcome) == (other.verdict.reason, other.verdict.outcome)
-                if other_number > number and not same and _rank(rule) == _rank(other):
+                if other_number > number and not same and priority(rule) == priority(other):
                     yield Problem(rule.id, f"ties with {other.id} on {example.text!r}")
 
 

@@ -34,10 +34,12 @@ class Scan(NamedTuple):
 
     `owner[i]` is the filter rule (its place in `RuleBook.filters`) that takes line i, or -1.
     `evidence` holds pairs (line, place in `RuleBook.diagnoses`), ordered and without doubles.
+    `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
     `strong` and `weak` tell for each line whether it bears such a mark.
     """
 
     owner: npt.NDArray[np.int32]
+    metric: npt.NDArray[np.int32]
     evidence: Ints
     strong: npt.NDArray[np.bool_]
     weak: npt.NDArray[np.bool_]
@@ -60,6 +62,7 @@ class Scanner:
         patterns += [(pattern, Kind.STRONG, 0) for pattern in marks.STRONG.values()]
         patterns += [(pattern, Kind.WEAK, 0) for pattern in marks.WEAK.values()]
         self._kinds = np.array([kind for _, kind, _ in patterns], np.int8)
+        self._measures = np.array([kind <= Kind.HARMLESS and bool(book.filters[rule].metrics) for _, kind, rule in patterns])
         self._rules = np.array([rule for _, _, rule in patterns], np.int32)
         self._matcher = Matcher([pattern for pattern, _, _ in patterns], cache)
 
@@ -78,7 +81,10 @@ class Scanner:
         for kind, veto in ((Kind.FILTER, proven | strong), (Kind.HARMLESS, proven)):
             hit = np.flatnonzero((kinds == kind) & ~veto[at])[::-1]  # backwards: the first hit is written last
             owner[at[hit]] = rules[hit]
-        return Scan(owner, evidence, strong, weak)
+        metric = np.full(lines, -1, np.int32)
+        measured = np.flatnonzero(self._measures[numbers])[::-1]
+        metric[at[measured]] = rules[measured]
+        return Scan(owner, metric, evidence, strong, weak)
 
     def _evidence(self, kinds: npt.NDArray[np.int8], rules: npt.NDArray[np.int32], at: Ints) -> Ints:
         """(line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""

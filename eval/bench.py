@@ -1,0 +1,538 @@
+"""Speed, measured on this machine in one run, next to what else could do the job.
+
+    python eval/bench.py [--quick] [--huge] [--json [FILE]]
+
+Three parts: the filter stage against ripgrep and Drain3, the whole `logdoctor diagnose`, start-up. Nothing
+is asserted; the one thing that is checked is that ours and ripgrep leave the same number of lines. MB are
+10^6 bytes. Files are read from the page cache. Temporary data goes to TMPDIR and is removed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from logdoctor.compress.cut import cut_range
+from logdoctor.compress.filter import compress, tally
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import FilterRule, Origin
+
+HERE = Path(__file__).resolve().parent
+CORPUS = HERE / "corpus"
+RESULTS = HERE / "results" / "bench.json"
+FAULT_LOG, FAULT_FROM, FAULT_TO, FAULT = CORPUS / "failures" / "inf-028.log", 120, 281, "ECC Error"
+SMALL_LOG = CORPUS / "failures" / "inf-004.log"
+
+SIZES = (200, 0, 1000, 5000)  # patterns; 0 stands for all templates of biglog.py
+BLOCK = 4 << 20
+REPEATS = 3
+DRAIN3_BYTES = 20_000_000
+SAMPLE_SECONDS = 0.01
+TIMEOUT_SECONDS = 3600
+
+Row = dict[str, Any]
+console = Console(highlight=False)
+
+
+# ---- the filter stage
+
+
+class Timed(NamedTuple):
+    """The best of some runs: seconds, lines left, and what must be known to judge it."""
+
+    seconds: float
+    left: int
+    note: str = ""
+
+
+def filter_stage(folder: Path, megabytes: int) -> list[Row]:
+    """One row for each number of patterns: MB/s of ours on all cores and on one, and of ripgrep."""
+    log, templates = folder / "filter.log", folder / "templates.txt"
+    biglog(log, megabytes, "--templates", str(templates))
+    known = templates.read_text().splitlines()
+    return [compare(log, pattern_set(known, size or len(known)), folder) for size in SIZES]
+
+
+def pattern_set(templates: Sequence[str], size: int) -> list[str]:
+    """`size` patterns: a seeded choice of the templates, or all of them and decoys after them."""
+    if size < len(templates):
+        return random.Random(7).sample(list(templates), size)
+    return [*templates, *decoys(size - len(templates))]
+
+
+def decoys(count: int) -> list[str]:
+    """Patterns in the manner of log lines that match no line of `biglog.py`, the same every time.
+
+    Their words are those of training logs, so that searching for single words does not rule them out.
+    """
+    dice = random.Random(11)
+    words = (
+        "loss step iteration checkpoint rank worker loading saved memory elapsed tokens batch INFO time"
+        " gradient optimizer learning rate NCCL socket model epoch train eval shard cache device"
+    ).split()
+    fields = (r"\d+", r"\d+\.\d{2}", r"[a-z0-9-]+", r"[0-9a-f]{8}", r" *\d+", r"(?:true|false)")
+    stamps = ("", r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ", r"\d\d:\d\d:\d\d ", r"\[rank\d+\]: ")
+    return [
+        f"^{dice.choice(stamps)}"
+        + "".join(f"{dice.choice(words)} {dice.choice(words)}[:=]{dice.choice(fields)} " for _ in range(3))
+        + rf"took \d+\.\d ms \(d{number:04d}\)$"
+        for number in range(count)
+    ]
+
+
+def compare(log: Path, patterns: list[str], folder: Path) -> Row:
+    """Ours and ripgrep on one log with the same patterns, each warm and the best of some runs."""
+    cache = folder / f"cache-{len(patterns)}"
+    begin = time.perf_counter()
+    Scanner(book_of(patterns), cache)
+    compiled = time.perf_counter() - begin
+    size = log.stat().st_size
+    cores = len(os.sched_getaffinity(0))
+    ours = best(lambda: filtered(log, patterns, cache, cores))
+    alone = best(lambda: filtered(log, patterns, cache, 1))
+    theirs = ripgrep(log, patterns, folder)
+    if theirs and theirs.left != ours.left:
+        console.print(
+            f"[bold red]NOT THE SAME: with {len(patterns)} patterns ours leaves {ours.left:,} lines,"
+            f" ripgrep {theirs.left:,}[/]"
+        )
+    return {
+        "ratio": theirs.seconds / ours.seconds if theirs else None,
+        "patterns": len(patterns),
+        "ours_mb_per_s": size / 1e6 / ours.seconds,
+        "ours_one_core_mb_per_s": size / 1e6 / alone.seconds,
+        "ripgrep_mb_per_s": size / 1e6 / theirs.seconds if theirs else None,
+        "cores": cores,
+        "bytes": size,
+        "lines_left": ours.left,
+        "ripgrep_lines_left": theirs.left if theirs else None,
+        "first_compile_s": compiled,
+        "note": theirs.note if theirs else "ripgrep: no result",
+    }
+
+
+def best(run: Callable[[], Timed]) -> Timed:
+    """The fastest of some runs, after one that warms the caches."""
+    run()
+    return min((run() for _ in range(REPEATS)), key=lambda timed: timed.seconds)
+
+
+def book_of(patterns: Sequence[str]) -> RuleBook:
+    """A rule book with one filter rule for each pattern, and nothing else.
+
+    The group keeps a rule's `^` from being read as "after any prefix", which ripgrep cannot do.
+    """
+    origin = Origin("bench", datetime.date(2026, 1, 1), "biglog.py")
+    rules = tuple(
+        FilterRule(f"filter/bench/{number}", "active", "", (f"(?:{pattern})",), (), origin, harmless=True)
+        for number, pattern in enumerate(patterns)
+    )
+    return RuleBook(rules, Path(os.devnull))
+
+
+def filtered(log: Path, patterns: Sequence[str], cache: Path, workers: int) -> Timed:
+    """The filter stage over a file: compiled rules read from the cache, processes forked, lines counted.
+
+    The interpreter's own start is not in it; `whole` has it.
+    """
+    global _stage
+    book = book_of(patterns)
+    size = log.stat().st_size
+    begin = time.perf_counter()
+    _stage = (log, size, Scanner(book, cache))
+    starts = range(0, size, BLOCK)
+    if workers == 1:
+        left = sum(map(left_in_block, starts))
+    else:
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+            left = sum(pool.map(left_in_block, starts))
+    return Timed(time.perf_counter() - begin, left)
+
+
+_stage: tuple[Path, int, Scanner]  # set before the workers are forked
+
+
+def left_in_block(begin: int) -> int:
+    """How many lines that begin in a block the rules leave; the block is read here."""
+    log, size, scanner = _stage
+    rules = len(scanner.book.filters)
+    with log.open("rb", buffering=0) as file:
+        segments = cut_range("main", file, begin, min(begin + BLOCK, size), size)
+        return sum(tally(compress(segment, scanner), rules).lines_kept for segment in segments)
+
+
+def ripgrep(log: Path, patterns: Sequence[str], folder: Path) -> Timed | None:
+    """`rg -a -v -f`, its output thrown away, the best of some runs; None when it has no result."""
+    if not shutil.which("rg"):
+        console.print("[yellow]ripgrep is not installed: apt-get install ripgrep[/]")
+        return None
+    file = folder / "patterns.txt"
+    file.write_text("\n".join(patterns) + "\n")
+    command = ["rg", "--no-config", "-a", "-v", "-f", str(file), str(log)]
+    counted = _count(command)
+    note = ""
+    if counted is None:
+        command[1:1] = ["--regex-size-limit", "4G", "--dfa-size-limit", "4G"]
+        note = "ripgrep refuses the set; measured with --regex-size-limit and --dfa-size-limit 4G"
+        if (counted := _count(command)) is None:
+            return None
+    return Timed(min(_seconds(command) for _ in range(REPEATS)), counted, note)
+
+
+def _count(command: Sequence[str]) -> int | None:
+    """How many lines ripgrep leaves; None when it refuses."""
+    done = subprocess.run([*command, "-c"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    if done.returncode > 1:
+        console.print(f"[yellow]ripgrep: {done.stderr.strip()[-200:]}[/]", markup=True)
+        return None
+    return int(done.stdout or 0)
+
+
+def _seconds(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
+    """How long a command takes, its output thrown away; a failure is printed, its time means nothing."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=TIMEOUT_SECONDS
+    )
+    seconds = time.perf_counter() - begin
+    complain(command, done.returncode, done.stderr)
+    return seconds
+
+
+def complain(command: Sequence[str], code: int, errors: bytes) -> None:
+    """Print what a command said that could not work (any exit code but 0 and 1)."""
+    if code not in (0, 1):
+        told = errors.decode("utf-8", "replace").strip()[-500:]
+        console.print(f"exit code {code}: {' '.join(command)}\n{told}", style="bold red", markup=False)
+
+
+def drain3(log: Path) -> Row | None:
+    """Drain3 as it comes (default settings, no masks, one core) on the first bytes of the log."""
+    try:
+        from drain3 import TemplateMiner
+        from drain3.template_miner_config import TemplateMinerConfig
+    except ImportError:
+        console.print("[yellow]Drain3 is not installed: pip install drain3==0.9.11[/]")
+        return None
+    with log.open("rb") as file:
+        data = file.read(DRAIN3_BYTES)
+    lines = [line.decode("utf-8", "replace") for line in data.split(b"\n")]
+    miner = TemplateMiner(config=TemplateMinerConfig())
+    begin = time.perf_counter()
+    for line in lines:
+        miner.add_log_message(line)
+    seconds = time.perf_counter() - begin
+    return {
+        "mb_per_s": len(data) / 1e6 / seconds,
+        "lines_per_s": len(lines) / seconds,
+        "bytes": len(data),
+        "templates": len(miner.drain.clusters),
+    }
+
+
+# ---- the whole of diagnose
+
+
+def whole(folder: Path, megabytes: Sequence[int]) -> list[Row]:
+    """`logdoctor diagnose --json` on logs with a fault at the end, one row for each size."""
+    rows = []
+    for size in megabytes:
+        log, index = folder / f"whole-{size}.log", folder / "index.json"
+        if shutil.disk_usage(folder).free < size * 1_100_000:
+            console.print(f"[yellow]no room for a log of {size} MB in {folder}; set TMPDIR[/]")
+            continue
+        biglog(log, size, "--fault", f"{FAULT_LOG}:{FAULT_FROM}-{FAULT_TO}", "--index", str(index))
+        rows.append(diagnosed(log, json.loads(index.read_text())["fault_from"], folder))
+        log.unlink()
+    return rows
+
+
+def diagnosed(log: Path, fault_from: int, folder: Path) -> Row:
+    """Seconds, peak memory and verdict for one log.
+
+    Time and memory come from different runs, since asking the kernel for memory costs time.
+    """
+    command, environment = diagnose_command(log), private_cache(folder)
+    size = log.stat().st_size
+    _seconds(diagnose_command(SMALL_LOG), environment)
+    seconds = min(_seconds(command, environment) for _ in range(REPEATS if size < 500_000_000 else 1))
+    output, sampled = watched(command, environment)
+    verdict = last_verdict(output)
+    cited = [evidence["line"] for evidence in verdict.get("evidence", [])]
+    wanted = [line - FAULT_FROM + fault_from for line in labelled_lines() if line >= FAULT_FROM]
+    return {
+        "mb_per_s": size / 1e6 / seconds,
+        "bytes": size,
+        "seconds": seconds,
+        **sampled,
+        "reason": verdict.get("reason", "no verdict"),
+        "cited_lines": cited,
+        "right": verdict.get("reason") == FAULT and any(abs(a - b) <= 1 for a in cited for b in wanted),
+    }
+
+
+def labelled_lines() -> list[int]:
+    """The lines of the fault's log that its label calls the cause."""
+    cases = map(json.loads, (FAULT_LOG.parent / "cases.jsonl").read_text().splitlines())
+    return next(list(case["evidence_lines"]) for case in cases if case["file"] == FAULT_LOG.name)
+
+
+def last_verdict(output: bytes) -> Row:
+    """The last verdict that `diagnose --json` printed; empty when it printed none."""
+    rows = output.split(b"\n")
+    try:
+        verdict = json.loads(next(row for row in reversed(rows) if row.strip()))
+    except (StopIteration, ValueError):
+        return {}
+    return verdict if isinstance(verdict, dict) else {}
+
+
+def watched(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, Row]:
+    """Output and peak memory of a command and its descendants, sampled all the while.
+
+    `peak_pss_bytes` is the largest sum of PSS: memory that processes share, the forked rules for instance,
+    counts once. `largest_rss_bytes` is the largest resident set of a single process, as the kernel saw it.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
+        peaks = [0]
+        ended = threading.Event()
+        sampler = threading.Thread(target=_sample, args=(process.pid, peaks, ended))
+        sampler.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            ended.set()
+            sampler.join()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        complain(command, process.returncode, errors.read())
+        return output.read(), {"peak_pss_bytes": max(peaks), "largest_rss_bytes": 1024 * usage.ru_maxrss}
+
+
+def _sample(root: int, peaks: list[int], ended: threading.Event) -> None:
+    while not ended.wait(SAMPLE_SECONDS):
+        peaks[0] = max(peaks[0], sum(map(pss_bytes, process_tree(root))))
+
+
+def process_tree(root: int) -> list[int]:
+    """A process and all its descendants that live now."""
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                waiting += map(int, task.read_text().split())
+            except OSError:
+                continue
+    return found
+
+
+def pss_bytes(pid: int) -> int:
+    """The proportional set size of a process, 0 when it is gone."""
+    try:
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(row.split()[1]) for row in rows if row.startswith("Pss:")), 0)
+
+
+# ---- start-up
+
+
+def start_up(folder: Path) -> list[Row]:
+    """Seconds from the shell to the result: medians, and the first diagnosis with no compiled rules."""
+    environment = private_cache(folder / "start")
+    small = diagnose_command(SMALL_LOG)
+    cold = _seconds(small, environment)
+    commands = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "logdoctor --help": [logdoctor(), "--help"],
+        f"diagnose {SMALL_LOG.name}, warm": small,
+    }
+    rows: list[Row] = [
+        {"seconds": statistics.median(_seconds(command, environment) for _ in range(5)), "what": what}
+        for what, command in commands.items()
+    ]
+    return [*rows, {"seconds": cold, "what": f"diagnose {SMALL_LOG.name}, rules not compiled yet"}]
+
+
+def logdoctor() -> str:
+    """The command next to this interpreter."""
+    return str(Path(sys.executable).with_name("logdoctor"))
+
+
+def diagnose_command(log: Path) -> list[str]:
+    """The command line that diagnoses a log."""
+    return [logdoctor(), "diagnose", "--json", str(log)]
+
+
+def private_cache(folder: Path) -> dict[str, str]:
+    """An environment whose compiled rules are kept below a folder, away from the user's own."""
+    return {**os.environ, "LOGDOCTOR_CACHE_DIR": str(folder / "rules-cache")}
+
+
+def biglog(out: Path, megabytes: int, *more: str) -> None:
+    """Write a big healthy log of all frameworks; `more` are further arguments of `biglog.py`."""
+    arguments = ["--mb", str(megabytes), "--framework", "mixed", "--seed", "7", "--out", str(out), *more]
+    subprocess.run(
+        [sys.executable, str(CORPUS / "biglog.py"), *arguments], check=True, stderr=subprocess.DEVNULL
+    )
+
+
+# ---- showing
+
+
+def show_filter_stage(rows: Sequence[Row], drain: Row | None) -> None:
+    """Print ours against ripgrep, and under it against Drain3."""
+    first = rows[0]
+    title = f"filter stage, {first['bytes'] / 1e6:.0f} MB, {first['cores']} cores; MB/s"
+    columns = ("to ripgrep", "patterns", "ours", "ours, one core", "ripgrep", "lines left", "first compile")
+    table = table_of(title, columns)
+    for row in rows:
+        figures = (row["ours_mb_per_s"], row["ours_one_core_mb_per_s"], row["ripgrep_mb_per_s"])
+        left = f"{row['lines_left']:,}"
+        compiled = f"{row['first_compile_s']:.1f} s"
+        table.add_row(times(row["ratio"]), f"{row['patterns']:,}", *map(speed, figures), left, compiled)
+    console.print(table)
+    for row in rows:
+        if row["note"]:
+            console.print(f"{row['patterns']:,} patterns: {row['note']}")
+    if drain:
+        console.print(
+            f"{times(drain['ratio'])} Drain3 (on one core {times(drain['ratio_one_core'])},"
+            f" ours with {drain['against_patterns']} patterns): {drain['mb_per_s']:.1f} MB/s,"
+            f" {drain['lines_per_s']:,.0f} lines/s on the first {drain['bytes'] / 1e6:.0f} MB"
+        )
+
+
+def show_whole(rows: Sequence[Row]) -> None:
+    """Print what `diagnose` took and found."""
+    title = "diagnose --json, start-up included, fault at the end"
+    columns = ("MB/s", "MB", "seconds", "peak PSS, all", "largest RSS", "reason", "cited", "right")
+    table = table_of(title, columns)
+    for row in rows:
+        memory = (f"{row[key] / 1e6:.0f} MB" for key in ("peak_pss_bytes", "largest_rss_bytes"))
+        size = f"{row['bytes'] / 1e6:,.0f}"
+        cited = ", ".join(f"{line:,}" for line in islice(row["cited_lines"], 3))
+        right = "yes" if row["right"] else "[red]NO[/]"
+        table.add_row(
+            f"{row['mb_per_s']:.0f}", size, f"{row['seconds']:.2f}", *memory, row["reason"], cited, right
+        )
+    console.print(table)
+
+
+def show_start_up(rows: Sequence[Row]) -> None:
+    """Print the start-up times."""
+    table = table_of("start-up", ("seconds", "what"))
+    for row in rows:
+        table.add_row(f"{row['seconds']:.3f}", row["what"])
+    console.print(table)
+
+
+def table_of(title: str, columns: Sequence[str]) -> Table:
+    """An empty table, figures to the right."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("reason", "what", "right") else "right")
+    return table
+
+
+def times(ratio: float | None) -> str:
+    """A ratio as it is shown."""
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def speed(figure: float | None) -> str:
+    """MB/s as shown; a dash when there is none."""
+    return "-" if figure is None else f"{figure:.0f}"
+
+
+# ---- main
+
+
+def main() -> None:
+    """Run all parts and print their tables; with `--json` write the figures too."""
+    given = arguments()
+    machine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "processor": processor(),
+        "python": platform.python_version(),
+    }
+    console.print(
+        f"{machine['processor']}, {machine['cores']} cores, load {machine['load_before']:.1f} before the run"
+    )
+    with tempfile.TemporaryDirectory(prefix="logdoctor-bench-") as name:
+        folder = Path(name)
+        results = {"machine": machine, "quick": given.quick, **measured(folder, given)}
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(results, indent=2) + "\n")
+        console.print(f"written to {given.json}")
+
+
+def measured(folder: Path, given: argparse.Namespace) -> Row:
+    """All figures, each part printed as soon as it is there."""
+    stage = filter_stage(folder, 100 if given.quick else 200)
+    drain = drain3(folder / "filter.log")
+    if drain:
+        full = stage[SIZES.index(0)]
+        drain["against_patterns"] = full["patterns"]
+        drain["ratio"] = full["ours_mb_per_s"] / drain["mb_per_s"]
+        drain["ratio_one_core"] = full["ours_one_core_mb_per_s"] / drain["mb_per_s"]
+    (folder / "filter.log").unlink()
+    show_filter_stage(stage, drain)
+    sizes = [100] + [1000] * (not given.quick) + [10_000] * given.huge
+    diagnoses = whole(folder, sizes)
+    show_whole(diagnoses)
+    starts = start_up(folder)
+    show_start_up(starts)
+    return {"filter_stage": stage, "drain3": drain, "diagnose": diagnoses, "start_up": starts}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Measure logdoctor's speed on this machine.")
+    parser.add_argument("--quick", action="store_true", help="100 MB logs only")
+    parser.add_argument("--huge", action="store_true", help="also diagnose 10 GB (needs 11 GB in TMPDIR)")
+    parser.add_argument(
+        "--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}"
+    )
+    return parser.parse_args()
+
+
+def processor() -> str:
+    """The processor's name, where the kernel tells."""
+    try:
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next(
+        (row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")), platform.machine()
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Bytes to what matters: cutting lines, taking out what rules explain, keeping what may be evidence."""

@@ -1,0 +1,279 @@
+"""Bytes to segments of whole lines, without a Python object for each line.
+
+A line is what `\\n` ends; `\\r` is part of it. Where segments begin depends on how the bytes arrive, but no
+result may: all later stages look at single lines, and a line longer than `MAX_LINE` is cut into pieces at
+fixed distances from its own start.
+"""
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.errors import InputError
+from logdoctor.types import Segment
+
+MAX_LINE = 1 << 20
+"""Bytes; a longer line is matched piece by piece and never taken by a filter rule."""
+
+_NEWLINE = 10
+_FOREIGN = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"7z\xbc\xaf\x27\x1c": "7-zip",
+    b"Rar!": "rar",
+    b"\x1f\x9d": "compress (.Z)",
+    b"LZIP": "lzip",
+}
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FREE_EXPANSION = 64 << 20  # bytes a compressed log may always unpack to, whatever its ratio
+
+
+def newlines_of(data: bytes) -> npt.NDArray[np.int64]:
+    """The places of `\\n` in a buffer."""
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+
+
+def cut(stream: str, chunks: Iterable[bytes], block: int) -> Iterator[Segment]:
+    """Segments of about `block` bytes of a stream that arrives in chunks of any size."""
+    pending: list[bytes] = []
+    size, offset, line, piece = 0, 0, 1, 0
+    for chunk in chunks:
+        pending.append(chunk)
+        size += len(chunk)
+        if size < block:
+            continue
+        data = b"".join(pending)
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) <= MAX_LINE:
+            pending = [data]
+            continue
+        for segment in _whole(stream, data[:end], offset, line, piece):
+            yield segment
+            offset += len(segment.data)
+            line, piece = _after(segment)
+        rest = data[end:]
+        for segment in _unfinished(stream, rest, offset, line, piece):
+            yield segment
+            offset += len(segment.data)
+            rest = rest[len(segment.data) :]
+            piece += 1
+        pending, size = [rest], len(rest)
+    yield from _whole(stream, b"".join(pending), offset, line, piece)
+
+
+def _after(segment: Segment) -> tuple[int, int]:
+    """(line number, piece) with which the segment after this one begins."""
+    if segment.piece is None:
+        return segment.line + segment.lines, 0
+    if segment.data.endswith(b"\n"):
+        return segment.line + 1, 0
+    return segment.line, segment.piece + 1
+
+
+def _unfinished(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:
+    """Full pieces of a line whose end has not come; more than one piece is always held back."""
+    while len(data) > MAX_LINE:
+        yield Segment(stream, data[:MAX_LINE], offset, line, np.empty(0, np.int64), piece)
+        data, offset, piece = data[MAX_LINE:], offset + MAX_LINE, piece + 1
+
+
+def _whole(stream: str, data: bytes, offset: int, line: int, piece: int = 0) -> Iterator[Segment]:
+    """Segments of a buffer that ends with a line or with the stream, long lines apart.
+
+    `piece` is not 0 when the buffer begins inside a long line.
+    """
+    if not data:
+        return
+    newlines = newlines_of(data)
+    bounds = np.concatenate(([-1], newlines, [len(data) - 1] if not data.endswith(b"\n") else []))
+    long_lines = np.flatnonzero(np.diff(bounds) > MAX_LINE + 1)
+    if piece:
+        long_lines = np.union1d([0], long_lines)
+    done = 0
+    for number in long_lines.astype(int):
+        begin, end = int(bounds[number]) + 1, int(bounds[number + 1]) + 1
+        if begin > int(bounds[done]) + 1:
+            yield _plain(stream, data, int(bounds[done]) + 1, begin, offset, line + done)
+        yield from _pieces(stream, data[begin:end], offset + begin, line + int(number), piece if number == 0 else 0)
+        done = int(number) + 1
+    if done < len(bounds) - 1:
+        yield _plain(stream, data, int(bounds[done]) + 1, len(data), offset, line + done)
+
+
+def _plain(stream: str, data: bytes, begin: int, end: int, offset: int, line: int) -> Segment:
+    part = data[begin:end] if (begin, end) != (0, len(data)) else data
+    return Segment(stream, part, offset + begin, line, newlines_of(part))
+
+
+def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:
+    """The pieces of one long line; the newline stays with the last of them."""
+    text = data.removesuffix(b"\n")
+    starts = list(range(0, len(text), MAX_LINE)) or [0]
+    for number, start in enumerate(starts):
+        part = data[start : start + MAX_LINE] if start != starts[-1] else data[start:]
+        yield Segment(stream, part, offset + start, line, newlines_of(part), piece + number)
+
+
+def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> Iterator[Segment]:
+    """Segments with the lines that begin in bytes [begin, end) of an open, uncompressed file of `size` bytes.
+
+    Line numbers count from 1 at `begin`; whoever asks for ranges adds up what went before.
+    """
+    descriptor = file.fileno()
+    data = _read(descriptor, begin, end)
+    if begin:
+        skip = _first_start(descriptor, begin, data)
+        if skip is None:
+            return
+        data = data[skip:]
+        begin += skip
+    yield from cut(stream, _to_line_end(descriptor, data, begin + len(data), size), max(len(data), 1))
+
+
+def _first_start(descriptor: int, begin: int, data: bytes) -> int | None:
+    """Where in `data`, read at `begin`, the first line begins; None when none does."""
+    if os.pread(descriptor, 1, begin - 1) == b"\n":
+        return 0
+    found = data.find(b"\n")
+    return found + 1 if 0 <= found < len(data) - 1 else None
+
+
+def _to_line_end(descriptor: int, data: bytes, at: int, size: int) -> Iterator[bytes]:
+    """`data` with what follows it in the file up to the end of its last line; a long line comes in parts."""
+    step = 1 << 16
+    while at < size and not data.endswith(b"\n"):
+        more = _read(descriptor, at, min(at + step, size))
+        if not more:
+            break
+        at += len(more)
+        more = more[: more.find(b"\n") + 1] or more
+        if len(more) <= 1 << 16:
+            data += more
+        else:
+            yield data
+            data = more
+        step = MAX_LINE
+    yield data
+
+
+def _read(descriptor: int, begin: int, end: int) -> bytes:
+    parts = []
+    while begin < end:
+        part = os.pread(descriptor, end - begin, begin)
+        if not part:
+            break
+        parts.append(part)
+        begin += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def unpack(name: str, file: BinaryIO, block: int, limit: int, expansion: int, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """The bytes of a log, decompressed when its first bytes say gzip or Zstandard.
+
+    A damaged or truncated archive yields what could be read and is reported to `warn`; one that unpacks
+    to more than `limit` bytes, or to more than `expansion` times its size, raises `InputError`, and so
+    does a compression that is not supported.
+    """
+    head = file.read(8)
+    for magic, kind in _FOREIGN.items():
+        if head.startswith(magic):
+            raise InputError(name, f"is compressed with {kind}, which is not supported", "Unpack it, or use gzip or zstd.")
+    raw = _chain(head, file, block)
+    if head.startswith(_GZIP):
+        chunks = _gunzip(name, raw, block, warn)
+    elif head.startswith(_ZSTD):
+        chunks = _unzstd(name, raw, block, warn)
+    else:
+        yield from (chunk for chunk, _ in raw)
+        return
+    out = 0
+    for chunk, read in chunks:
+        out += len(chunk)
+        if out > limit:
+            raise InputError(name, f"unpacks to more than {limit} bytes", "Raise LOGDOCTOR_MAX_DECOMPRESSED_BYTES if you trust it.")
+        if out > _FREE_EXPANSION and out > expansion * read:
+            cause = f"unpacks to more than {expansion} times its size (a decompression bomb?)"
+            raise InputError(name, cause, "Raise LOGDOCTOR_MAX_EXPANSION if you trust it.")
+        yield chunk
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file must go through `unpack`: it is compressed, or not a regular file."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        head = file.read(8)
+    return head.startswith((_GZIP, _ZSTD, *_FOREIGN))
+
+
+def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int]]:
+    """(bytes, how many were read so far) of a file whose first bytes were already read."""
+    read = len(head)
+    if head:
+        yield head, read
+    reader = getattr(file, "read1", file.read)
+    while chunk := reader(min(block, 1 << 20)):
+        read += len(chunk)
+        yield chunk, read
+
+
+def _gunzip(name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]) -> Iterator[tuple[bytes, int]]:
+    """Decompressed chunks of at most `block` bytes, each with the bytes read for it; several members in a row are fine."""
+    unpacker = zlib.decompressobj(wbits=31)
+    fresh = True
+    for data, read in raw:
+        while data:
+            if fresh and not data.strip(b"\0"):
+                break  # padding after the last member
+            try:
+                chunk = unpacker.decompress(data, block)
+            except zlib.error as error:
+                warn(f"{name}: the gzip data is damaged ({error}); what came before it was read")
+                return
+            fresh = False
+            if chunk:
+                yield chunk, read
+            data = unpacker.unconsumed_tail
+            if unpacker.eof:
+                data = unpacker.unused_data
+                unpacker, fresh = zlib.decompressobj(wbits=31), True
+    if not fresh:
+        if rest := unpacker.flush():
+            yield rest, read
+        warn(f"{name}: the gzip data ends in the middle; what came before it was read")
+
+
+def _unzstd(name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]) -> Iterator[tuple[bytes, int]]:
+    """Like `_gunzip`, for concatenated Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to 32 MiB at most."""
+    import zstandard
+
+    context = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    unpacker = context.decompressobj()
+    fresh = True
+    for data, read in raw:
+        at = 0
+        while at < len(data):
+            part = data[at : at + 1024]
+            at += len(part)
+            while part:
+                try:
+                    chunk = unpacker.decompress(part)
+                except zstandard.ZstdError as error:
+                    warn(f"{name}: the Zstandard data is damaged ({error}); what came before it was read")
+                    return
+                fresh = False
+                if chunk:
+                    yield chunk, read
+                if not unpacker.eof:
+                    break
+                part = unpacker.unused_data
+                unpacker, fresh = context.decompressobj(), True
+    if not fresh:
+        warn(f"{name}: the Zstandard data ends in the middle; what came before it was read")

@@ -1,0 +1,183 @@
+"""The lines of a residual that diagnosis may want to see, with their neighbours; and the record of a stream.
+
+Every line that a diagnosis rule hits or that bears a strong mark, and every line with a weak mark that no
+filter rule takes, is remarkable. Of a flood of them the first and the last are kept.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from logdoctor.compress.filter import Residual, Tally, tally
+from logdoctor.compress.progress import Gauges, Meter, read
+from logdoctor.rules.scanner import Scanner
+from logdoctor.text import decode
+from logdoctor.types import Compression, Line, Readings, Record
+
+BEFORE, AFTER = 2, 8
+"""How many neighbours of a remarkable line are kept."""
+_TAIL = 40
+_HELD = {True: 15_000, False: 3_000}
+"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
+_TEXT = 8192  # bytes of a long line that are kept
+
+
+class Excerpt(NamedTuple):
+    """What one segment adds to the record of its stream; line numbers as in the segment."""
+
+    lines: list[Line]
+    first: list[Line]
+    last: list[Line]
+    meter: Meter
+    tally: Tally
+
+
+def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
+    """The remarkable lines of a residual, its first and last lines, its metrics and its account."""
+    count = len(residual.ends)
+    scan = residual.scan
+    remarkable = scan.strong[:count] | (scan.weak[:count] & (scan.owner[:count] < 0))
+    rules: dict[int, list[int]] = {}
+    for place, rule in scan.evidence.tolist():
+        rules.setdefault(place, []).append(rule)
+    evident = np.fromiter(rules, np.int64, len(rules))
+    remarkable[evident] = True
+    places = np.flatnonzero(remarkable)
+    sure = scan.strong[:count].copy()
+    sure[evident] = True
+    places = _ends_of_flood(places, sure[places])
+    wanted = (places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel()
+    wanted = np.unique(wanted[(wanted >= 0) & (wanted < count)])
+    chosen = set(places.tolist())
+    lines = [_line(residual, place, rules, place in chosen) for place in wanted.tolist()]
+    first = [_line(residual, place, rules, False) for place in range(min(AFTER, count))]
+    last = [_line(residual, place, rules, False) for place in range(max(count - _TAIL, 0), count)]
+    return Excerpt(lines, first, last, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+
+
+def _ends_of_flood(places: np.ndarray, sure: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """The places without the middle of a flood, sure and weak ones counted apart."""
+    kept = []
+    for kind, limit in _HELD.items():
+        some = places[sure == kind]
+        kept.append(some if len(some) <= 2 * limit else np.concatenate((some[:limit], some[-limit:])))
+    return np.sort(np.concatenate(kept))
+
+
+def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkable: bool) -> Line:
+    number = place + residual.segment.line
+    raw = residual.raw(place)
+    if len(raw) > _TEXT:
+        raw = _telling_part(raw)
+    text = decode(raw)
+    if not remarkable:
+        return Line(number, text)
+    scan = residual.scan
+    return Line(number, text, tuple(rules.get(place, ())), bool(scan.strong[place]), bool(scan.weak[place]))
+
+
+def _telling_part(raw: bytes) -> bytes:
+    """The end of a long line, where a redrawn bar has its last state and an error its message; whole characters."""
+    part = raw[-_TEXT:]
+    while part and part[0] & 0xC0 == 0x80:
+        part = part[1:]
+    return part
+
+
+class Recorder:
+    """Puts the excerpts of a stream together, in order, into its record."""
+
+    def __init__(self, stream: str, file: str, scanner: Scanner) -> None:
+        self._book = scanner.book
+        self._record = Record(stream, file)
+        self._tally = Tally(len(scanner.book.filters))
+        self._lines: dict[int, Line] = {}
+        self._last: list[Line] = []
+        self._readings: dict[str, list[Readings]] = {}
+        self._ends: dict[str, list[int]] = {}
+        self._next = 1
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read of the stream."""
+        return self._record.problems
+
+    @property
+    def line(self) -> int:
+        """The number of the line that comes next."""
+        return self._next
+
+    def add(self, part: Excerpt, shift: int) -> None:
+        """Add what the next segment holds; `shift` is added to its line numbers."""
+        for line in self._last[-BEFORE:]:
+            self._keep(line)
+        for line in (*part.first, *part.lines):
+            self._keep(line._replace(number=line.number + shift))
+        self._last = (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
+        self._tally.add(part.tally, shift)
+        self._next += part.tally.lines_in
+        self._meter(part.meter, shift)
+        if len(self._lines) > 8 * sum(_HELD.values()):
+            self._lines = _thinned(self._lines.values())
+
+    def _keep(self, line: Line) -> None:
+        """Remember a line; the pieces of a long line add up, the most telling text stays."""
+        old = self._lines.get(line.number)
+        if old is None:
+            self._lines[line.number] = line
+            return
+        better = line if _is_remarkable(line) and not _is_remarkable(old) else old
+        rules = tuple(sorted({*old.rules, *line.rules}))
+        self._lines[line.number] = Line(line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak)
+
+    def _meter(self, meter: Meter, shift: int) -> None:
+        record = self._record
+        for number, readings in meter.readings.items():
+            rule = self._book.filters[number].id
+            moved = readings._replace(lines=readings.lines + shift)
+            self._readings.setdefault(rule, []).append(moved)
+            ends = self._ends.setdefault(rule, [int(moved.lines[0]), int(moved.lines[-1])])
+            record.texts[int(moved.lines[0])] = meter.texts[int(readings.lines[0])]
+            record.texts[int(moved.lines[-1])] = meter.texts[int(readings.lines[-1])]
+            ends[1] = int(moved.lines[-1])
+        used = {at for ends in self._ends.values() for at in ends}
+        record.texts = {at: text for at, text in record.texts.items() if at in used}
+        record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
+        record.total = meter.total if meter.total is not None else record.total
+
+    def record(self) -> Record:
+        """The record of all that was added."""
+        record = self._record
+        record.lines = sorted(_thinned(self._lines.values()).values())
+        record.last = self._last
+        record.progress = {
+            rule: Readings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            for rule, parts in self._readings.items()
+        }
+        account = self._tally
+        record.compression = Compression(
+            account.lines_in,
+            account.lines_kept,
+            account.bytes_in,
+            account.bytes_kept,
+            account.counts([rule.id for rule in self._book.filters]),
+        )
+        return record
+
+
+def _is_remarkable(line: Line) -> bool:
+    return bool(line.rules) or line.strong or line.weak
+
+
+def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
+    """Remarkable lines without the middle of a flood, and the neighbours of those that stay."""
+    by_number = {line.number: line for line in lines}
+    remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
+    sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)
+    places = _ends_of_flood(remarkable, sure)
+    near = np.unique((places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel())
+    stay = set(places.tolist())
+    return {
+        n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near.tolist() if n in by_number
+    }

@@ -1,0 +1,101 @@
+"""Segment in, residual out: which lines the filter rules take, and what each took (law 1)."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.compress.cut import newlines_of
+from logdoctor.rules.scanner import Scan, Scanner
+from logdoctor.text import ANSI
+from logdoctor.types import RuleCount, Segment
+
+Ints = npt.NDArray[np.int64]
+
+
+class Residual(NamedTuple):
+    """What the rules say about a segment.
+
+    `text` is the segment without colour codes; line i of it is `text[starts[i]:ends[i]]` and has the number
+    `segment.line + i`. `kept` are the places of the lines that no filter rule takes.
+    """
+
+    segment: Segment
+    text: bytes
+    starts: Ints
+    ends: Ints
+    scan: Scan
+    kept: Ints
+
+    def line(self, place: int) -> bytes:
+        """A line without colours and newline."""
+        return self.text[self.starts[place] : self.ends[place]]
+
+    def raw(self, place: int) -> bytes:
+        """A line as it stands in the stream, newline left out."""
+        newlines = self.segment.newlines
+        begin = int(newlines[place - 1]) + 1 if place else 0
+        end = int(newlines[place]) if place < len(newlines) else len(self.segment.data)
+        return self.segment.data[begin:end]
+
+
+def compress(segment: Segment, scanner: Scanner) -> Residual:
+    """Match all lines of a segment. A piece of a long line is searched for evidence but never taken."""
+    text, newlines = segment.data, segment.newlines
+    if b"\x1b" in text:
+        text = ANSI.sub(b"", text)
+        newlines = newlines_of(text)
+    scan = scanner.scan(text, newlines)
+    ends = newlines if text.endswith(b"\n") else np.append(newlines, len(text))
+    starts = np.concatenate(([0], newlines + 1))[: len(ends)]
+    if segment.piece is not None:
+        scan.owner[:] = -1
+    return Residual(segment, text, starts, ends, scan, np.flatnonzero(scan.owner[: len(ends)] < 0))
+
+
+class Tally:
+    """What was taken and left so far, over the segments of a stream."""
+
+    def __init__(self, rules: int) -> None:
+        self.lines = np.zeros(rules, np.int64)
+        self.first = np.zeros(rules, np.int64)
+        self.last = np.zeros(rules, np.int64)
+        self.lines_in = self.lines_kept = self.bytes_in = self.bytes_kept = 0
+
+    def add(self, other: "Tally", shift: int = 0) -> None:
+        """Add what came after; its line numbers grow by `shift`."""
+        fresh = (self.lines == 0) & (other.lines > 0)
+        self.first[fresh] = other.first[fresh] + shift
+        again = other.lines > 0
+        self.last[again] = other.last[again] + shift
+        self.lines += other.lines
+        self.lines_in += other.lines_in
+        self.lines_kept += other.lines_kept
+        self.bytes_in += other.bytes_in
+        self.bytes_kept += other.bytes_kept
+
+    def counts(self, ids: list[str]) -> dict[str, RuleCount]:
+        """For each rule that took something: how many lines, the first, the last."""
+        return {
+            ids[rule]: RuleCount(int(self.lines[rule]), int(self.first[rule]), int(self.last[rule]))
+            for rule in np.flatnonzero(self.lines)
+        }
+
+
+def tally(residual: Residual, rules: int) -> Tally:
+    """The account of one segment: bytes count newlines and colour codes."""
+    segment = residual.segment
+    owner = residual.scan.owner[: len(residual.ends)]
+    taken = np.flatnonzero(owner >= 0)
+    account = Tally(rules)
+    account.lines += np.bincount(owner[taken], minlength=rules)
+    account.first[owner[taken[::-1]]] = taken[::-1] + segment.line
+    account.last[owner[taken]] = taken + segment.line
+    account.lines_in = segment.lines
+    account.bytes_in = len(segment.data)
+    account.lines_kept = segment.lines - len(taken)
+    newlines = segment.newlines
+    ends = newlines + 1 if segment.data.endswith(b"\n") else np.append(newlines + 1, len(segment.data))
+    widths = np.diff(ends, prepend=0)
+    account.bytes_kept = len(segment.data) - int(widths[taken].sum())
+    return account

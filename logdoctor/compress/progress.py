@@ -1,0 +1,103 @@
+"""Steps, losses and placements read from metric lines on the way, because hangs and spikes need them."""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.compress.filter import Residual
+from logdoctor.rules.load import RuleBook
+from logdoctor.text import decode
+from logdoctor.types import Readings
+
+_DENSE_BYTES = 16 << 20
+"""Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
+that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on nothing but
+the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
+_GRID = 512
+_MISSING = math.nan
+
+
+class Meter(NamedTuple):
+    """What one segment tells about progress, line numbers counted as in the segment."""
+
+    readings: dict[int, Readings]
+    texts: dict[int, str]
+    placements: dict[int, str]
+    total: int | None
+
+
+class Gauges:
+    """The metric expressions of a rule book, ready to be searched in bytes."""
+
+    def __init__(self, book: RuleBook) -> None:
+        self.expressions = {
+            number: tuple(re.compile(metric.encode()) for metric in rule.metrics)
+            for number, rule in enumerate(book.filters)
+            if rule.metrics
+        }
+
+
+def read(residual: Residual, gauges: Gauges) -> Meter:
+    """The metric lines of a residual, read."""
+    owner = residual.scan.metric[: len(residual.ends)]
+    readings: dict[int, Readings] = {}
+    texts: dict[int, str] = {}
+    placements: dict[int, str] = {}
+    total: int | None = None
+    for number, expressions in gauges.expressions.items():
+        places = _sampled(residual, np.flatnonzero(owner == number))
+        if not len(places):
+            continue
+        lines, steps, losses = [], [], []
+        for place in places.tolist():
+            found = _search(expressions, residual.line(place))
+            if "rank" in found and "node" in found:
+                placements[int(found["rank"])] = decode(found["node"])
+            step, loss = _number(found.get("step")), _number(found.get("loss"))
+            if "total" in found and (last := _number(found["total"])) and not math.isnan(last):
+                total = int(min(last, 1e18))
+            if step is not None or loss is not None:
+                lines.append(place + residual.segment.line)
+                steps.append(_MISSING if step is None else step)
+                losses.append(_MISSING if loss is None else loss)
+        if lines:
+            readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses))
+            texts |= {at: decode(residual.raw(at - residual.segment.line)) for at in (lines[0], lines[-1])}
+    return Meter(readings, texts, placements, total)
+
+
+def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The places whose lines are read: all at the beginning of a stream, then those on the grid."""
+    if residual.segment.offset + len(residual.segment.data) <= _DENSE_BYTES or not len(places):
+        return places
+    newlines = residual.segment.newlines
+    begins = np.concatenate(([0], newlines + 1))[places] + residual.segment.offset
+    ends = np.append(newlines, len(residual.segment.data))[places] + residual.segment.offset
+    doublings = np.log2(np.maximum(begins, _DENSE_BYTES) / _DENSE_BYTES).astype(np.int64)
+    grid = _GRID << doublings
+    return places[(begins < _DENSE_BYTES) | (begins // grid != ends // grid)]
+
+
+def _search(expressions: tuple[re.Pattern[bytes], ...], line: bytes) -> dict[str, bytes]:
+    """The named groups of the first hit of each expression; the last state of a redrawn bar counts."""
+    if b"\r" in line:
+        line = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
+    found: dict[str, bytes] = {}
+    for expression in expressions:
+        if match := expression.search(line[:4096]):
+            found |= {name: value for name, value in match.groupdict().items() if value is not None}
+    return found
+
+
+def _number(value: bytes | None) -> float | None:
+    """A printed number, `inf` for one printed as NaN or infinite, None when there is none."""
+    if value is None:
+        return None
+    try:
+        number = float(value.replace(b",", b""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else math.inf

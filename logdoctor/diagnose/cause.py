@@ -1,0 +1,56 @@
+"""Cause versus symptom: which finding accounts for the failure, and which it explains away."""
+
+from typing import NamedTuple
+
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.findings import Finding
+from logdoctor.diagnose.progress import Course
+
+_NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
+_DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
+
+
+class Judgement(NamedTuple):
+    """The findings of an attempt, sorted out. `cause` is None when none can be the cause."""
+
+    cause: Finding | None
+    symptoms: list[Finding]
+    survived: list[Finding]
+    teardown: list[Finding]
+
+
+def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
+    """Sort findings into the cause, what follows from it, what the job survived, and teardown.
+
+    Advice (`note`) and outcome marks are left out. A fault that was followed by renewed progress is never
+    the cause.
+    """
+    claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
+    survived = [finding for finding in claims if courses[finding.stream].renewed_after(finding.line)]
+    lasting = [finding for finding in claims if finding not in survived]
+    teardown = [finding for finding in lasting if finding.role == "teardown"]
+    failing = [finding for finding in lasting if finding.role != "teardown"]
+    cause = _first_unexplained(failing)
+    symptoms = [finding for finding in failing if cause is not None and finding is not cause]
+    return Judgement(cause, symptoms, survived, teardown)
+
+
+def _first_unexplained(failing: list[Finding]) -> Finding | None:
+    """The earliest finding of the best role that no other finding of that role explains."""
+    if not failing:
+        return None
+    best = min(taxonomy.ROLES.index(finding.role) for finding in failing)
+    pool = [finding for finding in failing if taxonomy.ROLES.index(finding.role) == best]
+    unexplained = [finding for finding in pool if not any(_explains(other, finding) for other in pool)]
+    return (unexplained or pool)[0]
+
+
+def _explains(one: Finding, other: Finding) -> bool:
+    return one.reason != other.reason and other.reason in one.explains and one.reason not in other.explains
+
+
+def is_numeric(finding: Finding) -> bool:
+    """Whether an error only says that numbers went bad, which a loss spike accounts for."""
+    return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))

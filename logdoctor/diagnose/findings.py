@@ -1,0 +1,234 @@
+"""Findings: every line that claims something about the failure, by a rule or by its structure."""
+
+from typing import NamedTuple
+
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
+from logdoctor.rules.captures import captures
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.priority import priority
+from logdoctor.rules.schema import DiagnosisRule
+from logdoctor.text import Origin, origin, seconds_of, shown
+from logdoctor.types import Line, Record
+
+_CASCADES = (
+    "ConnectionResetError",
+    "BrokenPipeError",
+    "ConnectionAbortedError",
+    "EOFError",
+    "DistBackendError",
+    "DistStoreError",
+    "DistNetworkError",
+    "BrokenProcessPool",
+)
+_IGNORED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "SignalException", "StopIteration", "CancelledError")
+_BARE = regex.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Killed))(?:: (?P<message>.*)|:?\s*)$"
+)
+_NUMBER = regex.compile(r"\d+")
+
+
+class Finding(NamedTuple):
+    """One claim about the failure, at one line.
+
+    `rule` is empty when structure alone speaks; then `name` is the exception class. `order` sorts the
+    findings of all streams by time where times are known, by place otherwise. `frames` are the innermost
+    frames of a traceback. `also` are other lines of the same episode that may be cited.
+    """
+
+    order: tuple[float, int, int]
+    stream: int
+    line: int
+    text: str
+    reason: str
+    role: str
+    rule: DiagnosisRule | None
+    name: str
+    recovery: str
+    fault: str
+    outcome: str
+    suggestion: str
+    explains: tuple[str, ...]
+    captures: dict[str, str]
+    origin: Origin
+    time: float | None
+    frames: tuple[str, ...] = ()
+    also: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the line speaks of, or that printed it."""
+        for name in ("rank", "global_rank"):
+            if self.captures.get(name, "").isdigit():
+                return int(self.captures[name])
+        return self.origin.rank
+
+    @property
+    def key(self) -> str:
+        """The same for the same claim by other ranks: numbers left out."""
+        return f"{self.reason}|{self.rule.id if self.rule else self.name}|{_NUMBER.sub('', self.origin.message)[:160]}"
+
+
+class Reading(NamedTuple):
+    """One stream, read: its lines with their origins, its traceback chains, the time at each line, and the
+    text of every line that the record holds."""
+
+    record: Record
+    lines: list[tuple[Line, Origin]]
+    chains: list[Traceback]
+    times: dict[int, float]
+    texts: dict[int, str]
+
+
+def read(record: Record) -> Reading:
+    """Take the prefixes of a record's lines apart and find its tracebacks."""
+    lines = [(line, origin(shown(line.text))) for line in record.lines]
+    times: dict[int, float] = {}
+    now: float | None = None
+    for line, _ in lines:
+        now = seconds_of(line.text) or now
+        if now is not None:
+            times[line.number] = now
+    texts = {line.number: line.text for line in (*record.last, *record.lines)} | record.texts
+    return Reading(record, lines, tracebacks(lines), times, texts)
+
+
+def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
+    """All claims of all streams, in order."""
+    timed = len(readings) > 1 and all(reading.times for reading in readings)
+    found: list[Finding] = []
+    for number, reading in enumerate(readings):
+        found += _of_stream(number, reading, book, timed)
+    return sorted(found, key=lambda finding: finding.order)
+
+
+def _of_stream(number: int, reading: Reading, book: RuleBook, timed: bool) -> list[Finding]:
+    maker = _Maker(number, reading, book, timed)
+    by_line: dict[int, Finding] = {}
+    quiet: set[int] = set()
+    for line, where in reading.lines:
+        if line.rules:
+            finding = maker.by_rules(line, where)
+            if finding is not None:
+                by_line[line.number] = finding
+            else:
+                quiet.add(line.number)
+    inside: set[int] = set()
+    for chain in reading.chains:
+        finding = maker.by_chain(chain, by_line, quiet)
+        inside.update(range(chain.first, chain.last + 1))
+        inside.update(raised.line for raised in chain.raised)
+        for raised in chain.raised:
+            by_line.pop(raised.line, None)
+        if finding is not None:
+            by_line[finding.line] = finding
+    for line, where in reading.lines:
+        if line.strong and line.number not in by_line and line.number not in quiet and line.number not in inside:
+            bare = _BARE.match(where.message)
+            if bare and not _ignored(bare["name"]):
+                by_line[line.number] = maker.by_name(line, where, bare["name"], bare["message"] or "", ())
+    return list(by_line.values())
+
+
+def _ignored(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in _IGNORED
+
+
+class _Maker:
+    """Makes the findings of one stream."""
+
+    def __init__(self, number: int, reading: Reading, book: RuleBook, timed: bool) -> None:
+        self._number = number
+        self._book = book
+        self._timed = timed
+        self._times = reading.times
+        self._lines = {line.number: (line, where) for line, where in reading.lines}
+
+    def by_rules(self, line: Line, where: Origin) -> Finding | None:
+        """What the rule that knows most about the line says; None when the line is only noted."""
+        rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
+        claims = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
+        claims.sort(key=lambda finding: taxonomy.ROLES.index(finding.role))
+        outcomes = [claim for claim in claims if claim.outcome]
+        speaking = [claim for claim in claims if claim.role != "note"]
+        return (speaking or outcomes or [None])[0]
+
+    def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
+        verdict = rule.verdict
+        reason, role, recovery, fault, suggestion = verdict.reason, verdict.role, verdict.recovery, verdict.fault, rule.suggestion
+        found = captures(rule, shown(line.text))
+        if verdict.lookup:
+            row = self._book.knowledge(verdict.lookup).get(found.get(verdict.lookup, ""))
+            if row is None:
+                return None
+            reason, role = row["reason"], row["role"]
+            recovery, fault = row.get("recovery") or recovery, row.get("fault") or fault
+            suggestion = row.get("suggestion") or suggestion
+        return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
+
+    def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
+        """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
+        ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]
+        ruled = [finding for finding in ruled if finding.role != "teardown"] or ruled
+        at = deepest(chain)
+        chosen = chain.raised[at]
+        others = tuple(raised.line for raised in chain.raised)
+        unruled = [raised for raised in chain.raised if raised.line not in by_line and raised.line not in quiet]
+        if ruled:
+            best = min(ruled, key=lambda finding: (taxonomy.ROLES.index(finding.role), finding.line != chosen.line))
+            inner_plain = chosen in unruled and not _ignored(chosen.name) and not self._is_cascade(chosen)
+            if best.role in ("cause", "proximate") or not inner_plain:
+                frames = next(raised.frames for raised in chain.raised if raised.line == best.line)
+                return best._replace(frames=frames, also=others)
+        if chosen.line in quiet or all(_ignored(raised.name) for raised in chain.raised):
+            return None
+        if _ignored(chosen.name):
+            chosen = next(raised for raised in chain.raised if not _ignored(raised.name))
+        line, where = self._lines[chosen.line]
+        return self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
+
+    @staticmethod
+    def _is_cascade(raised: Raised) -> bool:
+        return raised.name.rsplit(".", 1)[-1] in _CASCADES
+
+    def by_name(self, line: Line, where: Origin, name: str, message: str, frames: tuple[str, ...]) -> Finding:
+        """The claim of an exception that no rule knows: its class, or the family of its class."""
+        reason = taxonomy.reason_of_exception(name)
+        role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
+        return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
+
+    def _finding(
+        self,
+        line: Line,
+        where: Origin,
+        reason: str,
+        role: str,
+        rule: DiagnosisRule | None,
+        name: str,
+        recovery: str,
+        fault: str,
+        suggestion: str,
+        found: dict[str, str],
+    ) -> Finding:
+        time = self._times.get(line.number)
+        default = taxonomy.REASONS.get(reason)
+        return Finding(
+            order=(time if self._timed and time is not None else 0.0, self._number, line.number),
+            stream=self._number,
+            line=line.number,
+            text=line.text,
+            reason=reason,
+            role=role,
+            rule=rule,
+            name=name,
+            recovery=recovery or (default.recovery if default else ""),
+            fault=fault or (default.fault if default else ""),
+            outcome=rule.verdict.outcome if rule else "",
+            suggestion=suggestion,
+            explains=rule.explains if rule else (),
+            captures=found,
+            origin=where,
+            time=time,
+        )

@@ -1,0 +1,26 @@
+"""The fingerprint of a failure: the same for the same failure, whatever ranks, times and numbers say."""
+
+import hashlib
+
+import regex
+
+_PLACEHOLDERS = (
+    (regex.compile(r"0x[0-9a-fA-F]+"), "<hex>"),
+    (regex.compile(r"\b[0-9a-fA-F]{2,4}(?::[0-9a-fA-F]{2,4})+(?:\.\d)?\b"), "<pci>"),
+    (regex.compile(r"(?:/[\w.@+-]+){2,}/?"), "<path>"),
+    (regex.compile(r"[\w.-]*\d[\w.-]*"), "<n>"),
+    (regex.compile(r"\s+"), " "),
+)
+
+
+def normalised(message: str) -> str:
+    """A message without what differs between occurrences: addresses, paths, numbers, names with numbers."""
+    for pattern, placeholder in _PLACEHOLDERS:
+        message = pattern.sub(placeholder, message)
+    return message.strip()[:200]
+
+
+def fingerprint(reason: str, decided_by: str, message: str, frames: tuple[str, ...]) -> str:
+    """16 hex digits over the reason, the rule or exception, the normalised message and the three innermost frames."""
+    parts = (reason, decided_by, normalised(message), *frames[-3:])
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

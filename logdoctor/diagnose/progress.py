@@ -1,0 +1,187 @@
+"""Did the job move on, stop moving, or lose its loss? Read from the metric lines of its streams."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.diagnose.findings import Reading
+from logdoctor.text import seconds_of
+from logdoctor.types import Progress, Readings
+
+Floats = npt.NDArray[np.float64]
+
+_RENEWED = 3
+"""Steps that must be seen after a fault before it counts as survived; with a bare progress bar, more."""
+_RENEWED_BARE = 10
+_BASE = 40  # losses that make the base line of a spike
+_STALL_SECONDS = 300.0
+_STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
+
+
+class Spike(NamedTuple):
+    """Where a loss left its base line for good: stream, the line of the jump and of the worst value after it."""
+
+    stream: int
+    jump: int
+    worst: int
+    base: float
+    peak: float
+
+
+class Stall(NamedTuple):
+    """Where progress stopped although the log went on: stream, last metric line, seconds without a step."""
+
+    stream: int
+    line: int
+    seconds: float
+
+
+class Course:
+    """The progress of one stream: lines and steps in order, and whether losses come with them."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        series = reading.record.progress
+        with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
+        stepping = {rule: r for rule, r in with_loss.items() if np.isfinite(r.steps).any()}
+        self.bare = not stepping
+        chosen = stepping or {rule: r for rule, r in series.items() if np.isfinite(r.steps).any()}
+        self.lines, self.steps = _steps(list(chosen.values()))
+        self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
+
+    def renewed_after(self, line: int) -> bool:
+        """Whether steps were made after a line: what stood there did not stop the job."""
+        later = self.steps[self.lines > line]
+        return len(np.unique(later)) >= (_RENEWED_BARE if self.bare else _RENEWED)
+
+    @property
+    def last_line(self) -> int | None:
+        """The line of the last step."""
+        return int(self.lines[-1]) if len(self.lines) else None
+
+    def progress(self) -> Progress:
+        """The last step, of how many, and the last finite loss."""
+        if not len(self.lines):
+            return Progress()
+        last_loss: tuple[int, float | None] = (0, None)
+        for lines, losses in self.losses.values():
+            finite = np.flatnonzero(np.isfinite(losses))
+            if len(finite):
+                last_loss = max(last_loss, (int(lines[finite[-1]]), float(losses[finite[-1]])))
+        record = self.reading.record
+        step = float(self.steps[-1])
+        return Progress(int(min(step, 1e18)), record.total, last_loss[1], int(self.lines[-1]), record.stream)
+
+
+def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:
+    if not series:
+        return np.empty(0, np.int64), np.empty(0)
+    lines = np.concatenate([r.lines for r in series])
+    steps = np.concatenate([r.steps for r in series])
+    known = np.isfinite(steps)
+    lines, steps = lines[known], steps[known]
+    order = np.argsort(lines, kind="stable")
+    return lines[order], steps[order]
+
+
+def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:
+    """(lines, losses) of the lines that give a loss."""
+    given = ~np.isnan(readings.losses)
+    return readings.lines[given], readings.losses[given]
+
+
+def spike(courses: list[Course]) -> Spike | None:
+    """The first loss that jumped or turned into NaN and did not come back before the log ended."""
+    for stream, course in enumerate(courses):
+        for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
+            if found := _spike(lines, losses):
+                jump, worst, base, peak = found
+                return Spike(stream, jump, worst, base, peak)
+    return None
+
+
+def _spike(lines: npt.NDArray[np.int64], losses: Floats) -> tuple[int, int, float, float] | None:
+    if len(losses) < 6:
+        return None
+    bad = ~np.isfinite(losses) | ((losses == 0) & (np.median(losses[: len(losses) // 2]) > 0.1))
+    finite = np.where(bad, np.inf, losses)
+    smooth = _median_of_3(finite)
+    floor = np.minimum.accumulate(smooth[::-1])[::-1]  # the lowest loss from here to the end
+    for at in _candidates(smooth):
+        base_window = losses[max(0, at - _BASE) : at]
+        base_window = base_window[np.isfinite(base_window)]
+        if len(base_window) < 4:
+            continue
+        base = float(np.median(base_window))
+        noise = float(np.median(np.abs(base_window - base))) * 1.5
+        least = base + max(0.25 * abs(base), 8 * noise)
+        if floor[at] > least and len(losses) - at >= 2:
+            tail = finite[at:]
+            high = np.flatnonzero(tail > least)
+            jump = at + int(high[0])
+            worst = at + int(np.argmax(tail))
+            return int(lines[jump]), int(lines[worst]), base, float(tail.max())
+    return None
+
+
+def _median_of_3(values: Floats) -> Floats:
+    """Each value with its neighbours, the middle one: a single outlier is no spike. The ends stay."""
+    if len(values) < 3:
+        return values
+    inner = np.sort(np.stack((values[:-2], values[1:-1], values[2:])), axis=0)[1]
+    last = values[-1:] if np.isinf(values[-1]) else np.minimum(values[-1:], values[-2:-1])
+    return np.concatenate((values[:1], inner, last))
+
+
+def _candidates(smooth: Floats) -> list[int]:
+    """Places where the loss rises by a quarter over where it was a little before, the last 200 of them."""
+    before = np.concatenate((np.full(2, np.inf), smooth[:-2]))
+    with np.errstate(invalid="ignore"):
+        rises = np.flatnonzero(smooth > before + 0.15 * np.abs(before))
+    return [max(int(at) - 1, 0) for at in rises[-200:]]
+
+
+def stall(courses: list[Course]) -> Stall | None:
+    """The longest time at the end of the log without a step, when it is far beyond the usual."""
+    found: list[Stall] = []
+    ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
+    for stream, course in enumerate(courses):
+        if not len(course.lines) or not ends:
+            continue
+        line = int(course.lines[-1])
+        last = _time_near(course.reading, line)
+        if last is None:
+            continue
+        waited = max(ends) - last
+        if waited > max(_STALL_SECONDS, _STALL_STEPS * _usual(course)):
+            found.append(Stall(stream, line, waited))
+    return min(found, key=lambda stall: stall.seconds) if found else None
+
+
+def _usual(course: Course) -> float:
+    """Seconds between two readings, on average; 0 when unknown."""
+    record = course.reading.record
+    stamps = [(at, time) for at, text in record.texts.items() if (time := seconds_of(text)) is not None]
+    if len(stamps) < 2:
+        return 0.0
+    (first, begin), (last, end) = min(stamps), max(stamps)
+    between = len(np.unique(course.steps[(course.lines >= first) & (course.lines <= last)])) - 1
+    return (end - begin) / between if between > 0 and end > begin else 0.0
+
+
+def _time_near(reading: Reading, line: int) -> float | None:
+    """The time of a metric line: its own stamp, or the last one before it, or the next few lines'."""
+    texts = reading.record.texts
+    if line in texts and (time := seconds_of(texts[line])) is not None:
+        return time
+    nearby = {entry.number: entry.text for entry in (*reading.record.lines, *reading.record.last)} | texts
+    for number in range(line, max(line - 200, 0), -1):
+        if number in nearby and (time := seconds_of(nearby[number])) is not None:
+            return time
+    return None
+
+
+def _end_of_log(reading: Reading) -> float | None:
+    times = [time for line in reading.record.last if (time := seconds_of(line.text)) is not None]
+    return max(times) if times else None

@@ -1,0 +1,155 @@
+"""Python tracebacks out of interleaved output: per writer, whole chains.
+
+A traceback is a header, indented frames, and the line that names the exception. Chains ("During handling
+of...", "The above exception was the direct cause...", "Original Traceback" of a worker) are one episode.
+"""
+
+from typing import NamedTuple
+
+import regex
+
+from logdoctor.text import Origin
+from logdoctor.types import Line
+
+_HEADER = regex.compile(r"Traceback \(most recent call last\)")
+_FRAME = regex.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_GROUP_EDGE = regex.compile(r"^\s*(?:\||\+-[+-]*)[ +-]*")
+_EXCEPTION = regex.compile(
+    r"^(?P<name>[A-Za-z_][\w.]*?(?:\((?P<inner>[A-Za-z_][\w.]*)\))?)(?:: (?P<message>.*)|:?\s*)$", regex.DOTALL
+)
+_PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?:error|interrupt|exit|herror|timeout)$", regex.IGNORECASE)
+_DIRECT = "The above exception was the direct cause of the following exception"
+_CONTEXT = "During handling of the above exception, another exception occurred"
+_OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
+
+
+class Raised(NamedTuple):
+    """One exception of a chain: where its name stands, and how it follows from the one before."""
+
+    line: int
+    name: str
+    message: str
+    link: str
+    frames: tuple[str, ...]
+    code: str
+
+
+class Traceback(NamedTuple):
+    """A chain of exceptions of one writer, in the order they were printed (innermost first)."""
+
+    first: int
+    last: int
+    raised: tuple[Raised, ...]
+
+
+class _Open:
+    """A chain that is being read."""
+
+    def __init__(self, first: int) -> None:
+        self.first = self.last = first
+        self.raised: list[Raised] = []
+        self.frames: list[str] = []
+        self.code = ""
+        self.link = ""
+        self.in_frames = True
+        self.idle = 0
+
+    def begin_again(self, link: str) -> None:
+        self.frames, self.code, self.link, self.in_frames, self.idle = [], "", link or self.link, True, 0
+
+
+def tracebacks(lines: list[tuple[Line, Origin]]) -> list[Traceback]:
+    """The traceback chains in the lines of one stream, each writer's lines read apart."""
+    done: list[Traceback] = []
+    open_chains: dict[str, _Open] = {}
+    for line, origin in lines:
+        message = _GROUP_EDGE.sub("", origin.message) if origin.message.lstrip()[:1] in ("|", "+") else origin.message
+        chain = open_chains.get(origin.channel)
+        if _HEADER.search(message):
+            if chain is None or not _continues(chain, message, line.number):
+                _close(open_chains, origin.channel, done)
+                open_chains[origin.channel] = _Open(line.number)
+            else:
+                chain.begin_again("" if chain.link else "direct")
+            continue
+        if chain is not None and not _read(chain, line, message):
+            _close(open_chains, origin.channel, done)
+    for channel in list(open_chains):
+        _close(open_chains, channel, done)
+    return sorted(done)
+
+
+def _continues(chain: _Open, header: str, number: int) -> bool:
+    """Whether a header opens the next exception of a chain rather than a new report."""
+    if chain.in_frames:
+        return False
+    return bool(chain.link) or "Original Traceback" in header or (
+        number - chain.last <= 2 and chain.raised[-1].name.rsplit(".", 1)[-1] in ("RemoteTraceback", "_RemoteTraceback")
+    )
+
+
+def _close(chains: dict[str, _Open], channel: str, done: list[Traceback]) -> None:
+    chain = chains.pop(channel, None)
+    if chain is not None and chain.raised:
+        done.append(Traceback(chain.first, chain.last, tuple(chain.raised)))
+
+
+def _read(chain: _Open, line: Line, message: str) -> bool:
+    """Take the next line of the writer into the chain; False when the chain is over."""
+    chain.idle += 1
+    if chain.in_frames:
+        return _read_frames(chain, line, message)
+    if _DIRECT in message or _CONTEXT in message:
+        chain.link = "direct" if _DIRECT in message else "context"
+        chain.idle = 0
+        return True
+    return chain.idle <= 3 if not chain.link else chain.idle <= 6
+
+
+def _read_frames(chain: _Open, line: Line, message: str) -> bool:
+    if frame := _FRAME.match(message):
+        function = (frame["function"] or "").strip()
+        chain.frames.append(f"{frame['file'].rsplit('/', 1)[-1]}:{function}")
+        chain.idle = 0
+        return True
+    if message[:1] in (" ", "\t") or not message.strip():
+        chain.code = message.strip() or chain.code
+        return chain.idle <= _OPEN_LINES
+    found = _EXCEPTION.match(message)
+    if found and _PLAIN_NAME.search(found["name"].split("(")[0]):
+        name = found["inner"] or found["name"].split("(")[0]
+        text = found["message"] or ""
+        chain.raised.append(Raised(line.number, name, text, chain.link, tuple(chain.frames), chain.code))
+        chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
+        return True
+    return chain.idle <= _OPEN_LINES
+
+
+_LOOKUPS = ("KeyError", "AttributeError", "IndexError", "StopIteration", "ImportError", "ModuleNotFoundError", "LookupError")
+
+
+def deepest(chain: Traceback) -> int:
+    """Which exception of a chain most likely is the origin, when no rule knows better.
+
+    `raise ... from` and re-raised worker errors point back to the first one; an error while handling a mere
+    lookup that failed is a new error; else the first one counts.
+    """
+    at = len(chain.raised) - 1
+    while at > 0:
+        link = chain.raised[at].link
+        before = chain.raised[at - 1]
+        if link == "context" and before.name.rsplit(".", 1)[-1] in _LOOKUPS and not _reraised(before, chain.raised[at]):
+            break
+        at -= 1
+    if at == 0 and len(chain.raised) > 1 and _is_carrier(chain.raised[0]):
+        at = 1
+    return at
+
+
+def _reraised(inner: Raised, outer: Raised) -> bool:
+    return inner.name == outer.name or bool(inner.message and inner.message in outer.message)
+
+
+def _is_carrier(raised: Raised) -> bool:
+    """A re-raised worker error comes first and only announces the original that follows."""
+    return raised.name.endswith("RemoteTraceback") or raised.message.startswith("Caught ") and " in " in raised.message

@@ -1,0 +1,363 @@
+"""From records to a verdict: what became of the attempt, why, and the lines that prove it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, cast
+
+from logdoctor import taxonomy
+from logdoctor.diagnose import suspects
+from logdoctor.diagnose.cause import Judgement, is_numeric, judge
+from logdoctor.diagnose.findings import Finding, Reading, findings, read
+from logdoctor.diagnose.fingerprint import fingerprint
+from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall
+from logdoctor.rules.load import RuleBook
+from logdoctor.text import last_state
+from logdoctor.types import (
+    Category,
+    Compression,
+    DecidedBy,
+    Evidence,
+    Fault,
+    Outcome,
+    Progress,
+    Record,
+    Recovery,
+    Symptom,
+    Verdict,
+)
+
+_MAX_QUOTE = 1000  # characters
+_MAX_EVIDENCE = 4
+_CONTEXT = 2
+_CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
+_REPEATS = 2
+"""Survived occurrences after which a fault that names no hardware counts as one that a restart cannot help."""
+
+_ADVICE = {
+    "restart": "Restart from the last checkpoint.",
+    "isolate_and_restart": "Test the suspect nodes, take out those that fail, and restart from the last checkpoint.",
+    "rollback_and_skip": "Restart from a checkpoint before the spike and skip the data that led to it.",
+    "fix_first": "Do not restart yet: it would fail again at the same place. Fix the cause first.",
+    "ask_human": "Look at the log: nothing in it is known to be the cause.",
+    "none": "Nothing to do.",
+}
+
+
+class Place(NamedTuple):
+    """A line of a stream, with what cites it."""
+
+    stream: int
+    line: int
+    rule: str
+
+
+class Case(NamedTuple):
+    """All that is known about an attempt when it is judged."""
+
+    readings: list[Reading]
+    courses: list[Course]
+    found: list[Finding]
+    judgement: Judgement
+    spike: Spike | None
+    stall: Stall | None
+    book: RuleBook
+
+    def outcomes(self, kind: str) -> list[Finding]:
+        """Lines that mark an outcome and were not followed by renewed progress."""
+        marks = [finding for finding in self.found if finding.outcome == kind]
+        if kind == "recovered":
+            return marks
+        return [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
+
+
+def diagnose(records: Sequence[Record], book: RuleBook) -> Verdict:
+    """The verdict on one attempt, from the records of all its streams. Deterministic."""
+    readings = [read(record) for record in records]
+    courses = [Course(reading) for reading in readings]
+    found = findings(readings, book)
+    case = Case(readings, courses, found, judge(found, courses), spike(courses), stall(courses), book)
+    return _decide(case)
+
+
+def _decide(case: Case) -> Verdict:
+    """The first answer that holds, from the surest down."""
+    cause = case.judgement.cause
+    cancelled = _first(case.outcomes("cancelled"))
+    completed = _last(case.outcomes("completed"))
+    if cause is not None and cancelled is not None and cancelled.order < cause.order and cause.role != "cause":
+        cause = None  # what a stopped job prints while it dies
+    if cause is not None and completed is not None and _ended_well(case, completed, cause):
+        cause = None
+    if case.spike and (cause is None or cause.role == "cascade" or is_numeric(cause)):
+        if completed is None or cause is not None:
+            return _spiked(case, case.spike)
+    if cause is not None:
+        return _failed(case, cause)
+    if completed is not None:
+        return _ended(case, "completed", completed, "The framework reports a normal end.")
+    if case.stall is not None:
+        return _hung(case, case.stall, cancelled)
+    if cancelled is not None:
+        return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
+    if case.judgement.teardown:
+        return _unknown(case, case.judgement.teardown)
+    if not any(len(course.lines) or _is_recognised(course) for course in case.courses):
+        return _unknown(case, [])
+    return _ended(case, "running", None, "Progress is steady and nothing says that the job ended.")
+
+
+def _is_recognised(course: Course) -> bool:
+    return bool(course.reading.record.compression.rules)
+
+
+def _first(marks: list[Finding]) -> Finding | None:
+    return marks[0] if marks else None
+
+
+def _last(marks: list[Finding]) -> Finding | None:
+    return marks[-1] if marks else None
+
+
+def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
+    """Whether a completion mark outweighs a finding: it came later, or the finding is noise of the end."""
+    if cause.role == "cause":
+        return completed.order > cause.order and not case.judgement.teardown
+    if cause.role == "cascade":
+        return completed.order < cause.order or not case.judgement.teardown
+    return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
+
+
+def _failed(case: Case, cause: Finding) -> Verdict:
+    """The verdict that a finding is the cause."""
+    recovery, fault, why = _response(case, cause)
+    rule = cause.rule
+    places = [Place(cause.stream, cause.line, rule.id if rule else f"structure/{cause.name}")]
+    places += _more_evidence(case, cause)
+    confidence = _CONFIDENCE[cause.role] - (0 if rule else 0.05) - (0.1 if not rule and not cause.frames else 0)
+    return _verdict(
+        case,
+        cause.reason,
+        "failed",
+        recovery=recovery,
+        fault=fault,
+        confidence=confidence,
+        why=why,
+        suggestion=cause.suggestion or _ADVICE[recovery],
+        places=places,
+        suspected=suspects.name(case.readings, case.found, cause) if recovery == "isolate_and_restart" else [],
+        first_rank=suspects.first_rank(case.found, cause, case.readings),
+        decided=("rule", rule.id) if rule else ("structure", cause.name),
+        print_of=(cause.origin.message, cause.frames),
+        symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
+    )
+
+
+def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
+    """(recovery, fault, why): the rule's or the reason's, unless the job already failed so after restarts."""
+    again = [finding for finding in case.judgement.survived if finding.reason == cause.reason and finding.role == cause.role]
+    restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
+    if cause.role != "cause" and len({_epoch(finding, restarts) for finding in (*again, cause)}) > _REPEATS:
+        return "fix_first", "user", f"The same failure came back after {len(restarts)} restarts: another one will not help."
+    if cause.reason == "NCCL Timeout Error" and (why := suspects.divergence(case.readings)):
+        return "fix_first", "user", why
+    return cause.recovery, cause.fault, ""
+
+
+def _epoch(finding: Finding, restarts: list[Finding]) -> int:
+    """How many restarts came before a finding."""
+    return sum(mark.order < finding.order for mark in restarts)
+
+
+def _more_evidence(case: Case, cause: Finding) -> list[Place]:
+    """Other lines that speak for the same cause: of its episode, and the first of each other rule that agrees."""
+    places: list[Place] = []
+    seen = {cause.rule.id if cause.rule else cause.name}
+    for finding in case.judgement.symptoms:
+        name = finding.rule.id if finding.rule else finding.name
+        if finding.reason == cause.reason and name not in seen:
+            seen.add(name)
+            places.append(Place(finding.stream, finding.line, name))
+    if cause.also and cause.also[-1] != cause.line:
+        places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
+    proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
+    places += [Place(f.stream, f.line, f.rule.id if f.rule else "") for f in proximate[:1]]
+    return places
+
+
+def _spiked(case: Case, found: Spike) -> Verdict:
+    course = case.courses[found.stream]
+    places = [Place(found.stream, found.jump, "progress/loss"), Place(found.stream, found.worst, "progress/loss")]
+    numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
+    places += [Place(f.stream, f.line, f.rule.id if f.rule else f.name) for f in numeric[:2]]
+    peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
+    return _verdict(
+        case,
+        "Loss Spike",
+        "failed",
+        confidence=0.85,
+        why=f"The loss left {found.base:.4g} for {peak} and did not come back (last step {course.progress().step}).",
+        places=places,
+        decided=("structure", "loss"),
+        print_of=("loss", ()),
+        symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.teardown) if f],
+    )
+
+
+def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
+    places = [Place(found.stream, found.line, "progress/stall")]
+    if cancelled is not None:
+        places.append(Place(cancelled.stream, cancelled.line, cancelled.rule.id if cancelled.rule else ""))
+    return _verdict(
+        case,
+        "Hang",
+        "failed",
+        confidence=0.7,
+        why=f"No step for {found.seconds:.0f} s at the end of the log, and no error.",
+        places=places,
+        decided=("structure", "stall"),
+        print_of=("stall", ()),
+        symptoms=case.judgement.teardown,
+    )
+
+
+def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
+    """A job that did not fail; a fault that it survived by a restart makes it `recovered`."""
+    restarts = case.outcomes("recovered")
+    faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
+    faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
+    places = [Place(mark.stream, mark.line, mark.rule.id if mark.rule else "")] if mark else []
+    reason = "None"
+    if faults:
+        fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
+        reason, outcome = fault.reason, "recovered"
+        why = "The job failed once, was restarted and moved on."
+        places.insert(0, Place(fault.stream, fault.line, fault.rule.id if fault.rule else fault.name))
+    return _verdict(
+        case,
+        reason,
+        outcome,
+        recovery="none",
+        fault="nobody" if reason == "None" else "",
+        confidence=0.8 if mark else 0.6,
+        why=why,
+        places=places,
+        decided=("rule", mark.rule.id) if mark and mark.rule else ("structure", outcome),
+        print_of=(outcome, ()),
+        symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.survived) if f and not faults],
+    )
+
+
+def _unknown(case: Case, teardown: list[Finding]) -> Verdict:
+    """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
+    if teardown:
+        why = "The launcher reports that the job died, but no line says why."
+    elif any(record.compression.lines_in for record in (r.record for r in case.readings)):
+        why = "Nothing in the log is known: no progress, no report of an end, no error."
+    else:
+        why = "The log is empty."
+    mark = teardown[0] if teardown else None
+    return _verdict(
+        case,
+        "Unknown",
+        "failed",
+        confidence=0.0,
+        why=why,
+        places=[Place(mark.stream, mark.line, mark.rule.id if mark.rule else mark.name)] if mark else [],
+        first_rank=mark.rank if mark else None,
+        decided=("nobody", ""),
+        print_of=(mark.origin.message if mark else "", ()),
+        symptoms=teardown,
+    )
+
+
+def _verdict(
+    case: Case,
+    reason: str,
+    outcome: str,
+    *,
+    confidence: float,
+    why: str,
+    places: list[Place],
+    decided: tuple[str, str],
+    print_of: tuple[str, tuple[str, ...]],
+    symptoms: list[Finding],
+    recovery: str = "",
+    fault: str = "",
+    suggestion: str = "",
+    suspected: Sequence[suspects.Suspect] = (),
+    first_rank: int | None = None,
+) -> Verdict:
+    """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
+    default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none"))
+    evidence = _evidence(case, places)
+    if places and not evidence:
+        return _unknown(case, [])
+    recovery = recovery or default.recovery
+    return Verdict(
+        reason=reason,
+        category=cast(Category, default.category),
+        fault=cast(Fault, fault or default.fault),
+        recovery=cast(Recovery, recovery),
+        outcome=cast(Outcome, outcome),
+        confidence=round(confidence, 2),
+        suggestion=suggestion or _ADVICE[recovery],
+        evidence=evidence,
+        suspects=tuple(suspected),
+        first_rank=first_rank,
+        symptoms=_symptoms(symptoms, decided[1]),
+        decided_by=DecidedBy(cast(Literal["rule", "structure", "nobody"], decided[0]), decided[1], case.book.digest),
+        fingerprint=fingerprint(reason, decided[1], *print_of),
+        progress=_progress(case.courses),
+        compression=_compression([reading.record for reading in case.readings]),
+        problems=tuple(problem for reading in case.readings for problem in reading.record.problems),
+        why=why,
+        file=case.readings[0].record.file if case.readings else "",
+    )
+
+
+def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:
+    """The places as quotes with their neighbours; each line once."""
+    quotes: dict[tuple[int, int], Evidence] = {}
+    for stream, number, rule in places:
+        record, texts = case.readings[stream].record, case.readings[stream].texts
+        if number not in texts or (stream, number) in quotes or len(quotes) == _MAX_EVIDENCE:
+            continue
+        before = tuple(quote(texts[n]) for n in range(number - _CONTEXT, number) if n in texts)
+        after = tuple(quote(texts[n]) for n in range(number + 1, number + _CONTEXT + 1) if n in texts)
+        quotes[stream, number] = Evidence(record.file, record.stream, number, quote(texts[number]), rule, before, after)
+    return tuple(quotes.values())
+
+
+def quote(text: str) -> str:
+    """The part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
+    return last_state(text)[:_MAX_QUOTE]
+
+
+def _symptoms(found: list[Finding], explained_by: str) -> tuple[Symptom, ...]:
+    """Findings by reason: the first line and the count of each."""
+    counts = Counter(finding.reason for finding in found)
+    first: dict[str, Finding] = {}
+    for finding in found:
+        first.setdefault(finding.reason, finding)
+    return tuple(
+        Symptom(reason, finding.line, str(finding.stream), counts[reason], explained_by) for reason, finding in first.items() if reason
+    )
+
+
+def _progress(courses: list[Course]) -> Progress:
+    """The progress of the stream that came furthest."""
+    seen = [course.progress() for course in courses]
+    return max(seen, key=lambda progress: (progress.loss is not None, progress.step or -1), default=Progress())
+
+
+def _compression(records: list[Record]) -> Compression:
+    """The accounts of all streams added up; rules carry their counts only when there is one stream."""
+    if len(records) == 1:
+        return records[0].compression
+    parts = [record.compression for record in records]
+    return Compression(
+        sum(part.lines_in for part in parts),
+        sum(part.lines_kept for part in parts),
+        sum(part.bytes_in for part in parts),
+        sum(part.bytes_kept for part in parts),
+    )

@@ -1,0 +1,128 @@
+"""The whole story on one page: bytes -> segments -> residuals -> records -> verdict."""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+from logdoctor.compress.cut import cut, cut_range, is_packed, unpack
+from logdoctor.compress.excerpt import Excerpt, Recorder, excerpt
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges
+from logdoctor.errors import InputError
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Record, Segment
+
+_ALONE_BYTES = 12 << 20
+"""A file smaller than this is read faster by one process than by many."""
+
+
+class Limits(NamedTuple):
+    """How much is read at a time, by how many processes, and how far compressed logs may unpack."""
+
+    block: int
+    workers: int
+    unpacked: int
+    expansion: int
+
+
+class Stream(NamedTuple):
+    """One log file of an attempt."""
+
+    name: str
+    path: Path
+
+
+def records(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> list[Record]:
+    """What diagnosis needs to know of each stream; `InputError` when one cannot be read."""
+    gauges = Gauges(scanner.book)
+    with _processes(streams, scanner, gauges, limits) as submit:
+        return [_record(stream, scanner, limits, submit) for stream in streams]
+
+
+def _record(stream: Stream, scanner: Scanner, limits: Limits, submit: "Submit") -> Record:
+    recorder = Recorder(stream.name, str(stream.path), scanner)
+    try:
+        if is_packed(stream.path):
+            _follow_bytes(stream, recorder, limits, submit)
+        else:
+            _follow_file(stream, recorder, limits, submit)
+    except OSError as error:
+        raise InputError(str(stream.path), f"cannot be read ({error.strerror})", "Check the path and its permissions.") from error
+    return recorder.record()
+
+
+def _follow_file(stream: Stream, recorder: Recorder, limits: Limits, submit: "Submit") -> None:
+    """Read a plain file range by range; every process reads its own ranges."""
+    size = stream.path.stat().st_size
+    ranges = ((stream, begin, min(begin + limits.block, size), size) for begin in range(0, size, limits.block))
+    for parts in submit(_examine_range, ranges):
+        shift = recorder.line - 1
+        for part in parts:
+            recorder.add(part, shift)
+
+
+def _follow_bytes(stream: Stream, recorder: Recorder, limits: Limits, submit: "Submit") -> None:
+    """Read a compressed file or standard input here, examine its segments wherever there is room."""
+    with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
+        chunks = unpack(str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append)
+        for parts in submit(_examine_segment, ((segment,) for segment in cut(stream.name, chunks, limits.block))):
+            for part in parts:
+                recorder.add(part, 0)
+
+
+Submit = Callable[[Callable[..., list[Excerpt]], Iterable[tuple[object, ...]]], Iterator[list[Excerpt]]]
+"""Calls a function with each of many arguments, here or in other processes; results come in order."""
+
+_parts: tuple[Scanner, Gauges] | None = None  # of this process; set before others are forked from it
+
+
+def _examine_segment(segment: Segment) -> list[Excerpt]:
+    assert _parts is not None
+    return [excerpt(compress(segment, _parts[0]), *_parts)]
+
+
+def _examine_range(stream: Stream, begin: int, end: int, size: int) -> list[Excerpt]:
+    with stream.path.open("rb", buffering=0) as file:
+        return [part for segment in cut_range(stream.name, file, begin, end, size) for part in _examine_segment(segment)]
+
+
+@contextmanager
+def _processes(streams: Sequence[Stream], scanner: Scanner, gauges: Gauges, limits: Limits) -> Iterator[Submit]:
+    """A way to call functions: in this process for small logs, else in forked ones that share the rules."""
+    global _parts
+    _parts = (scanner, gauges)
+    workers = limits.workers or len(os.sched_getaffinity(0))
+    if workers == 1 or not any(_is_large(stream.path) for stream in streams):
+        yield lambda function, arguments: (function(*given) for given in arguments)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        yield lambda function, arguments: _in_order(pool, function, arguments, 2 * workers)
+
+
+def _is_large(path: Path) -> bool:
+    try:
+        return not path.is_file() or path.stat().st_size > (1 << 20 if is_packed(path) else _ALONE_BYTES)
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "Check the path and its permissions.") from error
+
+
+def _in_order(
+    pool: ProcessPoolExecutor,
+    function: Callable[..., list[Excerpt]],
+    arguments: Iterable[tuple[object, ...]],
+    ahead: int,
+) -> Iterator[list[Excerpt]]:
+    """Results in the order of the arguments, never more than `ahead` calls under way, so memory is bounded."""
+    waiting: deque[Future[list[Excerpt]]] = deque()
+    for given in arguments:
+        waiting.append(pool.submit(function, *given))
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

@@ -1,0 +1,188 @@
+"""The nouns: what passes between the parts, and the JSON contract of a verdict.
+
+    bytes --cut--> Segment --compress--> Residual --diagnose--> Verdict
+"""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+VERDICT_VERSION = 1
+"""Raised when a field of the verdict changes its meaning or goes away; added fields do not raise it."""
+
+
+class Segment(NamedTuple):
+    """A run of lines of one stream, cut at line ends.
+
+    `data` are the raw bytes, `offset` the place of the first of them in the stream (after decompression),
+    `line` the number of the first line, counted from 1, and `newlines` the places of `\\n` in `data`.
+    Only the last segment of a stream may lack the newline of its last line. A line longer than
+    `compress.cut.MAX_LINE` comes as segments of its own: `piece` 0, 1, 2, ..., all with its number.
+    """
+
+    stream: str
+    data: bytes
+    offset: int
+    line: int
+    newlines: "npt.NDArray[np.int64]"
+    piece: int | None = None
+
+    @property
+    def lines(self) -> int:
+        """How many lines begin in the segment."""
+        if self.piece is not None:
+            return int(self.piece == 0)
+        return len(self.newlines) + (not self.data.endswith(b"\n") and len(self.data) > 0)
+
+
+class Line(NamedTuple):
+    """A line that diagnosis may want to see. `rules` are diagnosis rules, as places in the rule book.
+
+    `text` is the raw line, decoded; of a very long line it is the part around what drew attention.
+    A line that is neither `strong` nor `weak` nor hit by a rule is context.
+    """
+
+    number: int
+    text: str
+    rules: tuple[int, ...] = ()
+    strong: bool = False
+    weak: bool = False
+
+
+class Readings(NamedTuple):
+    """What one filter rule read from metric lines, in order: line numbers, steps, losses.
+
+    `steps` and `losses` are NaN where a line does not give them; a loss printed as NaN or infinity is inf.
+    """
+
+    lines: "npt.NDArray[np.int64]"
+    steps: "npt.NDArray[np.float64]"
+    losses: "npt.NDArray[np.float64]"
+
+
+class Record(msgspec.Struct):
+    """What diagnosis needs to know of one stream, whatever its size.
+
+    `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
+    lines of the stream. `progress` maps filter rule ids to what they read, `texts` the raw text of the first
+    and last metric lines by line number, `placements` ranks to nodes, `total` the steps the job wants.
+    """
+
+    stream: str
+    file: str
+    lines: list[Line] = []
+    last: list[Line] = []
+    progress: dict[str, Readings] = {}
+    texts: dict[int, str] = {}
+    placements: dict[int, str] = {}
+    total: int | None = None
+    compression: "Compression" = None  # type: ignore[assignment]
+    problems: list[str] = []
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """A line that proves the verdict. `quote` stands character for character at that line (law 3)."""
+
+    file: str
+    stream: str
+    line: int
+    quote: str
+    rule: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """A node, rank or GPU that may be at fault, and why it is named."""
+
+    node: str | None
+    rank: int | None
+    gpu: str | None
+    why: str
+
+
+class Symptom(msgspec.Struct, frozen=True):
+    """An error that the cause accounts for: its reason, first line, how often, and what explains it."""
+
+    reason: str
+    line: int
+    stream: str
+    count: int
+    explained_by: str
+
+
+class DecidedBy(msgspec.Struct, frozen=True):
+    """What made the verdict: a rule, the structure of the report, or nobody; and with which rule book."""
+
+    kind: Literal["rule", "structure", "case", "agent", "nobody"]
+    rule: str = ""
+    rulebook: str = ""
+
+
+class RuleCount(msgspec.Struct, frozen=True):
+    """How many lines a filter rule took, and the first and last of them."""
+
+    lines: int
+    first: int
+    last: int
+
+
+class Compression(msgspec.Struct, frozen=True):
+    """What the filter rules left of the log. `lines_kept` + the lines of `rules` = `lines_in` (law 1)."""
+
+    lines_in: int = 0
+    lines_kept: int = 0
+    bytes_in: int = 0
+    bytes_kept: int = 0
+    rules: dict[str, RuleCount] = {}
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the job came: the last step seen, of how many, the last loss, and the line it stands in."""
+
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    line: int | None = None
+    stream: str = ""
+
+
+Reason = str
+Category = Literal["Infrastructure", "Framework", "Script", "Anomaly", "None"]
+Fault = Literal["user", "infrastructure", "nobody", "unknown"]
+Recovery = Literal["restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none"]
+Outcome = Literal["failed", "completed", "running", "cancelled", "recovered"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of one attempt of a job, why, and the proof.
+
+    `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault
+    that a recovered job survived. `confidence` is 0 to 1. `problems` names what could not be read.
+    `seconds` is the time the diagnosis took.
+    """
+
+    reason: Reason
+    category: Category
+    fault: Fault
+    recovery: Recovery
+    outcome: Outcome
+    confidence: float
+    suggestion: str
+    evidence: tuple[Evidence, ...]
+    suspects: tuple[Suspect, ...]
+    first_rank: int | None
+    symptoms: tuple[Symptom, ...]
+    decided_by: DecidedBy
+    fingerprint: str
+    progress: Progress
+    compression: Compression
+    problems: tuple[str, ...] = ()
+    why: str = ""
+    file: str = ""
+    version: int = VERDICT_VERSION
+    seconds: float = 0.0
