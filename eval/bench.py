@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -51,6 +50,10 @@ TIMEOUT_SECONDS = 3600
 
 Row = dict[str, Any]
 console = Console(highlight=False)
+
+
+class Failed(Exception):
+    """A command could not do what was to be measured."""
 
 
 # ---- the filter stage
@@ -208,21 +211,21 @@ def _count(command: Sequence[str]) -> int | None:
 
 
 def _seconds(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
-    """How long a command takes, its output thrown away; a failure is printed, its time means nothing."""
+    """How long a command takes, its output thrown away; `Failed` when it could not work."""
     begin = time.perf_counter()
     done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=TIMEOUT_SECONDS
     )
     seconds = time.perf_counter() - begin
-    complain(command, done.returncode, done.stderr)
+    check(command, done.returncode, done.stderr)
     return seconds
 
 
-def complain(command: Sequence[str], code: int, errors: bytes) -> None:
-    """Print what a command said that could not work (any exit code but 0 and 1)."""
+def check(command: Sequence[str], code: int, errors: bytes) -> None:
+    """`Failed` with what a command said, for any exit code but 0 and 1; its time would mean nothing."""
     if code not in (0, 1):
         told = errors.decode("utf-8", "replace").strip()[-500:]
-        console.print(f"exit code {code}: {' '.join(command)}\n{told}", style="bold red", markup=False)
+        raise Failed(f"exit code {code}: {' '.join(command)}\n{told}")
 
 
 def drain3(log: Path) -> Row | None:
@@ -307,32 +310,24 @@ def last_verdict(output: bytes) -> Row:
 
 
 def watched(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, Row]:
-    """Output and peak memory of a command and its descendants, sampled all the while.
+    """Output and peak memory of a command and its descendants, sampled all the while; `Failed` if it fails.
 
     `peak_pss_bytes` is the largest sum of PSS: memory that processes share, the forked rules for instance,
-    counts once. `largest_rss_bytes` is the largest resident set of a single process, as the kernel saw it.
+    counts once. `largest_rss_bytes` is the high-water mark of the largest process. (The peak that `wait4`
+    tells is of no use: it starts with the size of the process that forked.)
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
-        peaks = [0]
-        ended = threading.Event()
-        sampler = threading.Thread(target=_sample, args=(process.pid, peaks, ended))
-        sampler.start()
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        finally:
-            ended.set()
-            sampler.join()
-        process.returncode = os.waitstatus_to_exitcode(status)
+        pss = largest = 0
+        with subprocess.Popen(command, stdout=output, stderr=errors, env=environment) as process:
+            while process.poll() is None:
+                tree = process_tree(process.pid)
+                pss = max(pss, sum(kernel_figure(pid, "smaps_rollup", "Pss:") for pid in tree))
+                largest = max(largest, *(kernel_figure(pid, "status", "VmHWM:") for pid in tree))
+                time.sleep(SAMPLE_SECONDS)
         output.seek(0)
         errors.seek(0)
-        complain(command, process.returncode, errors.read())
-        return output.read(), {"peak_pss_bytes": max(peaks), "largest_rss_bytes": 1024 * usage.ru_maxrss}
-
-
-def _sample(root: int, peaks: list[int], ended: threading.Event) -> None:
-    while not ended.wait(SAMPLE_SECONDS):
-        peaks[0] = max(peaks[0], sum(map(pss_bytes, process_tree(root))))
+        check(command, process.returncode, errors.read())
+        return output.read(), {"peak_pss_bytes": pss, "largest_rss_bytes": largest}
 
 
 def process_tree(root: int) -> list[int]:
@@ -349,13 +344,13 @@ def process_tree(root: int) -> list[int]:
     return found
 
 
-def pss_bytes(pid: int) -> int:
-    """The proportional set size of a process, 0 when it is gone."""
+def kernel_figure(pid: int, file: str, name: str) -> int:
+    """A size in bytes from a file of a process below /proc, 0 when the process is gone."""
     try:
-        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        rows = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return 0
-    return next((1024 * int(row.split()[1]) for row in rows if row.startswith("Pss:")), 0)
+    return next((1024 * int(row.split()[1]) for row in rows if row.startswith(name)), 0)
 
 
 # ---- start-up
@@ -473,7 +468,7 @@ def speed(figure: float | None) -> str:
 
 
 def main() -> None:
-    """Run all parts and print their tables; with `--json` write the figures too."""
+    """Run all parts and print their tables; exit code 1 when a part could not be measured."""
     given = arguments()
     machine = {
         "cores": len(os.sched_getaffinity(0)),
@@ -481,35 +476,64 @@ def main() -> None:
         "processor": processor(),
         "python": platform.python_version(),
     }
-    console.print(
-        f"{machine['processor']}, {machine['cores']} cores, load {machine['load_before']:.1f} before the run"
-    )
+    load = f"load {machine['load_before']:.1f} before the run"
+    console.print(f"{machine['processor']}, {machine['cores']} cores, {load}")
     with tempfile.TemporaryDirectory(prefix="logdoctor-bench-") as name:
-        folder = Path(name)
-        results = {"machine": machine, "quick": given.quick, **measured(folder, given)}
+        results, failed = measured(Path(name), given)
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(results, indent=2) + "\n")
+        figures = {"machine": machine, "quick": given.quick, **results, "failed": failed}
+        given.json.write_text(json.dumps(figures, indent=2) + "\n")
         console.print(f"written to {given.json}")
+    sys.exit(1 if failed else 0)
 
 
-def measured(folder: Path, given: argparse.Namespace) -> Row:
-    """All figures, each part printed as soon as it is there."""
-    stage = filter_stage(folder, 100 if given.quick else 200)
-    drain = drain3(folder / "filter.log")
+def measured(folder: Path, given: argparse.Namespace) -> tuple[Row, list[str]]:
+    """All figures, each part printed as soon as it is there; and what could not be measured."""
+    sizes = [100] + [1000] * (not given.quick) + [10_000] * given.huge
+    parts: dict[str, Callable[[], Any]] = {
+        "filter_stage": lambda: filter_part(folder, 100 if given.quick else 200),
+        "diagnose": lambda: whole_part(folder, sizes),
+        "start_up": lambda: start_up_part(folder),
+    }
+    results: Row = {}
+    failed: list[str] = []
+    for name, run in parts.items():
+        try:
+            results[name] = run()
+        except Failed as error:
+            failed.append(f"{name}: {error}")
+            console.print(f"{name} NOT MEASURED: {error}", style="bold red", markup=False)
+    return results, failed
+
+
+def filter_part(folder: Path, megabytes: int) -> Row:
+    """The filter stage, measured and shown, with Drain3 beside the full set of templates."""
+    rows = filter_stage(folder, megabytes)
+    log = folder / "filter.log"
+    drain = drain3(log)
+    log.unlink()
     if drain:
-        full = stage[SIZES.index(0)]
+        full = rows[SIZES.index(0)]
         drain["against_patterns"] = full["patterns"]
         drain["ratio"] = full["ours_mb_per_s"] / drain["mb_per_s"]
         drain["ratio_one_core"] = full["ours_one_core_mb_per_s"] / drain["mb_per_s"]
-    (folder / "filter.log").unlink()
-    show_filter_stage(stage, drain)
-    sizes = [100] + [1000] * (not given.quick) + [10_000] * given.huge
-    diagnoses = whole(folder, sizes)
-    show_whole(diagnoses)
-    starts = start_up(folder)
-    show_start_up(starts)
-    return {"filter_stage": stage, "drain3": drain, "diagnose": diagnoses, "start_up": starts}
+    show_filter_stage(rows, drain)
+    return {"rows": rows, "drain3": drain}
+
+
+def whole_part(folder: Path, sizes: Sequence[int]) -> list[Row]:
+    """The whole of `diagnose`, measured and shown."""
+    rows = whole(folder, sizes)
+    show_whole(rows)
+    return rows
+
+
+def start_up_part(folder: Path) -> list[Row]:
+    """Start-up, measured and shown."""
+    rows = start_up(folder)
+    show_start_up(rows)
+    return rows
 
 
 def arguments() -> argparse.Namespace:

@@ -1,5 +1,6 @@
 """The composition root: settings in, working parts out. Nothing else constructs them."""
 
+from logdoctor.pipeline import Limits
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
@@ -13,3 +14,8 @@ def rule_book(settings: Settings) -> RuleBook:
 def scanner(settings: Settings) -> Scanner:
     """The compiled rules."""
     return Scanner(rule_book(settings), cache_folder(settings))
+
+
+def limits(settings: Settings) -> Limits:
+    """How a log is read."""
+    return Limits(settings.block_bytes, settings.workers, settings.max_decompressed_bytes, settings.max_expansion)

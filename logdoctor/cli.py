@@ -1,18 +1,125 @@
-"""The command line."""
+"""The command line: `logdoctor diagnose`, `logdoctor rules`, `logdoctor eval`.
 
+Heavy parts are imported inside the commands, so that `--help` stays fast.
+"""
+
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor import build
 from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
+
+if TYPE_CHECKING:
+    from logdoctor.attempts import Attempt
+    from logdoctor.types import Verdict
+
+NOTHING_FAILED, FAILED, COULD_NOT_WORK = 0, 1, 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="logdoctor")
 def cli() -> None:
-    """Finds the cause of a failed LLM training job in its log."""
+    """Finds the cause of a failed LLM training job in its log.
+
+    Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work.
+    """
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each attempt, a line each.")
+@click.option("--explain", is_flag=True, help="Also show what was explained away and what the filter rules took.")
+def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
+    """Say why the job behind each PATH failed.
+
+    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
+    standard input.
+    """
+    worst = NOTHING_FAILED
+    for name, result in _verdicts(paths, show_progress=not as_json):
+        if isinstance(result, LogdoctorError):
+            click.echo(f"logdoctor: {result}", err=True)
+            worst = COULD_NOT_WORK
+            continue
+        _print(name, result, as_json, explain)
+        if result.outcome == "failed":
+            worst = max(worst, FAILED)
+    sys.exit(worst)
+
+
+def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Each attempt's name and verdict, or why it could not be read, in the order given."""
+    from logdoctor import build
+    from logdoctor.attempts import attempts
+
+    settings = read_settings()
+    scanner, limits = build.scanner(settings), build.limits(settings)
+    found: list[tuple[str, Attempt | LogdoctorError]] = []
+    for path in paths:
+        try:
+            found += [(attempt.name, attempt) for attempt in attempts(Path(path))]
+        except LogdoctorError as error:
+            found.append((path, error))
+
+    def judge(attempt: "Attempt | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
+        from logdoctor import pipeline
+
+        if isinstance(attempt, LogdoctorError):
+            return attempt
+        try:
+            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers))
+        except LogdoctorError as error:
+            return error
+
+    if len(found) == 1 or limits.workers == 1 or any(path == "-" for path in paths):
+        yield from ((name, judge(attempt, limits.workers)) for name, attempt in found)
+        return
+    yield from _in_parallel(found, judge, limits.workers, show_progress)
+
+
+def _in_parallel(found, judge, workers: int, show_progress: bool):  # type: ignore[no-untyped-def]
+    """Many attempts: one process for each core, one attempt at a time in each."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from logdoctor import pipeline
+
+    global _judge
+    _judge = judge
+    with (
+        ProcessPoolExecutor(workers or pipeline.cores(), mp_context=get_context("fork")) as pool,
+        click.progressbar(
+            length=len(found), label="diagnosing", file=sys.stderr, hidden=not (show_progress and sys.stderr.isatty())
+        ) as bar,
+    ):
+        for (name, _), result in zip(found, pool.map(_judge_alone, [attempt for _, attempt in found]), strict=True):
+            bar.update(1)
+            yield name, result
+
+
+_judge = None  # set before workers are forked, so that they inherit the compiled rules
+
+
+def _judge_alone(attempt):  # type: ignore[no-untyped-def]
+    assert _judge is not None
+    return _judge(attempt, 1)
+
+
+def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
+    if as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    from logdoctor import show
+
+    show.verdict(name, verdict, explain)
 
 
 @cli.group()
@@ -20,9 +127,28 @@ def rules() -> None:
     """Look at the rules and check them."""
 
 
+@rules.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each rule, a line each.")
+def rules_list(as_json: bool) -> None:
+    """List all rules."""
+    from logdoctor import build, show
+
+    show.rules(build.rule_book(read_settings()), as_json)
+
+
+@rules.command("show")
+@click.argument("rule_id")
+def rules_show(rule_id: str) -> None:
+    """Print one rule with its examples."""
+    from logdoctor import build, show
+
+    show.rule(build.rule_book(read_settings()).rule(rule_id))
+
+
 @rules.command("check")
 def rules_check() -> None:
     """Verify every rule with the examples it carries."""
+    from logdoctor import build
     from logdoctor.rules.check import check
 
     scanner = build.scanner(read_settings())
@@ -31,29 +157,80 @@ def rules_check() -> None:
         click.echo(str(problem))
     book = scanner.book
     click.echo(f"{len(book.filters)} filter rules, {len(book.diagnoses)} diagnosis rules, {len(problems)} problems")
-    sys.exit(2 if problems else 0)
+    sys.exit(COULD_NOT_WORK if problems else 0)
 
 
 @rules.command("why")
 @click.argument("line")
 def rules_why(line: str) -> None:
-    """Show which rules hit LINE."""
-    from logdoctor.rules.check import hits
+    """Show which rules hit LINE, and why others that match it do not count."""
+    from logdoctor import build
+    from logdoctor.rules.why import why
 
-    from logdoctor.rules.captures import captures
+    for finding in why(build.scanner(read_settings()), line):
+        click.echo(finding)
 
-    scanner = build.scanner(read_settings())
-    owner, evidence = hits(scanner, line)
-    click.echo(f"filter: {scanner.book.filters[owner].id if owner >= 0 else '-'}")
-    for number in evidence:
-        rule = scanner.book.diagnoses[number]
-        click.echo(f"{rule.id}: {rule.verdict} {captures(rule, line)}")
+
+@cli.command("eval")
+@click.argument("corpus", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@click.option("--failures", "with_failures", is_flag=True, help="List each miss: wanted, got, and why the label is so.")
+def evaluate_command(corpus: Path, as_json: bool, with_failures: bool) -> None:
+    """Score the diagnoses of a labelled CORPUS folder."""
+    import msgspec
+    from rich.console import Console
+
+    from logdoctor import build, evaluate, pipeline
+    from logdoctor.pipeline import Stream
+
+    settings = read_settings()
+    scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
+    report = evaluate.evaluate(
+        corpus,
+        lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        lambda path: pipeline.kept_lines(path, scanner),
+        metric_rules={rule.id for rule in scanner.book.filters if rule.metrics},
+    )
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+        return
+    evaluate.render(report, Console())
+    if with_failures:
+        evaluate.render_misses(report, Console())
+
+
+@cli.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of a verdict."""
+    import msgspec
+
+    from logdoctor.types import Verdict
+
+    click.echo(msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Verdict)), indent=2).decode())
+
+
+@cli.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL, to be sourced."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "logdoctor", "_LOGDOCTOR_COMPLETE").source())
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose are printed and exit with code 2."""
     try:
-        cli(standalone_mode=True)
+        cli.main(prog_name="logdoctor", standalone_mode=True)
     except LogdoctorError as error:
         click.echo(f"logdoctor: {error}", err=True)
-        sys.exit(2)
+        sys.exit(COULD_NOT_WORK)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        sys.exit(NOTHING_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -53,26 +54,31 @@ METRICS = {
     "wrong_actions": Metric("wrong actions", 0.02, lower=True),
     "evidence": Metric("evidence", 0.95),
     "quotes": Metric("quotes stand in the log", 1.0),
-    "first_rank": Metric("first rank, where there is one"),
-    "rank_invented": Metric("first rank named where there is none", lower=True),
+    "first_rank": Metric("first rank"),
+    "rank_invented": Metric("rank named where none is known", lower=True),
     "node_precision": Metric("nodes, precision", 1.0),
     "node_recall": Metric("nodes, recall"),
     "false_alarms": Metric("false alarms on healthy logs", 0.0, lower=True),
-    "survived": Metric("fault that a recovered job survived"),
+    "survived": Metric("fault a recovered job survived"),
     "lines_removed": Metric("lines removed"),
     "bytes_removed": Metric("bytes removed"),
-    "after_header": Metric("lines removed after the header, healthy", REMOVED_AFTER_HEADER),
+    "after_header": Metric("removed after header, healthy", REMOVED_AFTER_HEADER),
     "cause_kept": Metric("cause lines kept", 1.0),
 }
-_BY_REASON = (
-    "reason",
-    "lenient",
-    "fault",
-    "recovery",
-    "wrong_actions",
-    "evidence",
-    "first_rank",
-    "cause_kept",
+_BY_REASON = {
+    "reason": "is",
+    "lenient": "may",
+    "fault": "fault",
+    "recovery": "rec.",
+    "wrong_actions": "bad",
+    "evidence": "evid",
+    "first_rank": "rank",
+    "cause_kept": "kept",
+}
+"""The columns of the table by reason, with titles that fit a terminal."""
+_REASON_TITLE = (
+    "by labelled reason, %: reason is or may be said, fault, recovery, wrong actions (bad), evidence,"
+    " first rank, cause lines kept"
 )
 
 
@@ -551,7 +557,7 @@ def meets_aim(metric: Metric, share: Share) -> bool | None:
 
 def _main_table(report: Report) -> Table:
     title = f"{report.folder}: {report.failures} failures, {report.healthy} healthy logs"
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("metric")
     for name in ("all", *report.by_difficulty, "count", "aim"):
         table.add_column(Text(name or "-"), justify="right")
@@ -564,11 +570,11 @@ def _main_table(report: Report) -> Table:
 
 
 def _reason_table(report: Report) -> Table:
-    table = Table(title="by labelled reason, %", title_justify="left")
+    table = Table(title=_REASON_TITLE, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("reason", no_wrap=True)
     table.add_column("logs", justify="right")
-    for name in _BY_REASON:
-        table.add_column(name.replace("_", " "), justify="right")
+    for short in _BY_REASON.values():
+        table.add_column(short, justify="right")
     for reason, group in report.by_reason.items():
         cells = [_judged(METRICS[name], group[name], unit="") for name in _BY_REASON]
         table.add_row(reason, str(group["reason"].total), *cells)
@@ -583,12 +589,12 @@ def _judged(metric: Metric, share: Share, unit: str = " %") -> Text:
 
 
 def _percent(share: Share, unit: str = " %") -> str:
-    """The share, rounded to where only a full one reads 100."""
+    """The share in percent; only a full one reads 100."""
     if share.share is None:
         return "-"
-    if unit:
-        return f"{min(100 * share.share, 99.99) if share.hits < share.total else 100:.4g}{unit}"
-    return f"{min(100 * share.share, 99) if share.hits < share.total else 100:.0f}"
+    if share.hits == share.total:
+        return f"100{unit}"
+    return f"{min(100 * share.share, 99.9):.1f}{unit}" if unit else f"{min(100 * share.share, 99):.0f}"
 
 
 def _count(share: Share) -> str:

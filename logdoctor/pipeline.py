@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -10,13 +11,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from logdoctor.compress.cut import cut, cut_range, is_packed, unpack
 from logdoctor.compress.excerpt import Excerpt, Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
+from logdoctor.diagnose.verdict import diagnose as judge
 from logdoctor.errors import InputError
 from logdoctor.rules.scanner import Scanner
-from logdoctor.types import Record, Segment
+from logdoctor.types import Record, Segment, Verdict
 
 _ALONE_BYTES = 12 << 20
 """A file smaller than this is read faster by one process than by many."""
@@ -36,6 +40,13 @@ class Stream(NamedTuple):
 
     name: str
     path: Path
+
+
+def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> Verdict:
+    """The verdict on one attempt whose streams are given; `InputError` when one of them cannot be read."""
+    begin = time.perf_counter()
+    verdict = judge(records(streams, scanner, limits), scanner.book)
+    return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 
 def records(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> list[Record]:
@@ -76,6 +87,18 @@ def _follow_bytes(stream: Stream, recorder: Recorder, limits: Limits, submit: "S
                 recorder.add(part, 0)
 
 
+def kept_lines(path: Path, scanner: Scanner) -> set[int]:
+    """The numbers of the lines of a plain log that no filter rule takes."""
+    with path.open("rb") as file:
+        segments = cut("main", iter(lambda: file.read(1 << 20), b""), 1 << 20)
+        return {int(place) + segment.line for segment in segments for place in compress(segment, scanner).kept}
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 Submit = Callable[[Callable[..., list[Excerpt]], Iterable[tuple[object, ...]]], Iterator[list[Excerpt]]]
 """Calls a function with each of many arguments, here or in other processes; results come in order."""
 
@@ -97,7 +120,7 @@ def _processes(streams: Sequence[Stream], scanner: Scanner, gauges: Gauges, limi
     """A way to call functions: in this process for small logs, else in forked ones that share the rules."""
     global _parts
     _parts = (scanner, gauges)
-    workers = limits.workers or len(os.sched_getaffinity(0))
+    workers = limits.workers or cores()
     if workers == 1 or not any(_is_large(stream.path) for stream in streams):
         yield lambda function, arguments: (function(*given) for given in arguments)
         return

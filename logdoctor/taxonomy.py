@@ -47,7 +47,7 @@ REASONS: dict[str, Reason] = {
     "Argument Error": Reason(_SCRIPT, "user", "fix_first"),
     "Called Process Error": Reason(_SCRIPT, "user", "fix_first"),
     "Index Error": Reason(_SCRIPT, "user", "fix_first"),
-    "Hang": Reason(_ANOMALY, "unknown", "isolate_and_restart"),
+    "Hang": Reason(_ANOMALY, "unknown", "restart"),
     "Loss Spike": Reason(_ANOMALY, "nobody", "rollback_and_skip"),
     "Unknown": Reason("None", "unknown", "ask_human"),
 }

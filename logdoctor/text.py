@@ -26,7 +26,7 @@ _TOKENS = {
     "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank))",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
     "time": _TIME,
-    "level": rf"{_LEVEL}[\s:|]",
+    "level": rf"{_LEVEL}[ \t:|]",
 }
 
 
@@ -36,7 +36,7 @@ def _for_hyperscan(token: str) -> str:
     return plain.replace(r"|:(?=\[rank)", "|:")
 
 
-PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[\s:|,>-]*)*"
+PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
 """Hyperscan source of any run of prefixes, the empty one included."""
 
 _LEAD = regex.compile(r"[\s|]*")

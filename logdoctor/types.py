@@ -64,12 +64,21 @@ class Readings(NamedTuple):
     losses: "npt.NDArray[np.float64]"
 
 
+class MetricTexts(NamedTuple):
+    """The raw text of metric lines, so that a verdict can quote them: line numbers, and the lines joined by
+    newlines in a Zstandard frame."""
+
+    lines: "npt.NDArray[np.int64]"
+    frame: bytes
+
+
 class Record(msgspec.Struct):
     """What diagnosis needs to know of one stream, whatever its size.
 
     `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
-    lines of the stream. `progress` maps filter rule ids to what they read, `texts` the raw text of the first
-    and last metric lines by line number, `placements` ranks to nodes, `total` the steps the job wants.
+    lines of the stream. `progress` maps filter rule ids to what they read, `spans` to the first and last
+    metric line with the time in seconds at each (None where no stamp is near), `placements` ranks to nodes;
+    `total` is the number of steps that the job wants.
     """
 
     stream: str
@@ -77,7 +86,8 @@ class Record(msgspec.Struct):
     lines: list[Line] = []
     last: list[Line] = []
     progress: dict[str, Readings] = {}
-    texts: dict[int, str] = {}
+    texts: list[MetricTexts] = []
+    spans: dict[str, list[tuple[int, float | None]]] = {}
     placements: dict[int, str] = {}
     total: int | None = None
     compression: "Compression" = None  # type: ignore[assignment]

@@ -40,10 +40,10 @@ def newlines_of(data: bytes) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
 
 
-def cut(stream: str, chunks: Iterable[bytes], block: int) -> Iterator[Segment]:
-    """Segments of about `block` bytes of a stream that arrives in chunks of any size."""
+def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> Iterator[Segment]:
+    """Segments of about `block` bytes of a stream that arrives in chunks of any size, from a line start at `offset`."""
     pending: list[bytes] = []
-    size, offset, line, piece = 0, 0, 1, 0
+    size, line, piece = 0, 1, 0
     for chunk in chunks:
         pending.append(chunk)
         size += len(chunk)
@@ -134,7 +134,7 @@ def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> I
             return
         data = data[skip:]
         begin += skip
-    yield from cut(stream, _to_line_end(descriptor, data, begin + len(data), size), max(len(data), 1))
+    yield from cut(stream, _to_line_end(descriptor, data, begin + len(data), size), max(len(data), 1), begin)
 
 
 def _first_start(descriptor: int, begin: int, data: bytes) -> int | None:

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from logdoctor.compress.filter import Residual, Tally, tally
-from logdoctor.compress.progress import Gauges, Meter, read
+from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read
 from logdoctor.rules.scanner import Scanner
-from logdoctor.text import decode
+from logdoctor.text import decode, seconds_of
 from logdoctor.types import Compression, Line, Readings, Record
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
-_TAIL = 40
+_TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
 """How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
 _TEXT = 8192  # bytes of a long line that are kept
@@ -95,7 +95,6 @@ class Recorder:
         self._lines: dict[int, Line] = {}
         self._last: list[Line] = []
         self._readings: dict[str, list[Readings]] = {}
-        self._ends: dict[str, list[int]] = {}
         self._next = 1
 
     @property
@@ -114,10 +113,10 @@ class Recorder:
             self._keep(line)
         for line in (*part.first, *part.lines):
             self._keep(line._replace(number=line.number + shift))
-        self._last = (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
+        before, self._last = self._last, (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
         self._tally.add(part.tally, shift)
         self._next += part.tally.lines_in
-        self._meter(part.meter, shift)
+        self._meter(part.meter, shift, before)
         if len(self._lines) > 8 * sum(_HELD.values()):
             self._lines = _thinned(self._lines.values())
 
@@ -131,18 +130,16 @@ class Recorder:
         rules = tuple(sorted({*old.rules, *line.rules}))
         self._lines[line.number] = Line(line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak)
 
-    def _meter(self, meter: Meter, shift: int) -> None:
+    def _meter(self, meter: Meter, shift: int, before: list[Line]) -> None:
+        """Add what the segment tells about progress; `before` are the last lines of the stream before it."""
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
-            moved = readings._replace(lines=readings.lines + shift)
-            self._readings.setdefault(rule, []).append(moved)
-            ends = self._ends.setdefault(rule, [int(moved.lines[0]), int(moved.lines[-1])])
-            record.texts[int(moved.lines[0])] = meter.texts[int(readings.lines[0])]
-            record.texts[int(moved.lines[-1])] = meter.texts[int(readings.lines[-1])]
-            ends[1] = int(moved.lines[-1])
-        used = {at for ends in self._ends.values() for at in ends}
-        record.texts = {at: text for at, text in record.texts.items() if at in used}
+            self._readings.setdefault(rule, []).append(readings._replace(lines=readings.lines + shift))
+            span = [(at + shift, time if time is not None else _stamp_before(at, before)) for at, time in meter.spans[number]]
+            record.spans[rule] = [record.spans.get(rule, span)[0], span[-1]]
+        if meter.texts is not None:
+            record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
         record.total = meter.total if meter.total is not None else record.total
 
@@ -164,6 +161,14 @@ class Recorder:
             account.counts([rule.id for rule in self._book.filters]),
         )
         return record
+
+
+def _stamp_before(at: int, before: list[Line]) -> float | None:
+    """The time near line `at` of a segment when the segment's own lines before it have no stamp."""
+    if at > LOOK_BACK:
+        return None
+    near = before[-(LOOK_BACK - at) :] if at < LOOK_BACK else []
+    return next((time for line in reversed(near) if (time := seconds_of(line.text[:200])) is not None), None)
 
 
 def _is_remarkable(line: Line) -> bool:

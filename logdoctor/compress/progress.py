@@ -6,25 +6,30 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from logdoctor.compress.filter import Residual
 from logdoctor.rules.load import RuleBook
-from logdoctor.text import decode
-from logdoctor.types import Readings
+from logdoctor.text import decode, seconds_of
+from logdoctor.types import MetricTexts, Readings
 
-_DENSE_BYTES = 16 << 20
+_DENSE_BYTES = 4 << 20
 """Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
 that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on nothing but
 the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
 _GRID = 512
 _MISSING = math.nan
+_TEXT = 1024  # bytes of a metric line that are kept
+LOOK_BACK = 40
+"""How many lines before a metric line are searched for a time stamp."""
 
 
 class Meter(NamedTuple):
     """What one segment tells about progress, line numbers counted as in the segment."""
 
     readings: dict[int, Readings]
-    texts: dict[int, str]
+    texts: MetricTexts | None
+    spans: dict[int, list[tuple[int, float | None]]]
     placements: dict[int, str]
     total: int | None
 
@@ -43,30 +48,47 @@ class Gauges:
 def read(residual: Residual, gauges: Gauges) -> Meter:
     """The metric lines of a residual, read."""
     owner = residual.scan.metric[: len(residual.ends)]
+    base = residual.segment.line
     readings: dict[int, Readings] = {}
-    texts: dict[int, str] = {}
+    spans: dict[int, list[tuple[int, float | None]]] = {}
     placements: dict[int, str] = {}
     total: int | None = None
-    for number, expressions in gauges.expressions.items():
-        places = _sampled(residual, np.flatnonzero(owner == number))
-        if not len(places):
-            continue
+    for number in np.unique(owner[owner >= 0]).tolist():
         lines, steps, losses = [], [], []
-        for place in places.tolist():
-            found = _search(expressions, residual.line(place))
+        for place in _sampled(residual, np.flatnonzero(owner == number)).tolist():
+            found = _search(gauges.expressions[number], residual.line(place))
             if "rank" in found and "node" in found:
                 placements[int(found["rank"])] = decode(found["node"])
             step, loss = _number(found.get("step")), _number(found.get("loss"))
-            if "total" in found and (last := _number(found["total"])) and not math.isnan(last):
+            if (last := _number(found.get("total"))) is not None:
                 total = int(min(last, 1e18))
             if step is not None or loss is not None:
-                lines.append(place + residual.segment.line)
+                lines.append(place + base)
                 steps.append(_MISSING if step is None else step)
                 losses.append(_MISSING if loss is None else loss)
         if lines:
             readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses))
-            texts |= {at: decode(residual.raw(at - residual.segment.line)) for at in (lines[0], lines[-1])}
-    return Meter(readings, texts, placements, total)
+            spans[number] = [(at, stamp_near(residual, at - base)) for at in (lines[0], lines[-1])]
+    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, total)
+
+
+def stamp_near(residual: Residual, place: int) -> float | None:
+    """The time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment goes."""
+    for at in range(place, max(place - LOOK_BACK, -1), -1):
+        if (time := seconds_of(decode(residual.line(at)[:200]))) is not None:
+            return time
+    return None
+
+
+def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
+    """The metric lines with a loss, packed: all of them would be too many, and bars are no evidence."""
+    if not readings:
+        return None
+    lines = np.unique(np.concatenate([r.lines[~np.isnan(r.losses)] for r in readings]))
+    if not len(lines):
+        return None
+    raw = b"\n".join(residual.raw(place)[:_TEXT] for place in (lines - residual.segment.line).tolist())
+    return MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))
 
 
 def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import regex
+import zstandard
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
@@ -10,7 +12,7 @@ from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
-from logdoctor.text import Origin, origin, seconds_of, shown
+from logdoctor.text import Origin, decode, origin, seconds_of, shown
 from logdoctor.types import Line, Record
 
 _CASCADES = (
@@ -81,6 +83,16 @@ class Reading(NamedTuple):
     times: dict[int, float]
     texts: dict[int, str]
 
+    def text(self, number: int) -> str | None:
+        """The raw text of a line, when the record holds it."""
+        if number in self.texts:
+            return self.texts[number]
+        for part in self.record.texts:
+            found = np.flatnonzero(part.lines == number)
+            if len(found):
+                return decode(zstandard.ZstdDecompressor().decompress(part.frame).split(b"\n")[int(found[0])])
+        return None
+
 
 def read(record: Record) -> Reading:
     """Take the prefixes of a record's lines apart and find its tracebacks."""
@@ -91,7 +103,7 @@ def read(record: Record) -> Reading:
         now = seconds_of(line.text) or now
         if now is not None:
             times[line.number] = now
-    texts = {line.number: line.text for line in (*record.last, *record.lines)} | record.texts
+    texts = {line.number: line.text for line in (*record.last, *record.lines)}
     return Reading(record, lines, tracebacks(lines), times, texts)
 
 

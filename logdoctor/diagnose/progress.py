@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from logdoctor.diagnose.findings import Reading
-from logdoctor.text import seconds_of
+from logdoctor.text import last_state, seconds_of
 from logdoctor.types import Progress, Readings
 
 Floats = npt.NDArray[np.float64]
@@ -47,6 +48,7 @@ class Course:
         stepping = {rule: r for rule, r in with_loss.items() if np.isfinite(r.steps).any()}
         self.bare = not stepping
         chosen = stepping or {rule: r for rule, r in series.items() if np.isfinite(r.steps).any()}
+        self.rules = list(chosen)
         self.lines, self.steps = _steps(list(chosen.values()))
         self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
 
@@ -143,43 +145,43 @@ def _candidates(smooth: Floats) -> list[int]:
 
 
 def stall(courses: list[Course]) -> Stall | None:
-    """The longest time at the end of the log without a step, when it is far beyond the usual."""
+    """The shortest time, over the streams, from the last step to the end of the log, when it is far beyond the usual."""
     found: list[Stall] = []
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
     for stream, course in enumerate(courses):
         if not len(course.lines) or not ends:
             continue
-        line = int(course.lines[-1])
-        last = _time_near(course.reading, line)
+        first, last = _span(course)
         if last is None:
             continue
         waited = max(ends) - last
-        if waited > max(_STALL_SECONDS, _STALL_STEPS * _usual(course)):
-            found.append(Stall(stream, line, waited))
+        distinct = len(np.unique(course.steps)) - 1
+        usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
+        if waited > max(_STALL_SECONDS, _STALL_STEPS * usual):
+            found.append(Stall(stream, int(course.lines[-1]), waited))
     return min(found, key=lambda stall: stall.seconds) if found else None
 
 
-def _usual(course: Course) -> float:
-    """Seconds between two readings, on average; 0 when unknown."""
-    record = course.reading.record
-    stamps = [(at, time) for at, text in record.texts.items() if (time := seconds_of(text)) is not None]
-    if len(stamps) < 2:
-        return 0.0
-    (first, begin), (last, end) = min(stamps), max(stamps)
-    between = len(np.unique(course.steps[(course.lines >= first) & (course.lines <= last)])) - 1
-    return (end - begin) / between if between > 0 and end > begin else 0.0
+_ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")
 
 
-def _time_near(reading: Reading, line: int) -> float | None:
-    """The time of a metric line: its own stamp, or the last one before it, or the next few lines'."""
-    texts = reading.record.texts
-    if line in texts and (time := seconds_of(texts[line])) is not None:
-        return time
-    nearby = {entry.number: entry.text for entry in (*reading.record.lines, *reading.record.last)} | texts
-    for number in range(line, max(line - 200, 0), -1):
-        if number in nearby and (time := seconds_of(nearby[number])) is not None:
-            return time
-    return None
+def _span(course: Course) -> tuple[float | None, float | None]:
+    """The times of the first and last step: from stamps near them, or from the clock of a progress bar."""
+    reading = course.reading
+    spans = [reading.record.spans[rule] for rule in course.rules]
+    first, last = min(span[0] for span in spans), max(span[-1] for span in spans)
+    begin, end = (_elapsed(reading.text(at)) for at, _ in (first, last))
+    if begin is not None and end is not None and end >= begin and first[1] is not None:
+        return first[1], first[1] + end - begin
+    return first[1], last[1]
+
+
+def _elapsed(text: str | None) -> float | None:
+    """The seconds that a tqdm bar says have passed."""
+    found = _ELAPSED.search(last_state(text)) if text else None
+    if found is None:
+        return None
+    return 3600.0 * int(found["hours"] or 0) + 60.0 * int(found["minutes"]) + int(found["seconds"])
 
 
 def _end_of_log(reading: Reading) -> float | None:

@@ -207,6 +207,9 @@ def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
     places = [Place(found.stream, found.line, "progress/stall")]
     if cancelled is not None:
         places.append(Place(cancelled.stream, cancelled.line, cancelled.rule.id if cancelled.rule else ""))
+    last = case.readings[found.stream].record.last
+    if last:
+        places.append(Place(found.stream, last[-1].number, "progress/end of log"))
     return _verdict(
         case,
         "Hang",
@@ -319,12 +322,14 @@ def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:
     """The places as quotes with their neighbours; each line once."""
     quotes: dict[tuple[int, int], Evidence] = {}
     for stream, number, rule in places:
-        record, texts = case.readings[stream].record, case.readings[stream].texts
-        if number not in texts or (stream, number) in quotes or len(quotes) == _MAX_EVIDENCE:
+        reading = case.readings[stream]
+        text = reading.text(number)
+        if text is None or (stream, number) in quotes or len(quotes) == _MAX_EVIDENCE:
             continue
-        before = tuple(quote(texts[n]) for n in range(number - _CONTEXT, number) if n in texts)
-        after = tuple(quote(texts[n]) for n in range(number + 1, number + _CONTEXT + 1) if n in texts)
-        quotes[stream, number] = Evidence(record.file, record.stream, number, quote(texts[number]), rule, before, after)
+        before = tuple(quote(t) for n in range(number - _CONTEXT, number) if (t := reading.text(n)) is not None)
+        after = tuple(quote(t) for n in range(number + 1, number + _CONTEXT + 1) if (t := reading.text(n)) is not None)
+        record = reading.record
+        quotes[stream, number] = Evidence(record.file, record.stream, number, quote(text), rule, before, after)
     return tuple(quotes.values())
 
 

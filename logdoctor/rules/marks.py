@@ -9,8 +9,7 @@ STRONG = {
     "traceback": r"Traceback \(most recent call last\)",
     "frame": r'File "[^"\n]{1,400}", line \d+',
     "chain": r"^(?:During handling of the above exception|The above exception was the direct cause)",
-    "exception": r"\b[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure|Fault|Timeout|Killed)(?::|\r?$)",
-    "raised": r"^(?:[A-Za-z_]\w*\.)+[A-Z]\w+: ",
+    "exception": r"\w(?:Error|Exception|Interrupt|Failure|Fault|Timeout|Killed)(?::|\r?$)",
     "cpp": r"terminate called|^ *what\(\):|^Exception raised from |^frame #\d+: |Fatal Python error",
     "crash": r"Segmentation fault|[Cc]ore dumped|\*\*\* Aborted|Bus error|stack smashing|double free",
 }

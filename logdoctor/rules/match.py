@@ -10,6 +10,7 @@ from pathlib import Path
 import hyperscan
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from logdoctor.errors import RuleError
 from logdoctor.text import PREFIX
@@ -19,7 +20,12 @@ _END_MASK = (1 << _END_BITS) - 1
 
 
 def expand(pattern: str) -> str:
-    """The expression that is compiled for a rule's pattern: `^` skips prefixes, `$` allows `\\r`."""
+    """The expression that is compiled for a rule's pattern.
+
+    `^` skips prefixes, `$` allows `\\r`, and nothing matches across a line end (classes leave `\\n` out), so
+    that what a line hits does not depend on its neighbours.
+    """
+    pattern = _within_line(pattern)
     if pattern.startswith("^"):
         pattern = f"^{PREFIX}(?:{pattern[1:]})"
     if pattern.endswith("$)") and not pattern.endswith("\\$)"):
@@ -27,6 +33,26 @@ def expand(pattern: str) -> str:
     elif pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = f"{pattern[:-1]}\\r?$"
     return pattern
+
+
+_TOKEN = regex.compile(r"\\.|\[\^?\]?|\]|[^\\\[\]]+", regex.DOTALL)
+_OUTSIDE = {r"\s": r"[ \t\r\f\v]", r"\D": r"[^\d\n]", r"\W": r"[^\w\n]"}
+
+
+def _within_line(pattern: str) -> str:
+    """The pattern with `\\n` taken out of its negated classes and of `\\s`, `\\D` and `\\W`."""
+    parts: list[str] = []
+    inside = negated = False
+    for token in _TOKEN.findall(pattern):
+        if inside:
+            inside = token != "]"
+            parts.append(r" \t\r\f\v" if token == r"\s" and not negated else token)
+        elif token.startswith("["):
+            inside, negated = True, token.startswith("[^")
+            parts.append(token.replace("[^", r"[^\n", 1))
+        else:
+            parts.append(_OUTSIDE.get(token, token))
+    return "".join(parts)
 
 
 def hyperscan_complaint(pattern: str) -> str | None:

@@ -35,7 +35,8 @@ class Scan(NamedTuple):
     `owner[i]` is the filter rule (its place in `RuleBook.filters`) that takes line i, or -1.
     `evidence` holds pairs (line, place in `RuleBook.diagnoses`), ordered and without doubles.
     `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
-    `strong` and `weak` tell for each line whether it bears such a mark.
+    `strong` and `weak` tell for each line whether it bears such a mark; weak marks are only looked for in
+    lines that no pack takes.
     """
 
     owner: npt.NDArray[np.int32]
@@ -50,46 +51,107 @@ class Scanner:
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
         self.book = book
-        patterns: list[tuple[str, Kind, int]] = []
+        general: list[Pattern] = []
+        denial: list[Pattern] = []
+        fallback: list[Pattern] = []
         for number, rule in enumerate(book.filters):
             if rule.status == "active":
                 kind = Kind.HARMLESS if rule.harmless else Kind.FILTER
-                patterns += [(pattern, kind, number) for pattern in rule.patterns]
+                (fallback if rule.fallback else general).extend(Pattern(source, kind, number) for source in rule.patterns)
         for number, diagnosis in enumerate(book.diagnoses):
             if diagnosis.status == "active":
-                patterns += [(pattern, Kind.EVIDENCE, number) for pattern in diagnosis.when.any]
-                patterns += [(pattern, Kind.UNLESS, number) for pattern in diagnosis.when.unless]
-        patterns += [(pattern, Kind.STRONG, 0) for pattern in marks.STRONG.values()]
-        patterns += [(pattern, Kind.WEAK, 0) for pattern in marks.WEAK.values()]
-        self._kinds = np.array([kind for _, kind, _ in patterns], np.int8)
-        self._measures = np.array([kind <= Kind.HARMLESS and bool(book.filters[rule].metrics) for _, kind, rule in patterns])
-        self._rules = np.array([rule for _, _, rule in patterns], np.int32)
-        self._matcher = Matcher([pattern for pattern, _, _ in patterns], cache)
+                general += [Pattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
+                denial += [Pattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
+        general += [Pattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
+        fallback += [Pattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
+        self._general = _Set(general, cache)
+        self._denial = _Set(denial, cache)
+        self._fallback = _Set(fallback, cache)
+        self._measures = np.array([bool(rule.metrics) for rule in book.filters] or [False])
 
     def scan(self, buffer: bytes | bytearray | memoryview, newlines: Ints) -> Scan:
         """Match a buffer whose lines end at the offsets `newlines` (the last line may lack its own)."""
         lines = len(newlines) + 1
-        numbers, ends = self._matcher.scan(buffer)
-        kinds, rules = self._kinds[numbers], self._rules[numbers]
-        at = np.searchsorted(newlines, ends - 1)
-        evidence = self._evidence(kinds, rules, at)
+        hits = self._general.scan(buffer, newlines)
+        evidence = self._evidence(buffer, newlines, hits)
         strong, weak, proven = (np.zeros(lines, np.bool_) for _ in range(3))
-        strong[at[kinds == Kind.STRONG]] = True
-        weak[at[kinds == Kind.WEAK]] = True
+        strong[hits.lines[hits.kinds == Kind.STRONG]] = True
         proven[evidence[:, 0]] = True
-        owner = np.full(lines, -1, np.int32)
-        for kind, veto in ((Kind.FILTER, proven | strong), (Kind.HARMLESS, proven)):
-            hit = np.flatnonzero((kinds == kind) & ~veto[at])[::-1]  # backwards: the first hit is written last
-            owner[at[hit]] = rules[hit]
-        metric = np.full(lines, -1, np.int32)
-        measured = np.flatnonzero(self._measures[numbers])[::-1]
-        metric[at[measured]] = rules[measured]
+        owner, metric = np.full(lines, -1, np.int32), np.full(lines, -1, np.int32)
+        self._assign(hits, proven, strong, owner, metric)
+        rest = np.flatnonzero(owner < 0)
+        if len(rest):
+            hits = self._fallback.scan_some(buffer, newlines, rest)
+            weak[hits.lines[hits.kinds == Kind.WEAK]] = True
+            self._assign(hits, proven | (metric >= 0), strong, owner, metric)
         return Scan(owner, metric, evidence, strong, weak)
 
-    def _evidence(self, kinds: npt.NDArray[np.int8], rules: npt.NDArray[np.int32], at: Ints) -> Ints:
+    def _assign(
+        self,
+        hits: "Hits",
+        proven: npt.NDArray[np.bool_],
+        strong: npt.NDArray[np.bool_],
+        owner: npt.NDArray[np.int32],
+        metric: npt.NDArray[np.int32],
+    ) -> None:
+        """Give lines without an owner to the first rule that hit them and may take them."""
+        allowed = (hits.kinds == Kind.HARMLESS) | (hits.kinds == Kind.FILTER) & ~strong[hits.lines]
+        taking = np.flatnonzero(allowed & ~proven[hits.lines] & (owner[hits.lines] < 0))[::-1]
+        owner[hits.lines[taking]] = hits.rules[taking]  # backwards: the first hit is written last
+        filtering = hits.kinds <= Kind.HARMLESS
+        measured = np.flatnonzero(filtering)[self._measures[hits.rules[filtering]]][::-1]
+        metric[hits.lines[measured]] = hits.rules[measured]
+
+    def _evidence(self, buffer: bytes | bytearray | memoryview, newlines: Ints, hits: "Hits") -> Ints:
         """(line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
         width = max(len(self.book.diagnoses), 1)
-        keys = at * width + rules
-        hits = np.unique(keys[kinds == Kind.EVIDENCE])
-        hits = hits[~np.isin(hits, keys[kinds == Kind.UNLESS])]
-        return np.stack((hits // width, hits % width), axis=1)
+        proof = hits.kinds == Kind.EVIDENCE
+        pairs = np.unique(hits.lines[proof] * width + hits.rules[proof])
+        if len(pairs):
+            denied = self._denial.scan_some(buffer, newlines, np.unique(pairs // width))
+            pairs = pairs[~np.isin(pairs, denied.lines * width + denied.rules)]
+        return np.stack((pairs // width, pairs % width), axis=1)
+
+
+class Pattern(NamedTuple):
+    """A pattern, what it is for, and the rule it belongs to (its place in the book)."""
+
+    source: str
+    kind: Kind
+    rule: int
+
+
+class Hits(NamedTuple):
+    """Hits of patterns, in the order of the buffer: which line, what kind, which rule."""
+
+    lines: Ints
+    kinds: npt.NDArray[np.int8]
+    rules: npt.NDArray[np.int32]
+
+
+class _Set:
+    """Patterns that are scanned together."""
+
+    def __init__(self, patterns: list[Pattern], cache: Path | None) -> None:
+        self.patterns = patterns
+        self._kinds = np.array([pattern.kind for pattern in patterns], np.int8)
+        self._rules = np.array([pattern.rule for pattern in patterns], np.int32)
+        self._matcher = Matcher([pattern.source for pattern in patterns], cache)
+
+    def scan(self, buffer: bytes | bytearray | memoryview, newlines: Ints) -> Hits:
+        """All hits in a buffer."""
+        numbers, ends = self._matcher.scan(buffer)
+        return Hits(np.searchsorted(newlines, ends - 1), self._kinds[numbers], self._rules[numbers])
+
+    def scan_some(self, buffer: bytes | bytearray | memoryview, newlines: Ints, places: Ints) -> Hits:
+        """The hits in some lines of a buffer; lines that are few are copied out first."""
+        if len(places) * 4 > len(newlines):
+            hits = self.scan(buffer, newlines)
+            chosen = np.isin(hits.lines, places)
+            return Hits(hits.lines[chosen], hits.kinds[chosen], hits.rules[chosen])
+        starts = np.concatenate(([0], newlines + 1))[places]
+        ends = np.append(newlines, len(buffer))[places]
+        view = memoryview(buffer)
+        joined = b"\n".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+        hits = self.scan(joined, np.cumsum(ends - starts + 1)[:-1] - 1)
+        return hits._replace(lines=places[hits.lines])

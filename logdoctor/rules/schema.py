@@ -54,6 +54,8 @@ class FilterRule(_Part, tag_field="kind", tag="filter"):
 
     `harmless` allows it to take lines that merely look like errors (structural marks such as
     "SomeError:"); no filter rule ever takes a line that a diagnosis rule matches.
+    A `fallback` rule is tried only on lines that no other filter rule takes: general patterns, which are
+    slow or would take what belongs to a pack.
     `metrics` are expressions whose named groups (step, total, loss, grad_norm, seconds, throughput)
     go into the progress record.
     """
@@ -67,6 +69,7 @@ class FilterRule(_Part, tag_field="kind", tag="filter"):
     must_not_match: tuple[str, ...] = ()
     scope: dict[str, str] = {}
     harmless: bool = False
+    fallback: bool = False
     metrics: tuple[str, ...] = ()
     retired: Retirement | None = None
 

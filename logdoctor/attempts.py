@@ -1,0 +1,67 @@
+"""Which files make an attempt: one file, standard input, or a folder with one file per rank."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from logdoctor.errors import InputError
+from logdoctor.pipeline import Stream
+
+_LOG_NAME = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$", re.I)
+_ATTEMPT = re.compile(r"attempt_(\d+)$")
+
+
+class Attempt(NamedTuple):
+    """One try to run a job: its name for people and its streams, in the order of their names."""
+
+    name: str
+    streams: tuple[Stream, ...]
+
+
+def attempts(path: Path) -> list[Attempt]:
+    """The attempts that a path stands for.
+
+    A file, or `-` for standard input, is one attempt with the stream "main". A folder is one attempt with a
+    stream for each log below it; below torchrun's `attempt_0`, `attempt_1`, ... folders it is one for each of
+    these. `InputError` when the path does not exist or a folder holds no logs.
+    """
+    if str(path) == "-":
+        return [Attempt("standard input", (Stream("main", path),))]
+    if not path.is_dir():
+        if not path.exists():
+            raise InputError(str(path), "does not exist", "Check the path.")
+        return [Attempt(str(path), (Stream("main", path),))]
+    groups: dict[str, list[Path]] = {}
+    for file in _logs(path):
+        groups.setdefault(_attempt_of(path, file), []).append(file)
+    if not groups:
+        raise InputError(str(path), "is a folder without logs", "Give it files named *.log, *.txt, *.out or *.err, or name the files.")
+    return [
+        Attempt(f"{path}{f' ({name})' if name else ''}", tuple(Stream(str(file.relative_to(path)), file) for file in files))
+        for name, files in sorted(groups.items(), key=lambda group: _natural(group[0]))
+    ]
+
+
+def _logs(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise InputError(str(error.filename), f"cannot be read ({error.strerror})", "Check its permissions.") from error
+
+    found = [
+        Path(root, name)
+        for root, folders, names in os.walk(folder, onerror=fail)
+        for name in names
+        if _LOG_NAME.search(name) and os.path.isfile(os.path.join(root, name))
+    ]
+    return iter(sorted(found, key=lambda file: _natural(str(file))))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A sort key by which rank 2 comes before rank 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _attempt_of(folder: Path, file: Path) -> str:
+    names = file.relative_to(folder).parts[:-1]
+    return "/".join(names[: i + 1]) if (i := next((i for i, name in enumerate(names) if _ATTEMPT.search(name)), None)) is not None else ""
