@@ -136,12 +136,24 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, timed: bool) -> li
             by_line.pop(raised.line, None)
         if finding is not None:
             by_line[finding.line] = finding
+    _drop_continued(reading, by_line)
     for line, where in reading.lines:
         if line.strong and line.number not in by_line and line.number not in quiet and line.number not in inside:
             bare = _BARE.match(where.message)
             if bare and not _ignored(bare["name"]):
                 by_line[line.number] = maker.by_name(line, where, bare["name"], bare["message"] or "", ())
     return list(by_line.values())
+
+
+def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
+    """Forget a plain RuntimeError whose message goes on in the writer's next line with what a rule knows better."""
+    previous: dict[str, int] = {}
+    for line, where in reading.lines:
+        before = by_line.get(previous.get(where.channel, 0))
+        here = by_line.get(line.number)
+        if before and here and not before.rule and before.reason == "Runtime Error" and here.rule and here.role != "teardown":
+            del by_line[before.line]
+        previous[where.channel] = line.number
 
 
 def _ignored(name: str) -> bool:
@@ -164,8 +176,9 @@ class _Maker:
         claims = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
         claims.sort(key=lambda finding: taxonomy.ROLES.index(finding.role))
         outcomes = [claim for claim in claims if claim.outcome]
-        speaking = [claim for claim in claims if claim.role != "note"]
-        return (speaking or outcomes or [None])[0]
+        errors = [claim for claim in claims if claim.role in ("cause", "proximate", "cascade")]
+        teardown = [claim for claim in claims if claim.role == "teardown"]
+        return (errors or outcomes or teardown or [None])[0]
 
     def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
         verdict = rule.verdict

@@ -29,6 +29,11 @@ class Spike(NamedTuple):
     base: float
     peak: float
 
+    @property
+    def is_pronounced(self) -> bool:
+        """Whether the loss doubled: a guard that stopped the job at a smaller rise speaks for itself."""
+        return self.peak > 2 * self.base
+
 
 class Stall(NamedTuple):
     """Where progress stopped although the log went on: stream, last metric line, seconds without a step."""

@@ -4,12 +4,14 @@ from typing import NamedTuple
 
 import regex
 
+from logdoctor import taxonomy
 from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.types import Suspect
 
 __all__ = ["Suspect", "divergence", "first_rank", "name"]
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
+_LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
 _SYSLOG_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*) kernel: ")
 _ASSIGNED = regex.compile(r"Successfully assigned [\w.-]+/(?P<pod>[\w.-]+) to (?P<node>[\w.-]+)")
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
@@ -47,8 +49,8 @@ def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> st
     node = finding.captures.get("node")
     if node is None and (host := _SYSLOG_HOST.match(finding.origin.message)):
         node = host["host"]
-    if node is None and finding.reason in ("Network Error", "NCCL Remote Error", "Node Failure"):
-        return None  # who reports such a fault is not who has it
+    if node is None and finding.reason not in _LOCAL and not (finding.rule and finding.rule.verdict.here):
+        return None  # who reports such a fault need not be who has it
     if node is None:
         node = finding.origin.node
         if node is not None and _POD.search(finding.origin.channel) and node not in pods:
@@ -73,11 +75,50 @@ def _pods(readings: list[Reading]) -> dict[str, str]:
 
 
 def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
-    """The rank whose own error came first: the cause's, else the first of the same reason that names one."""
-    if cause.rank is not None:
-        return cause.rank
-    same = [finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None]
-    return same[0] if same else None
+    """The rank whose own error came first, None when none can be named.
+
+    A mistake in the program that several ranks make alike has no first rank worth the name. A rank is named
+    by the line, by what the line says ("[Rank 3]"), by Slurm's task label when each task is a rank, or by
+    torchrun's report when it knows of one failed rank only.
+    """
+    alike = {rank for finding in found if finding.key == cause.key and (rank := _rank(finding, readings)) is not None}
+    if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
+        return None
+    rank = _rank(cause, readings)
+    if rank is None and len(reported := _reported(readings)) == 1:
+        rank = reported.pop()
+    if rank is None:
+        others = (_rank(f, readings) for f in found if f.reason == cause.reason or f.role in ("cause", "proximate"))
+        rank = next((other for other in others if other is not None), None)
+    return rank
+
+
+_NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d+)\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d+)\]")
+_REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d+) \(local_rank: \d+\)")
+
+
+def _rank(finding: Finding, readings: list[Reading]) -> int | None:
+    if finding.rank is not None:
+        return finding.rank
+    if named := _NAMED.search(finding.origin.message[:300]):
+        return int(named["rank"] or named["bracket"])
+    if finding.origin.task is not None and _tasks_are_ranks(readings[finding.stream]):
+        return finding.origin.task
+    return None
+
+
+def _tasks_are_ranks(reading: Reading) -> bool:
+    """Whether `srun --label` numbers ranks: no torchrun below it, no line with another rank behind the label."""
+    return not any(
+        (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text
+        for line, where in reading.lines
+    )
+
+
+def _reported(readings: list[Reading]) -> set[int]:
+    """The ranks in torchrun's reports of failed processes."""
+    found = (_REPORTED.match(where.message) for reading in readings for _, where in reading.lines)
+    return {int(match["rank"]) for match in found if match}
 
 
 class _Work(NamedTuple):

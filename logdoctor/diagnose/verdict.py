@@ -31,7 +31,8 @@ _MAX_EVIDENCE = 4
 _CONTEXT = 2
 _CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
 _REPEATS = 2
-"""Survived occurrences after which a fault that names no hardware counts as one that a restart cannot help."""
+"""Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
+no restart helps."""
 
 _ADVICE = {
     "restart": "Restart from the last checkpoint.",
@@ -88,13 +89,15 @@ def _decide(case: Case) -> Verdict:
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
-    if case.spike and (cause is None or cause.role == "cascade" or is_numeric(cause)):
+    if case.spike and (cause is None or cause.role == "cascade" or is_numeric(cause) and case.spike.is_pronounced):
         if completed is None or cause is not None:
             return _spiked(case, case.spike)
     if cause is not None:
         return _failed(case, cause)
     if completed is not None:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
+    if any(_is_through(course) for course in case.courses):
+        return _ended(case, "completed", None, "The last step was made and no error follows.")
     if case.stall is not None:
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
@@ -104,6 +107,12 @@ def _decide(case: Case) -> Verdict:
     if not any(len(course.lines) or _is_recognised(course) for course in case.courses):
         return _unknown(case, [])
     return _ended(case, "running", None, "Progress is steady and nothing says that the job ended.")
+
+
+def _is_through(course: Course) -> bool:
+    """Whether the last step that the job wanted was made; bars that come without a loss do not count."""
+    total = course.reading.record.total
+    return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
 
 
 def _is_recognised(course: Course) -> bool:
@@ -154,9 +163,9 @@ def _failed(case: Case, cause: Finding) -> Verdict:
 
 def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
     """(recovery, fault, why): the rule's or the reason's, unless the job already failed so after restarts."""
-    again = [finding for finding in case.judgement.survived if finding.reason == cause.reason and finding.role == cause.role]
+    again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
-    if cause.role != "cause" and len({_epoch(finding, restarts) for finding in (*again, cause)}) > _REPEATS:
+    if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
         return "fix_first", "user", f"The same failure came back after {len(restarts)} restarts: another one will not help."
     if cause.reason == "NCCL Timeout Error" and (why := suspects.divergence(case.readings)):
         return "fix_first", "user", why

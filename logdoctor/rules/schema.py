@@ -86,7 +86,7 @@ class Claim(_Part):
 
     Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
     `lookup`: the name of a table below `rules/knowledge/` whose row, chosen by the capture of the same
-    name, gives reason, role and recovery.
+    name, gives reason, role and recovery. `here`: the fault is on the node that printed the line.
     """
 
     reason: str = ""
@@ -95,6 +95,7 @@ class Claim(_Part):
     fault: str = ""
     outcome: str = ""
     lookup: str = ""
+    here: bool = False
 
 
 class DiagnosisRule(_Part, tag_field="kind", tag="diagnosis"):
