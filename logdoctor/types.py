@@ -54,14 +54,16 @@ class Line(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What one filter rule read from metric lines, in order: line numbers, steps, losses.
+    """What one filter rule read from metric lines, in order: line numbers, steps, losses, throughput.
 
-    `steps` and `losses` are NaN where a line does not give them; a loss printed as NaN or infinity is inf.
+    A value is NaN where a line does not give it; one printed as NaN or infinity is inf. Throughput is in the
+    unit that the framework prints.
     """
 
     lines: "npt.NDArray[np.int64]"
     steps: "npt.NDArray[np.float64]"
     losses: "npt.NDArray[np.float64]"
+    rates: "npt.NDArray[np.float64]"
 
 
 class MetricTexts(NamedTuple):
@@ -152,11 +154,13 @@ class Compression(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the job came: the last step seen, of how many, the last loss, and the line it stands in."""
+    """How far the job came: the last step seen, of how many, the last loss and throughput (in the unit that
+    the framework prints), and the line of the step."""
 
     step: int | None = None
     total: int | None = None
     loss: float | None = None
+    throughput: float | None = None
     line: int | None = None
     stream: str = ""
 

@@ -54,20 +54,21 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     placements: dict[int, str] = {}
     total: int | None = None
     for number in np.unique(owner[owner >= 0]).tolist():
-        lines, steps, losses = [], [], []
+        lines, steps, losses, rates = [], [], [], []
         for place in _sampled(residual, np.flatnonzero(owner == number)).tolist():
             found = _search(gauges.expressions[number], residual.line(place))
             if "rank" in found and "node" in found:
                 placements[int(found["rank"])] = decode(found["node"])
-            step, loss = _number(found.get("step")), _number(found.get("loss"))
+            step, loss, rate = (_number(found.get(name)) for name in ("step", "loss", "throughput"))
             if (last := _number(found.get("total"))) is not None:
                 total = int(min(last, 1e18))
-            if step is not None or loss is not None:
+            if not step is loss is rate is None:
                 lines.append(place + base)
                 steps.append(_MISSING if step is None else step)
                 losses.append(_MISSING if loss is None else loss)
+                rates.append(_MISSING if rate is None else rate)
         if lines:
-            readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses))
+            readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
             spans[number] = [(at, stamp_near(residual, at - base)) for at in (lines[0], lines[-1])]
     return Meter(readings, _texts(residual, list(readings.values())), spans, placements, total)
 

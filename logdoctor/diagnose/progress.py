@@ -71,14 +71,22 @@ class Course:
         """The last step, of how many, and the last finite loss."""
         if not len(self.lines):
             return Progress()
-        last_loss: tuple[int, float | None] = (0, None)
-        for lines, losses in self.losses.values():
-            finite = np.flatnonzero(np.isfinite(losses))
-            if len(finite):
-                last_loss = max(last_loss, (int(lines[finite[-1]]), float(losses[finite[-1]])))
         record = self.reading.record
         step = float(self.steps[-1])
-        return Progress(int(min(step, 1e18)), record.total, last_loss[1], int(self.lines[-1]), record.stream)
+        series = record.progress.values()
+        loss = _latest([(readings.lines, readings.losses) for readings in series])
+        rate = _latest([(readings.lines, readings.rates) for readings in series])
+        return Progress(int(min(step, 1e18)), record.total, loss, rate, int(self.lines[-1]), record.stream)
+
+
+def _latest(columns: list[tuple[npt.NDArray[np.int64], Floats]]) -> float | None:
+    """The finite value with the highest line number."""
+    last: tuple[int, float | None] = (-1, None)
+    for lines, values in columns:
+        finite = np.flatnonzero(np.isfinite(values))
+        if len(finite):
+            last = max(last, (int(lines[finite[-1]]), float(values[finite[-1]])))
+    return last[1]
 
 
 def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:

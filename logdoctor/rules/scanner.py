@@ -94,10 +94,10 @@ class Scanner:
         owner: npt.NDArray[np.int32],
         metric: npt.NDArray[np.int32],
     ) -> None:
-        """Give lines without an owner to the first rule that hit them and may take them."""
+        """Give lines without an owner to the first rule of the book that hit them and may take them."""
         allowed = (hits.kinds == Kind.HARMLESS) | (hits.kinds == Kind.FILTER) & ~strong[hits.lines]
         taking = np.flatnonzero(allowed & ~proven[hits.lines] & (owner[hits.lines] < 0))[::-1]
-        owner[hits.lines[taking]] = hits.rules[taking]  # backwards: the first hit is written last
+        owner[hits.lines[taking]] = hits.rules[taking]  # backwards: the first rule of the book is written last
         filtering = hits.kinds <= Kind.HARMLESS
         measured = np.flatnonzero(filtering)[self._measures[hits.rules[filtering]]][::-1]
         metric[hits.lines[measured]] = hits.rules[measured]
@@ -122,7 +122,7 @@ class Pattern(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Hits of patterns, in the order of the buffer: which line, what kind, which rule."""
+    """Hits of patterns, in the order of the patterns: which line, what kind, which rule."""
 
     lines: Ints
     kinds: npt.NDArray[np.int8]
