@@ -391,9 +391,7 @@ def private_cache(folder: Path) -> dict[str, str]:
 def biglog(out: Path, megabytes: int, *more: str) -> None:
     """Write a big healthy log of all frameworks; `more` are further arguments of `biglog.py`."""
     arguments = ["--mb", str(megabytes), "--framework", "mixed", "--seed", "7", "--out", str(out), *more]
-    subprocess.run(
-        [sys.executable, str(CORPUS / "biglog.py"), *arguments], check=True, stderr=subprocess.DEVNULL
-    )
+    subprocess.run([sys.executable, str(CORPUS / "biglog.py"), *arguments], check=True, stderr=subprocess.DEVNULL)
 
 
 # ---- showing
@@ -432,9 +430,7 @@ def show_whole(rows: Sequence[Row]) -> None:
         size = f"{row['bytes'] / 1e6:,.0f}"
         cited = ", ".join(f"{line:,}" for line in islice(row["cited_lines"], 3))
         right = "yes" if row["right"] else "[red]NO[/]"
-        table.add_row(
-            f"{row['mb_per_s']:.0f}", size, f"{row['seconds']:.2f}", *memory, row["reason"], cited, right
-        )
+        table.add_row(f"{row['mb_per_s']:.0f}", size, f"{row['seconds']:.2f}", *memory, row["reason"], cited, right)
     console.print(table)
 
 
@@ -541,9 +537,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure logdoctor's speed on this machine.")
     parser.add_argument("--quick", action="store_true", help="100 MB logs only")
     parser.add_argument("--huge", action="store_true", help="also diagnose 10 GB (needs 11 GB in TMPDIR)")
-    parser.add_argument(
-        "--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}"
-    )
+    parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}")
     return parser.parse_args()
 
 
@@ -553,9 +547,7 @@ def processor() -> str:
         rows = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine()
-    return next(
-        (row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")), platform.machine()
-    )
+    return next((row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

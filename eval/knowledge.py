@@ -95,7 +95,9 @@ def sxid_row(source: Row) -> Row:
     """One row of the SXid (NVSwitch) table."""
     always = source["class"].startswith("always-fatal")
     fatal = always or source["class"].startswith("fatal")
-    meaning = {True: "NVSwitch fault that stops the whole fabric", False: "NVSwitch fault of a link or partition"}[always]
+    meaning = {True: "NVSwitch fault that stops the whole fabric", False: "NVSwitch fault of a link or partition"}[
+        always
+    ]
     return {
         "sxid": source["sxid"],
         "name": source["name"],

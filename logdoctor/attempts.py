@@ -9,7 +9,10 @@ from typing import NamedTuple
 from logdoctor.errors import InputError
 from logdoctor.pipeline import Stream
 
-_LOG_NAME = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$", re.I)
+_LOG_NAME = re.compile(
+    r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$",
+    re.I,
+)
 _ATTEMPT = re.compile(r"attempt_(\d+)$")
 
 
@@ -37,9 +40,16 @@ def attempts(path: Path) -> list[Attempt]:
     for file in _logs(path):
         groups.setdefault(_attempt_of(path, file), []).append(file)
     if not groups:
-        raise InputError(str(path), "is a folder without logs", "Give it files named *.log, *.txt, *.out or *.err, or name the files.")
+        raise InputError(
+            str(path),
+            "is a folder without logs",
+            "Give it files named *.log, *.txt, *.out or *.err, or name the files.",
+        )
     return [
-        Attempt(f"{path}{f' ({name})' if name else ''}", tuple(Stream(str(file.relative_to(path)), file) for file in files))
+        Attempt(
+            f"{path}{f' ({name})' if name else ''}",
+            tuple(Stream(str(file.relative_to(path)), file) for file in files),
+        )
         for name, files in sorted(groups.items(), key=lambda group: _natural(group[0]))
     ]
 
@@ -64,4 +74,8 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _attempt_of(folder: Path, file: Path) -> str:
     names = file.relative_to(folder).parts[:-1]
-    return "/".join(names[: i + 1]) if (i := next((i for i, name in enumerate(names) if _ATTEMPT.search(name)), None)) is not None else ""
+    return (
+        "/".join(names[: i + 1])
+        if (i := next((i for i, name in enumerate(names) if _ATTEMPT.search(name)), None)) is not None
+        else ""
+    )

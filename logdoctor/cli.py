@@ -94,7 +94,10 @@ def _in_parallel(found, judge, workers: int, show_progress: bool):  # type: igno
     with (
         ProcessPoolExecutor(workers or pipeline.cores(), mp_context=get_context("fork")) as pool,
         click.progressbar(
-            length=len(found), label="diagnosing", file=sys.stderr, hidden=not (show_progress and sys.stderr.isatty())
+            length=len(found),
+            label="diagnosing",
+            file=sys.stderr,
+            hidden=not (show_progress and sys.stderr.isatty()),
         ) as bar,
     ):
         for (name, _), result in zip(found, pool.map(_judge_alone, [attempt for _, attempt in found]), strict=True):

@@ -64,7 +64,9 @@ def _record(stream: Stream, scanner: Scanner, limits: Limits, submit: "Submit") 
         else:
             _follow_file(stream, recorder, limits, submit)
     except OSError as error:
-        raise InputError(str(stream.path), f"cannot be read ({error.strerror})", "Check the path and its permissions.") from error
+        raise InputError(
+            str(stream.path), f"cannot be read ({error.strerror})", "Check the path and its permissions."
+        ) from error
     return recorder.record()
 
 
@@ -81,7 +83,9 @@ def _follow_file(stream: Stream, recorder: Recorder, limits: Limits, submit: "Su
 def _follow_bytes(stream: Stream, recorder: Recorder, limits: Limits, submit: "Submit") -> None:
     """Read a compressed file or standard input here, examine its segments wherever there is room."""
     with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
-        chunks = unpack(str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append)
+        chunks = unpack(
+            str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append
+        )
         for parts in submit(_examine_segment, ((segment,) for segment in cut(stream.name, chunks, limits.block))):
             for part in parts:
                 recorder.add(part, 0)
@@ -112,7 +116,9 @@ def _examine_segment(segment: Segment) -> list[Excerpt]:
 
 def _examine_range(stream: Stream, begin: int, end: int, size: int) -> list[Excerpt]:
     with stream.path.open("rb", buffering=0) as file:
-        return [part for segment in cut_range(stream.name, file, begin, end, size) for part in _examine_segment(segment)]
+        return [
+            part for segment in cut_range(stream.name, file, begin, end, size) for part in _examine_segment(segment)
+        ]
 
 
 @contextmanager
@@ -132,7 +138,9 @@ def _is_large(path: Path) -> bool:
     try:
         return not path.is_file() or path.stat().st_size > (1 << 20 if is_packed(path) else _ALONE_BYTES)
     except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "Check the path and its permissions.") from error
+        raise InputError(
+            str(path), f"cannot be read ({error.strerror})", "Check the path and its permissions."
+        ) from error
 
 
 def _in_order(

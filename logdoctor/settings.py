@@ -57,7 +57,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     except msgspec.ValidationError as error:
         raise SettingsError(f"{PREFIX}*", f"{error}", "See the table of settings in README.md.") from error
     if not 1 << 16 <= settings.block_bytes <= 1 << 26:
-        raise SettingsError("LOGDOCTOR_BLOCK_BYTES", f"{settings.block_bytes} is out of range", "Use 65536 to 67108864.")
+        raise SettingsError(
+            "LOGDOCTOR_BLOCK_BYTES", f"{settings.block_bytes} is out of range", "Use 65536 to 67108864."
+        )
     if settings.workers < 0:
         raise SettingsError("LOGDOCTOR_WORKERS", f"{settings.workers} is negative", "Use 0 for one per core.")
     return settings
@@ -90,5 +92,6 @@ def table() -> list[Help]:
     """One row for each setting, for README.md and its test."""
     defaults = Settings()
     return [
-        Help(f"{PREFIX}{name.upper()}", str(getattr(defaults, name) or ""), meaning) for name, meaning in MEANINGS.items()
+        Help(f"{PREFIX}{name.upper()}", str(getattr(defaults, name) or ""), meaning)
+        for name, meaning in MEANINGS.items()
     ]

@@ -19,8 +19,19 @@ _RECOVERY = {
     "ask_human": "ask a person",
     "none": "nothing to do",
 }
-_COLOURS = {"failed": "red", "cancelled": "yellow", "recovered": "yellow", "completed": "green", "running": "green"}
-_FAULTS = {"user": "the user's code, data or quota", "infrastructure": "the infrastructure", "nobody": "nobody", "unknown": "unknown"}
+_COLOURS = {
+    "failed": "red",
+    "cancelled": "yellow",
+    "recovered": "yellow",
+    "completed": "green",
+    "running": "green",
+}
+_FAULTS = {
+    "user": "the user's code, data or quota",
+    "infrastructure": "the infrastructure",
+    "nobody": "nobody",
+    "unknown": "unknown",
+}
 
 
 def verdict(name: str, result: Verdict, explain: bool) -> None:
@@ -37,7 +48,16 @@ def verdict(name: str, result: Verdict, explain: bool) -> None:
         parts += [Text(), _symptoms(result)]
     for problem in result.problems:
         parts += [Text(), Text(f"! {problem}", style="yellow")]
-    console.print(Panel(Group(*parts), title=title, title_align="left", subtitle=Text(name, style="dim"), subtitle_align="right", border_style=colour))
+    console.print(
+        Panel(
+            Group(*parts),
+            title=title,
+            title_align="left",
+            subtitle=Text(name, style="dim"),
+            subtitle_align="right",
+            border_style=colour,
+        )
+    )
     if explain:
         _explain(console, result)
 
@@ -66,7 +86,11 @@ def _answer(result: Verdict) -> Table:
 
 
 def _suspect(node: str | None, rank: int | None, gpu: str | None, why: str) -> str:
-    names = [f"node {node}" if node else "", f"rank {rank}" if rank is not None else "", f"GPU {gpu}" if gpu else ""]
+    names = [
+        f"node {node}" if node else "",
+        f"rank {rank}" if rank is not None else "",
+        f"GPU {gpu}" if gpu else "",
+    ]
     return f"{', '.join(name for name in names if name)}: {why}"
 
 
@@ -91,16 +115,22 @@ def _clipped(text: str, width: int = 400) -> str:
 
 
 def _symptoms(result: Verdict) -> Text:
-    text = Text("explained away: ", style="dim")
-    parts = [f"{symptom.count} × {symptom.reason} (from line {symptom.line})" for symptom in result.symptoms[:6]]
-    return text.append(", ".join(parts))
+    """Other errors by reason: those that the cause accounts for, then those that nothing explains."""
+    text = Text(style="dim")
+    for label, explained in (("explained away: ", True), ("not explained: ", False)):
+        some = [symptom for symptom in result.symptoms if bool(symptom.explained_by) == explained]
+        if some:
+            text.append("\n" if len(text) else "").append(label)
+            text.append(", ".join(f"{one.reason} ({one.count}, from line {one.line})" for one in some[:6]))
+    return text
 
 
 def _explain(console: Console, result: Verdict) -> None:
     """What the filter rules took, and the fingerprint."""
     account = result.compression
     console.print(
-        f"{account.lines_in:,} lines in, {account.lines_kept:,} kept; {account.bytes_in:,} bytes in, {account.bytes_kept:,} kept; "
+        f"{account.lines_in:,} lines in, {account.lines_kept:,} kept; "
+        f"{account.bytes_in:,} bytes in, {account.bytes_kept:,} kept; "
         f"{result.seconds:.2f} s; fingerprint {result.fingerprint}, rule book {result.decided_by.rulebook}"
     )
     table = Table("filter rule", "lines", "first", "last", box=None, header_style="dim")

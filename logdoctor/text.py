@@ -11,14 +11,18 @@ from typing import NamedTuple
 import regex
 
 _CLOCK = r"\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d|Z)?(?: [AP]M)?"
-_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]\d|[A-Z][a-z][a-z] [ \d]\d)"
+_DATE = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}"
+    r"|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]\d|[A-Z][a-z][a-z] [ \d]\d)"
+)
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
 _LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
 _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {
-    "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d+)\]:?|[Rr]ank ?(?P<rank_bare>\d+)\[\d+\]\[[\w-]+\]:|\[default(?P<local>\d+)\]:",
+    "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d+)\]:?|[Rr]ank ?(?P<rank_bare>\d+)\[\d+\]\[[\w-]+\]:"
+    r"|\[default(?P<local>\d+)\]:",
     "mpi": r"\[\d+,(?P<mpi>\d+)\]<(?:stdout|stderr|stddiag)>:",
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
     "task": r"(?P<task>\d{1,6}):[ \t]",
@@ -113,10 +117,11 @@ def origin(line: str) -> Origin:
 
 
 _STAMP = regex.compile(
-    r"(?P<year>\d{4})[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[ T_-](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"(?P<y1>\d{4})[-/.](?P<m1>\d\d)[-/.](?P<d1>\d\d)[ T_-](?P<h1>\d\d):(?P<n1>\d\d):(?P<s1>\d\d)"
     r"|(?P<m2>\d\d)/(?P<d2>\d\d)/(?P<y2>\d{2,4}) (?P<h2>\d\d):(?P<n2>\d\d):(?P<s2>\d\d)"
     r"|[IWEF](?P<m3>\d{1,2}?)(?P<d3>\d\d) (?P<h3>\d\d):(?P<n3>\d\d):(?P<s3>\d\d)\."
-    r"|\b(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d4>\d{1,2}) (?P<h4>\d\d):(?P<n4>\d\d):(?P<s4>\d\d)"
+    r"|\b(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d4>\d{1,2}) "
+    r"(?P<h4>\d\d):(?P<n4>\d\d):(?P<s4>\d\d)"
 )
 _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
@@ -130,16 +135,13 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
     if match is None:
         return None
     groups = match.groupdict()
+    form = next(form for form in "1234" if groups[f"h{form}"])
+    day, hour, minute, second = (int(groups[f"{unit}{form}"]) for unit in "dhns")
+    month = _MONTHS[groups["mon"]] if form == "4" else int(groups[f"m{form}"])
+    if form in "12":
+        year = int(groups[f"y{form}"])
+        year += 2000 if year < 100 else 0
     try:
-        if groups["year"]:
-            parts = [int(groups[k]) for k in ("year", "month", "day", "hour", "minute", "second")]
-        elif groups["m2"]:
-            full = int(groups["y2"])
-            parts = [full if full > 99 else 2000 + full] + [int(groups[k]) for k in ("m2", "d2", "h2", "n2", "s2")]
-        elif groups["m3"]:
-            parts = [year] + [int(groups[k]) for k in ("m3", "d3", "h3", "n3", "s3")]
-        else:
-            parts = [year, _MONTHS[groups["mon"]]] + [int(groups[k]) for k in ("d4", "h4", "n4", "s4")]
-        return datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp()  # type: ignore[misc, arg-type]
+        return datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
     except ValueError:
         return None

@@ -1,6 +1,6 @@
 """The nouns: what passes between the parts, and the JSON contract of a verdict.
 
-    bytes --cut--> Segment --compress--> Residual --diagnose--> Verdict
+bytes --cut--> Segment --compress--> Residual --diagnose--> Verdict
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple

@@ -140,9 +140,7 @@ def test_a_right_verdict_scores_in_full() -> None:
         ({"first_rank": None}, "first_rank", WRONG),
     ],
 )
-def test_fields_are_compared_with_the_label(
-    changed: dict[str, Any], metric: str, want: tuple[int, int]
-) -> None:
+def test_fields_are_compared_with_the_label(changed: dict[str, Any], metric: str, want: tuple[int, int]) -> None:
     assert score(changed)[metric] == want
 
 
@@ -231,9 +229,7 @@ def test_first_rank_is_counted_apart_where_no_rank_can_be_named() -> None:
         (["gpu-12"], ["gpu-12", "gpu-13"], (1, 1), (1, 2)),
     ],
 )
-def test_nodes(
-    named: list[str | None], faulty: list[str], precision: tuple[int, int], recall: tuple[int, int]
-) -> None:
+def test_nodes(named: list[str | None], faulty: list[str], precision: tuple[int, int], recall: tuple[int, int]) -> None:
     suspects = tuple(Suspect(node, None, None, "") for node in named)
     marks = score({"suspects": suspects}, {"faulty_nodes": faulty})
     assert (marks["node_precision"], marks["node_recall"]) == (precision, recall)
@@ -384,9 +380,7 @@ def test_half_a_corpus_is_one_too(corpus: Path, half: str, counts: tuple[int, in
 
 def test_lines_end_with_newlines_alone(tmp_path: Path) -> None:
     write(tmp_path / "failures", [FAILED | {"evidence_lines": [2], "evidence_text": ["cause"]}])
-    (tmp_path / "failures" / "a.log").write_bytes(
-        b"bar 1%\rbar 2%\x0b\x0c\x85\xe2\x80\xa8 end\ncause \xff\x00\n"
-    )
+    (tmp_path / "failures" / "a.log").write_bytes(b"bar 1%\rbar 2%\x0b\x0c\x85\xe2\x80\xa8 end\ncause \xff\x00\n")
     evidence = (cited(2, "cause \ufffd\x00"),)
     report = ev.evaluate(tmp_path, lambda path: verdict(evidence=evidence), kept)
     assert report.all["quotes"] == ev.Share(1, 1, 1.0)

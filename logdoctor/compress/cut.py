@@ -174,7 +174,9 @@ def _read(descriptor: int, begin: int, end: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def unpack(name: str, file: BinaryIO, block: int, limit: int, expansion: int, warn: Callable[[str], None]) -> Iterator[bytes]:
+def unpack(
+    name: str, file: BinaryIO, block: int, limit: int, expansion: int, warn: Callable[[str], None]
+) -> Iterator[bytes]:
     """The bytes of a log, decompressed when its first bytes say gzip or Zstandard.
 
     A damaged or truncated archive yields what could be read and is reported to `warn`; one that unpacks
@@ -184,7 +186,9 @@ def unpack(name: str, file: BinaryIO, block: int, limit: int, expansion: int, wa
     head = file.read(8)
     for magic, kind in _FOREIGN.items():
         if head.startswith(magic):
-            raise InputError(name, f"is compressed with {kind}, which is not supported", "Unpack it, or use gzip or zstd.")
+            raise InputError(
+                name, f"is compressed with {kind}, which is not supported", "Unpack it, or use gzip or zstd."
+            )
     raw = _chain(head, file, block)
     if head.startswith(_GZIP):
         chunks = _gunzip(name, raw, block, warn)
@@ -197,7 +201,11 @@ def unpack(name: str, file: BinaryIO, block: int, limit: int, expansion: int, wa
     for chunk, read in chunks:
         out += len(chunk)
         if out > limit:
-            raise InputError(name, f"unpacks to more than {limit} bytes", "Raise LOGDOCTOR_MAX_DECOMPRESSED_BYTES if you trust it.")
+            raise InputError(
+                name,
+                f"unpacks to more than {limit} bytes",
+                "Raise LOGDOCTOR_MAX_DECOMPRESSED_BYTES if you trust it.",
+            )
         if out > _FREE_EXPANSION and out > expansion * read:
             cause = f"unpacks to more than {expansion} times its size (a decompression bomb?)"
             raise InputError(name, cause, "Raise LOGDOCTOR_MAX_EXPANSION if you trust it.")
@@ -224,8 +232,10 @@ def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int
         yield chunk, read
 
 
-def _gunzip(name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]) -> Iterator[tuple[bytes, int]]:
-    """Decompressed chunks of at most `block` bytes, each with the bytes read for it; several members in a row are fine."""
+def _gunzip(
+    name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
+) -> Iterator[tuple[bytes, int]]:
+    """Decompressed chunks of at most `block` bytes, each with the bytes read so far; members may follow each other."""
     unpacker = zlib.decompressobj(wbits=31)
     fresh = True
     for data, read in raw:
@@ -250,8 +260,10 @@ def _gunzip(name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Calla
         warn(f"{name}: the gzip data ends in the middle; what came before it was read")
 
 
-def _unzstd(name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]) -> Iterator[tuple[bytes, int]]:
-    """Like `_gunzip`, for concatenated Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to 32 MiB at most."""
+def _unzstd(
+    name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
+) -> Iterator[tuple[bytes, int]]:
+    """Like `_gunzip`, for Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to at most 32 MiB."""
     import zstandard
 
     context = zstandard.ZstdDecompressor(max_window_size=1 << 27)

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from logdoctor.compress.filter import Residual, Tally, tally
+from logdoctor.compress.filter import Ints, Residual, Tally, tally
 from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode, seconds_of
@@ -56,7 +57,7 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
     return Excerpt(lines, first, last, read(residual, gauges), tally(residual, len(scanner.book.filters)))
 
 
-def _ends_of_flood(places: np.ndarray, sure: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
     """The places without the middle of a flood, sure and weak ones counted apart."""
     kept = []
     for kind, limit in _HELD.items():
@@ -113,7 +114,10 @@ class Recorder:
             self._keep(line)
         for line in (*part.first, *part.lines):
             self._keep(line._replace(number=line.number + shift))
-        before, self._last = self._last, (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
+        before, self._last = (
+            self._last,
+            (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:],
+        )
         self._tally.add(part.tally, shift)
         self._next += part.tally.lines_in
         self._meter(part.meter, shift, before)
@@ -128,7 +132,9 @@ class Recorder:
             return
         better = line if _is_remarkable(line) and not _is_remarkable(old) else old
         rules = tuple(sorted({*old.rules, *line.rules}))
-        self._lines[line.number] = Line(line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak)
+        self._lines[line.number] = Line(
+            line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak
+        )
 
     def _meter(self, meter: Meter, shift: int, before: list[Line]) -> None:
         """Add what the segment tells about progress; `before` are the last lines of the stream before it."""
@@ -136,7 +142,10 @@ class Recorder:
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
             self._readings.setdefault(rule, []).append(readings._replace(lines=readings.lines + shift))
-            span = [(at + shift, time if time is not None else _stamp_before(at, before)) for at, time in meter.spans[number]]
+            span = [
+                (at + shift, time if time is not None else _stamp_before(at, before))
+                for at, time in meter.spans[number]
+            ]
             record.spans[rule] = [record.spans.get(rule, span)[0], span[-1]]
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
@@ -183,6 +192,4 @@ def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
     places = _ends_of_flood(remarkable, sure)
     near = np.unique((places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel())
     stay = set(places.tolist())
-    return {
-        n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near.tolist() if n in by_number
-    }
+    return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near.tolist() if n in by_number}

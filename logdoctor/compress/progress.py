@@ -101,7 +101,8 @@ def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[n
     ends = np.append(newlines, len(residual.segment.data))[places] + residual.segment.offset
     doublings = np.log2(np.maximum(begins, _DENSE_BYTES) / _DENSE_BYTES).astype(np.int64)
     grid = _GRID << doublings
-    return places[(begins < _DENSE_BYTES) | (begins // grid != ends // grid)]
+    chosen: npt.NDArray[np.int64] = places[(begins < _DENSE_BYTES) | (begins // grid != ends // grid)]
+    return chosen
 
 
 def _search(expressions: tuple[re.Pattern[bytes], ...], line: bytes) -> dict[str, bytes]:

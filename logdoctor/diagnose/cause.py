@@ -54,3 +54,10 @@ def _explains(one: Finding, other: Finding) -> bool:
 def is_numeric(finding: Finding) -> bool:
     """Whether an error only says that numbers went bad, which a loss spike accounts for."""
     return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))
+
+
+def explains(cause: Finding | None, symptom: Finding) -> bool:
+    """Whether the cause accounts for another finding: it says so, or such errors follow when any process dies."""
+    if cause is None or symptom.role in ("cascade", "teardown"):
+        return True
+    return symptom.reason == cause.reason or symptom.reason in cause.explains

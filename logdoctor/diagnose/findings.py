@@ -25,7 +25,14 @@ _CASCADES = (
     "DistNetworkError",
     "BrokenProcessPool",
 )
-_IGNORED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "SignalException", "StopIteration", "CancelledError")
+_IGNORED = (
+    "KeyboardInterrupt",
+    "SystemExit",
+    "GeneratorExit",
+    "SignalException",
+    "StopIteration",
+    "CancelledError",
+)
 _BARE = regex.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Killed))(?:: (?P<message>.*)|:?\s*)$"
 )
@@ -151,7 +158,14 @@ def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
     for line, where in reading.lines:
         before = by_line.get(previous.get(where.channel, 0))
         here = by_line.get(line.number)
-        if before and here and not before.rule and before.reason == "Runtime Error" and here.rule and here.role != "teardown":
+        if (
+            before
+            and here
+            and not before.rule
+            and before.reason == "Runtime Error"
+            and here.rule
+            and here.role != "teardown"
+        ):
             del by_line[before.line]
         previous[where.channel] = line.number
 
@@ -178,11 +192,13 @@ class _Maker:
         outcomes = [claim for claim in claims if claim.outcome]
         errors = [claim for claim in claims if claim.role in ("cause", "proximate", "cascade")]
         teardown = [claim for claim in claims if claim.role == "teardown"]
-        return (errors or outcomes or teardown or [None])[0]
+        ordered = errors or outcomes or teardown
+        return ordered[0] if ordered else None
 
     def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
         verdict = rule.verdict
-        reason, role, recovery, fault, suggestion = verdict.reason, verdict.role, verdict.recovery, verdict.fault, rule.suggestion
+        reason, role = verdict.reason, str(verdict.role)
+        recovery, fault, suggestion = verdict.recovery, verdict.fault, rule.suggestion
         found = captures(rule, shown(line.text))
         if verdict.lookup:
             row = self._book.knowledge(verdict.lookup).get(found.get(verdict.lookup, ""))

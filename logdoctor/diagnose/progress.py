@@ -158,7 +158,10 @@ def _candidates(smooth: Floats) -> list[int]:
 
 
 def stall(courses: list[Course]) -> Stall | None:
-    """The shortest time, over the streams, from the last step to the end of the log, when it is far beyond the usual."""
+    """Where the log went on far longer than usual after the last step
+
+    Of several streams the one that stepped last counts.
+    ."""
     found: list[Stall] = []
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
     for stream, course in enumerate(courses):

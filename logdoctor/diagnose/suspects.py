@@ -25,7 +25,9 @@ def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[
     """The nodes that the cause, or a finding that agrees with it, names as culprit."""
     if cause.reason not in _HARDWARE:
         return []
-    agreeing = [cause] + [f for f in found if f.reason == cause.reason and f.role in ("cause", "proximate") and f is not cause]
+    agreeing = [cause] + [
+        f for f in found if f.reason == cause.reason and f.role in ("cause", "proximate") and f is not cause
+    ]
     pods = _pods(readings)
     suspects: dict[str | int, Suspect] = {}
     for finding in agreeing:
@@ -139,5 +141,8 @@ def divergence(readings: list[Reading]) -> str:
         for rank, work in works.items():
             others = [other for number, other in works.items() if number != rank]
             if len(others) >= 2 and len(set(others)) == 1 and work.op != others[0].op:
-                return f"Rank {rank} waits in {work.op} #{work.sequence} while all others are in {others[0].op} #{others[0].sequence}: the ranks took different paths through the program."
+                return (
+                    f"Rank {rank} waits in {work.op} #{work.sequence} while all others are in {others[0].op} "
+                    f"#{others[0].sequence}: the ranks took different paths through the program."
+                )
     return ""

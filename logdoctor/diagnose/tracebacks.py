@@ -15,7 +15,8 @@ _HEADER = regex.compile(r"Traceback \(most recent call last\)")
 _FRAME = regex.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _GROUP_EDGE = regex.compile(r"^\s*(?:\||\+-[+-]*)[ +-]*")
 _EXCEPTION = regex.compile(
-    r"^(?P<name>[A-Za-z_][\w.]*?(?:\((?P<inner>[A-Za-z_][\w.]*)\))?)(?:: (?P<message>.*)|:?\s*)$", regex.DOTALL
+    r"^(?P<name>[A-Za-z_][\w.]*?(?:\((?P<inner>[A-Za-z_][\w.]*)\))?)(?:: (?P<message>.*)|:?\s*)$",
+    regex.DOTALL,
 )
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?:error|interrupt|exit|herror|timeout)$", regex.IGNORECASE)
 _DIRECT = "The above exception was the direct cause of the following exception"
@@ -83,8 +84,13 @@ def _continues(chain: _Open, header: str, number: int) -> bool:
     """Whether a header opens the next exception of a chain rather than a new report."""
     if chain.in_frames:
         return False
-    return bool(chain.link) or "Original Traceback" in header or (
-        number - chain.last <= 2 and chain.raised[-1].name.rsplit(".", 1)[-1] in ("RemoteTraceback", "_RemoteTraceback")
+    return (
+        bool(chain.link)
+        or "Original Traceback" in header
+        or (
+            number - chain.last <= 2
+            and chain.raised[-1].name.rsplit(".", 1)[-1] in ("RemoteTraceback", "_RemoteTraceback")
+        )
     )
 
 
@@ -125,7 +131,15 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
     return chain.idle <= _OPEN_LINES
 
 
-_LOOKUPS = ("KeyError", "AttributeError", "IndexError", "StopIteration", "ImportError", "ModuleNotFoundError", "LookupError")
+_LOOKUPS = (
+    "KeyError",
+    "AttributeError",
+    "IndexError",
+    "StopIteration",
+    "ImportError",
+    "ModuleNotFoundError",
+    "LookupError",
+)
 
 
 def deepest(chain: Traceback) -> int:
@@ -152,4 +166,6 @@ def _reraised(inner: Raised, outer: Raised) -> bool:
 
 def _is_carrier(raised: Raised) -> bool:
     """A re-raised worker error comes first and only announces the original that follows."""
-    return raised.name.endswith("RemoteTraceback") or raised.message.startswith("Caught ") and " in " in raised.message
+    return raised.name.endswith("RemoteTraceback") or (
+        raised.message.startswith("Caught ") and " in " in raised.message
+    )

@@ -1,12 +1,11 @@
 """From records to a verdict: what became of the attempt, why, and the lines that prove it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
-from logdoctor.diagnose.cause import Judgement, is_numeric, judge
+from logdoctor.diagnose.cause import Judgement, explains, is_numeric, judge
 from logdoctor.diagnose.findings import Finding, Reading, findings, read
 from logdoctor.diagnose.fingerprint import fingerprint
 from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall
@@ -89,7 +88,7 @@ def _decide(case: Case) -> Verdict:
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
-    if case.spike and (cause is None or cause.role == "cascade" or is_numeric(cause) and case.spike.is_pronounced):
+    if case.spike and (cause is None or cause.role == "cascade" or (is_numeric(cause) and case.spike.is_pronounced)):
         if completed is None or cause is not None:
             return _spiked(case, case.spike)
     if cause is not None:
@@ -143,6 +142,8 @@ def _failed(case: Case, cause: Finding) -> Verdict:
     places = [Place(cause.stream, cause.line, rule.id if rule else f"structure/{cause.name}")]
     places += _more_evidence(case, cause)
     confidence = _CONFIDENCE[cause.role] - (0 if rule else 0.05) - (0.1 if not rule and not cause.frames else 0)
+    rivals = [finding for finding in case.judgement.symptoms if finding.role == cause.role]
+    confidence -= 0 if all(explains(cause, rival) for rival in rivals) else 0.2
     return _verdict(
         case,
         cause.reason,
@@ -158,6 +159,7 @@ def _failed(case: Case, cause: Finding) -> Verdict:
         decided=("rule", rule.id) if rule else ("structure", cause.name),
         print_of=(cause.origin.message, cause.frames),
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
+        cause=cause,
     )
 
 
@@ -166,7 +168,11 @@ def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
     if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
-        return "fix_first", "user", f"The same failure came back after {len(restarts)} restarts: another one will not help."
+        return (
+            "fix_first",
+            "user",
+            f"The same failure came back after {len(restarts)} restarts: another one will not help.",
+        )
     if cause.reason == "NCCL Timeout Error" and (why := suspects.divergence(case.readings)):
         return "fix_first", "user", why
     return cause.recovery, cause.fault, ""
@@ -195,7 +201,10 @@ def _more_evidence(case: Case, cause: Finding) -> list[Place]:
 
 def _spiked(case: Case, found: Spike) -> Verdict:
     course = case.courses[found.stream]
-    places = [Place(found.stream, found.jump, "progress/loss"), Place(found.stream, found.worst, "progress/loss")]
+    places = [
+        Place(found.stream, found.jump, "progress/loss"),
+        Place(found.stream, found.worst, "progress/loss"),
+    ]
     numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
     places += [Place(f.stream, f.line, f.rule.id if f.rule else f.name) for f in numeric[:2]]
     peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
@@ -255,7 +264,9 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
         places=places,
         decided=("rule", mark.rule.id) if mark and mark.rule else ("structure", outcome),
         print_of=(outcome, ()),
-        symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.survived) if f and not faults],
+        symptoms=[
+            f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.survived) if f and not faults
+        ],
     )
 
 
@@ -298,6 +309,7 @@ def _verdict(
     suggestion: str = "",
     suspected: Sequence[suspects.Suspect] = (),
     first_rank: int | None = None,
+    cause: Finding | None = None,
 ) -> Verdict:
     """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none"))
@@ -316,7 +328,7 @@ def _verdict(
         evidence=evidence,
         suspects=tuple(suspected),
         first_rank=first_rank,
-        symptoms=_symptoms(symptoms, decided[1]),
+        symptoms=_symptoms(case, symptoms, decided[1], cause),
         decided_by=DecidedBy(cast(Literal["rule", "structure", "nobody"], decided[0]), decided[1], case.book.digest),
         fingerprint=fingerprint(reason, decided[1], *print_of),
         progress=_progress(case.courses),
@@ -347,14 +359,21 @@ def quote(text: str) -> str:
     return last_state(text)[:_MAX_QUOTE]
 
 
-def _symptoms(found: list[Finding], explained_by: str) -> tuple[Symptom, ...]:
-    """Findings by reason: the first line and the count of each."""
-    counts = Counter(finding.reason for finding in found)
-    first: dict[str, Finding] = {}
+def _symptoms(case: Case, found: list[Finding], decided: str, cause: Finding | None) -> tuple[Symptom, ...]:
+    """Findings by reason: the first line, the count, and what explains them; "" when nothing does."""
+    grouped: dict[str, list[Finding]] = {}
     for finding in found:
-        first.setdefault(finding.reason, finding)
+        if finding.reason != "Unknown":
+            grouped.setdefault(finding.reason, []).append(finding)
     return tuple(
-        Symptom(reason, finding.line, str(finding.stream), counts[reason], explained_by) for reason, finding in first.items() if reason
+        Symptom(
+            reason,
+            some[0].line,
+            case.readings[some[0].stream].record.stream,
+            len(some),
+            decided if all(explains(cause, finding) for finding in some) else "",
+        )
+        for reason, some in grouped.items()
     )
 
 

@@ -35,7 +35,8 @@ class Problem(NamedTuple):
 
 def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
     """Everything wrong with a rule book; an empty list means it may be used."""
-    problems = [problem for rule in (*book.filters, *book.diagnoses) for problem in _form(rule)]
+    rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
+    problems = [problem for rule in rules for problem in _form(rule)]
     if problems:
         return problems
     for filter_rule in book.filters:
@@ -137,7 +138,9 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
 
 def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
     for key, row in book.knowledge(rule.verdict.lookup).items():
-        if row.get("role") not in taxonomy.ROLES or (row["role"] != "note" and row.get("reason") not in taxonomy.REASONS):
+        if row.get("role") not in taxonomy.ROLES or (
+            row["role"] != "note" and row.get("reason") not in taxonomy.REASONS
+        ):
             yield Problem(rule.id, f"table {rule.verdict.lookup!r}, row {key!r}: role or reason is not in the taxonomy")
 
 
@@ -147,7 +150,12 @@ def _evidence_law(book: RuleBook) -> Iterator[Problem]:
     The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
     evidence of retired ones.
     """
-    texts = [(rule, e.text) for rule in book.diagnoses if rule.verdict.role in ("cause", "proximate") for e in rule.must_match]
+    texts = [
+        (rule, e.text)
+        for rule in book.diagnoses
+        if rule.verdict.role in ("cause", "proximate")
+        for e in rule.must_match
+    ]
     for filter_rule in book.filters:
         if filter_rule.status != "active" or filter_rule.harmless:
             continue
@@ -163,7 +171,10 @@ def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
         for example in rule.must_match if rule.status == "active" else ():
             for other_number in hits(scanner, example.text)[1]:
                 other = book.diagnoses[other_number]
-                same = (rule.verdict.reason, rule.verdict.outcome) == (other.verdict.reason, other.verdict.outcome)
+                same = (rule.verdict.reason, rule.verdict.outcome) == (
+                    other.verdict.reason,
+                    other.verdict.outcome,
+                )
                 if other_number > number and not same and priority(rule) == priority(other):
                     yield Problem(rule.id, f"ties with {other.id} on {example.text!r}")
 

@@ -35,7 +35,8 @@ class RuleBook:
 
     def rule(self, rule_id: str) -> Rule:
         """The rule with this id; `RuleError` when there is none."""
-        for rule in (*self.filters, *self.diagnoses):
+        rules: tuple[Rule, ...] = (*self.filters, *self.diagnoses)
+        for rule in rules:
             if rule.id == rule_id:
                 return rule
         raise RuleError(f"rule {rule_id!r}", "there is no rule with this id", "See `logdoctor rules list`.")
@@ -68,7 +69,9 @@ def load_book(root: Path, cache: Path | None = None) -> RuleBook:
     """
     files = sorted(path for kind in ("filter", "diagnosis") for path in (root / kind).rglob("*.y*ml"))
     if not files:
-        raise RuleError(str(root), "no rule files below filter/ or diagnosis/", "Point LOGDOCTOR_RULES at a rule folder.")
+        raise RuleError(
+            str(root), "no rule files below filter/ or diagnosis/", "Point LOGDOCTOR_RULES at a rule folder."
+        )
     kept = cache / f"{_signature(root, files)}.rules" if cache else None
     rules = _kept_rules(kept) if kept else None
     if rules is None:
@@ -112,7 +115,7 @@ def _read_rule(root: Path, path: Path) -> Rule:
     wanted = path.relative_to(root).with_suffix("").as_posix()
     try:
         data: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        rule = msgspec.convert(data, Rule)
+        rule: Rule = msgspec.convert(data, Rule)
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

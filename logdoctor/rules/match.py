@@ -5,6 +5,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import hyperscan
@@ -101,11 +102,11 @@ class Matcher:
 
     @staticmethod
     def _digest(expressions: Sequence[str]) -> str:
-        digest = hashlib.sha256(f"{hyperscan.__version__}\n".encode())
+        digest = hashlib.sha256(f"{version('hyperscan')}\n".encode())
         digest.update("\n".join(expressions).encode())
         return digest.hexdigest()[:32]
 
-    def scan(self, buffer: bytes | bytearray | memoryview) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def scan(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """All hits in a buffer: pattern numbers (int32) and end offsets (int64, one past the last byte).
 
         Ordered by pattern, then by offset.
@@ -120,7 +121,9 @@ class Matcher:
         if not hit:
             return np.empty(0, np.int32), np.empty(0, np.int64)
         counts = [len(found[number]) for number in hit]
-        return np.repeat(np.array(hit, np.int32), counts), np.concatenate([np.frombuffer(found[number], np.int64) for number in hit])
+        return np.repeat(np.array(hit, np.int32), counts), np.concatenate(
+            [np.frombuffer(found[number], np.int64) for number in hit]
+        )
 
 
 def _load(path: Path) -> hyperscan.Database | None:

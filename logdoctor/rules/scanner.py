@@ -57,7 +57,9 @@ class Scanner:
         for number, rule in enumerate(book.filters):
             if rule.status == "active":
                 kind = Kind.HARMLESS if rule.harmless else Kind.FILTER
-                (fallback if rule.fallback else general).extend(Pattern(source, kind, number) for source in rule.patterns)
+                (fallback if rule.fallback else general).extend(
+                    Pattern(source, kind, number) for source in rule.patterns
+                )
         for number, diagnosis in enumerate(book.diagnoses):
             if diagnosis.status == "active":
                 general += [Pattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
@@ -69,7 +71,7 @@ class Scanner:
         self._fallback = _Set(fallback, cache)
         self._measures = np.array([bool(rule.metrics) for rule in book.filters] or [False])
 
-    def scan(self, buffer: bytes | bytearray | memoryview, newlines: Ints) -> Scan:
+    def scan(self, buffer: bytes, newlines: Ints) -> Scan:
         """Match a buffer whose lines end at the offsets `newlines` (the last line may lack its own)."""
         lines = len(newlines) + 1
         hits = self._general.scan(buffer, newlines)
@@ -102,7 +104,7 @@ class Scanner:
         measured = np.flatnonzero(filtering)[self._measures[hits.rules[filtering]]][::-1]
         metric[hits.lines[measured]] = hits.rules[measured]
 
-    def _evidence(self, buffer: bytes | bytearray | memoryview, newlines: Ints, hits: "Hits") -> Ints:
+    def _evidence(self, buffer: bytes, newlines: Ints, hits: "Hits") -> Ints:
         """(line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
         width = max(len(self.book.diagnoses), 1)
         proof = hits.kinds == Kind.EVIDENCE
@@ -138,12 +140,12 @@ class _Set:
         self._rules = np.array([pattern.rule for pattern in patterns], np.int32)
         self._matcher = Matcher([pattern.source for pattern in patterns], cache)
 
-    def scan(self, buffer: bytes | bytearray | memoryview, newlines: Ints) -> Hits:
+    def scan(self, buffer: bytes, newlines: Ints) -> Hits:
         """All hits in a buffer."""
         numbers, ends = self._matcher.scan(buffer)
         return Hits(np.searchsorted(newlines, ends - 1), self._kinds[numbers], self._rules[numbers])
 
-    def scan_some(self, buffer: bytes | bytearray | memoryview, newlines: Ints, places: Ints) -> Hits:
+    def scan_some(self, buffer: bytes, newlines: Ints, places: Ints) -> Hits:
         """The hits in some lines of a buffer; lines that are few are copied out first."""
         if len(places) * 4 > len(newlines):
             hits = self.scan(buffer, newlines)

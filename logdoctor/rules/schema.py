@@ -18,7 +18,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A piece of a rule; an unknown key is an error, so that a misspelt one is not ignored."""
 
 
-class Origin(_Part):
+class Origin(_Part, frozen=True):
     """Who wrote a rule, when, and after what."""
 
     by: str
@@ -26,7 +26,7 @@ class Origin(_Part):
     source: str
 
 
-class Retirement(_Part):
+class Retirement(_Part, frozen=True):
     """When, by whom and why a rule was retired."""
 
     at: datetime.date
@@ -34,14 +34,14 @@ class Retirement(_Part):
     why: str
 
 
-class Example(_Part):
+class Example(_Part, frozen=True):
     """A line and the captures a rule must find in it."""
 
     text: str
     captures: dict[str, str] = {}
 
 
-class KnownWrong(_Part):
+class KnownWrong(_Part, frozen=True):
     """A line that the rule gets wrong today: turns the check red as soon as it is mended."""
 
     text: str
@@ -49,7 +49,7 @@ class KnownWrong(_Part):
     got: str
 
 
-class FilterRule(_Part, tag_field="kind", tag="filter"):
+class FilterRule(_Part, frozen=True, tag_field="kind", tag="filter"):
     """A rule that takes lines out of a log because they are known and harmless.
 
     `harmless` allows it to take lines that merely look like errors (structural marks such as
@@ -74,14 +74,14 @@ class FilterRule(_Part, tag_field="kind", tag="filter"):
     retired: Retirement | None = None
 
 
-class When(_Part):
+class When(_Part, frozen=True):
     """A line is hit when one of `any` matches and none of `unless`."""
 
     any: tuple[str, ...]
     unless: tuple[str, ...] = ()
 
 
-class Claim(_Part):
+class Claim(_Part, frozen=True):
     """What a matched line says about the job.
 
     Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
@@ -98,7 +98,7 @@ class Claim(_Part):
     here: bool = False
 
 
-class DiagnosisRule(_Part, tag_field="kind", tag="diagnosis"):
+class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     """A rule that says what a line means for the cause of a failure."""
 
     id: str

@@ -48,4 +48,6 @@ def _in_vain(status: str, owned: bool, evident: bool) -> str:
         return f"it is {status}"
     if evident:
         return "the line is evidence, which wins"
-    return "another rule takes the line first" if owned else "the line bears a strong mark and the rule is not `harmless`"
+    return (
+        "another rule takes the line first" if owned else "the line bears a strong mark and the rule is not `harmless`"
+    )
