@@ -158,10 +158,10 @@ def _candidates(smooth: Floats) -> list[int]:
 
 
 def stall(courses: list[Course]) -> Stall | None:
-    """Where the log went on far longer than usual after the last step
+    """Where the log went on far longer than usual after the last step.
 
     Of several streams the one that stepped last counts.
-    ."""
+    """
     found: list[Stall] = []
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
     for stream, course in enumerate(courses):

@@ -32,15 +32,7 @@ _CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
 _REPEATS = 2
 """Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
 no restart helps."""
-
-_ADVICE = {
-    "restart": "Restart from the last checkpoint.",
-    "isolate_and_restart": "Test the suspect nodes, take out those that fail, and restart from the last checkpoint.",
-    "rollback_and_skip": "Restart from a checkpoint before the spike and skip the data that led to it.",
-    "fix_first": "Do not restart yet: it would fail again at the same place. Fix the cause first.",
-    "ask_human": "Look at the log: nothing in it is known to be the cause.",
-    "none": "Nothing to do.",
-}
+_NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
 
 
 class Place(NamedTuple):
@@ -152,7 +144,7 @@ def _failed(case: Case, cause: Finding) -> Verdict:
         fault=fault,
         confidence=confidence,
         why=why,
-        suggestion=cause.suggestion or _ADVICE[recovery],
+        suggestion=_NO_RESTART if why else cause.suggestion,
         places=places,
         suspected=suspects.name(case.readings, case.found, cause) if recovery == "isolate_and_restart" else [],
         first_rank=suspects.first_rank(case.found, cause, case.readings),
@@ -312,7 +304,7 @@ def _verdict(
     cause: Finding | None = None,
 ) -> Verdict:
     """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
-    default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none"))
+    default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
         return _unknown(case, [])
@@ -324,7 +316,7 @@ def _verdict(
         recovery=cast(Recovery, recovery),
         outcome=cast(Outcome, outcome),
         confidence=round(confidence, 2),
-        suggestion=suggestion or _ADVICE[recovery],
+        suggestion=suggestion or (default.next_step if outcome == "failed" else "Nothing to do."),
         evidence=evidence,
         suspects=tuple(suspected),
         first_rank=first_rank,

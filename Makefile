@@ -1,0 +1,42 @@
+# `make demo` and `make test` do everything from a fresh clone; both begin with `make setup`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench soak clean
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "logdoctor needs Python 3.11 or newer: set PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	  command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv $(VENV); } || { \
+	  echo "cannot make a virtual environment: install python3-venv" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/logdoctor rules list >/dev/null
+	@touch $(READY)
+
+demo: setup
+	-$(BIN)/logdoctor diagnose eval/corpus/failures/inf-028.log eval/corpus/failures/usr-061.log eval/corpus/failures/inf-005.log eval/corpus/healthy/ok-012.log
+	$(BIN)/logdoctor eval eval/corpus
+
+test: setup lint
+	$(BIN)/python -m pytest -n auto
+
+lint: setup
+	$(BIN)/ruff check logdoctor eval tests
+	$(BIN)/ruff format --check logdoctor eval tests
+	$(BIN)/mypy
+
+bench: setup
+	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
+	$(BIN)/python eval/bench.py --json
+
+soak: setup
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m "" -k "property or fuzz or chunk"
+	$(BIN)/python eval/bench.py --huge --json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
