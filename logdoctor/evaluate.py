@@ -33,7 +33,7 @@ RESTARTS = frozenset({"restart", "isolate_and_restart", "rollback_and_skip"})
 REMOVED_AFTER_HEADER = 0.99
 """Share of a healthy log's lines behind its header that filter rules should take."""
 _NEAR = 1  # lines a citation may stand beside the labelled line
-_CITED_IS_KEPT = "Loss Spike"  # its evidence is metric lines, which live on in the progress record
+_CITED_IS_KEPT = "Anomaly"  # their evidence may be metric lines, which live on in the progress record
 
 
 class Metric(NamedTuple):
@@ -130,13 +130,15 @@ class Seen(NamedTuple):
     """What was made of one log.
 
     `kept` are the line numbers of the residual, `texts` the raw text of the cited lines by their number,
-    `metric_rules` the ids of the filter rules that read metrics.
+    `metric_rules` the ids of the filter rules that read metrics, `citable` the metric lines that the progress
+    record can quote.
     """
 
     verdict: Verdict
     kept: set[int]
     texts: Mapping[int, str]
     metric_rules: Collection[str] = ()
+    citable: Collection[int] = ()
 
 
 class Mark(NamedTuple):
@@ -395,8 +397,12 @@ def _after_header(seen: Seen) -> Mark:
 
 def _cause_kept(case: FailureCase, seen: Seen) -> Mark:
     cited = [evidence.line for evidence in seen.verdict.evidence]
-    excused = case.reason == _CITED_IS_KEPT
-    lost = [n for n in case.evidence_lines if n not in seen.kept and not (excused and _is_cited(n, cited))]
+    excused = case.category == _CITED_IS_KEPT
+    lost = [
+        n
+        for n in case.evidence_lines
+        if n not in seen.kept and not (excused and (n in seen.citable or _is_cited(n, cited)))
+    ]
     total = len(case.evidence_lines)
     return Mark("cause_kept", total - len(lost), total, bool(lost), "all kept", f"taken: line {_list(lost)}")
 
@@ -420,6 +426,7 @@ class _Scored(NamedTuple):
 class _Parts(NamedTuple):
     diagnose_one: DiagnoseOne
     kept_lines: KeptLines
+    citable_lines: KeptLines
     metric_rules: Collection[str]
 
 
@@ -427,14 +434,19 @@ _parts: _Parts | None = None  # of a worker process
 
 
 def evaluate(
-    folder: Path, diagnose_one: DiagnoseOne, kept_lines: KeptLines, metric_rules: Collection[str] = ()
+    folder: Path,
+    diagnose_one: DiagnoseOne,
+    kept_lines: KeptLines,
+    metric_rules: Collection[str] = (),
+    citable_lines: KeptLines = lambda path: set(),
 ) -> Report:
     """The scores of a corpus; logs are diagnosed in one forked process per core.
 
     `metric_rules` are the ids of the filter rules that read metrics: they tell where a log's header ends.
+    `citable_lines` are those that the progress record can quote.
     """
     corpus = read_corpus(folder)
-    parts = _Parts(diagnose_one, kept_lines, metric_rules)
+    parts = _Parts(diagnose_one, kept_lines, citable_lines, metric_rules)
     workers = min(len(sched_getaffinity(0)), len(corpus))
     with ProcessPoolExecutor(workers, get_context("fork"), initializer=_adopt, initargs=(parts,)) as pool:
         scored = list(pool.map(_examine, corpus))
@@ -456,7 +468,7 @@ def _examine(labelled: Labelled) -> _Scored:
     seconds = time.perf_counter() - begin
     peak = _peak_bytes()
     texts = _texts(path, {evidence.line for evidence in verdict.evidence})
-    seen = Seen(verdict, _parts.kept_lines(path), texts, _parts.metric_rules)
+    seen = Seen(verdict, _parts.kept_lines(path), texts, _parts.metric_rules, _parts.citable_lines(path))
     marks = score_failure(case, seen) if isinstance(case, FailureCase) else score_healthy(case, seen)
     return _Scored(marks, path.stat().st_size, seconds, peak)
 

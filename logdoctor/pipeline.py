@@ -98,6 +98,12 @@ def kept_lines(path: Path, scanner: Scanner) -> set[int]:
         return {int(place) + segment.line for segment in segments for place in compress(segment, scanner).kept}
 
 
+def citable_lines(path: Path, scanner: Scanner, limits: Limits) -> set[int]:
+    """The numbers of the metric lines of a log that its progress record can quote."""
+    record = records([Stream("main", path)], scanner, limits)[0]
+    return {int(line) for part in record.texts for line in part.lines}
+
+
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))

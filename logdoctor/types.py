@@ -74,13 +74,21 @@ class MetricTexts(NamedTuple):
     frame: bytes
 
 
+class Milestone(NamedTuple):
+    """The first or last metric line of a rule: its number, its raw text, and the seconds of the nearest stamp
+    at or before it, None where none is near."""
+
+    line: int
+    text: str
+    time: float | None
+
+
 class Record(msgspec.Struct):
     """What diagnosis needs to know of one stream, whatever its size.
 
     `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
     lines of the stream. `progress` maps filter rule ids to what they read, `spans` to the first and last
-    metric line with the time in seconds at each (None where no stamp is near), `placements` ranks to nodes;
-    `total` is the number of steps that the job wants.
+    metric line, `placements` ranks to nodes; `total` is the number of steps that the job wants.
     """
 
     stream: str
@@ -89,7 +97,7 @@ class Record(msgspec.Struct):
     last: list[Line] = []
     progress: dict[str, Readings] = {}
     texts: list[MetricTexts] = []
-    spans: dict[str, list[tuple[int, float | None]]] = {}
+    spans: dict[str, tuple[Milestone, Milestone]] = {}
     placements: dict[int, str] = {}
     total: int | None = None
     compression: "Compression" = None  # type: ignore[assignment]

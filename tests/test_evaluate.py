@@ -240,14 +240,11 @@ def test_every_labelled_line_must_be_kept() -> None:
     assert score(kept=set())["cause_kept"] == (0, 1)
 
 
-def test_a_metric_line_of_a_loss_spike_is_kept_when_it_is_cited() -> None:
-    spike = {"reason": "Loss Spike", "evidence_lines": [3]}
+def test_a_metric_line_of_an_anomaly_is_kept_when_it_is_cited_or_can_be() -> None:
+    spike = {"reason": "Loss Spike", "category": "Anomaly", "evidence_lines": [3]}
     assert score({"evidence": (cited(2, "step 1"),)}, spike, kept=set())["cause_kept"] == (1, 1)
     assert score({"evidence": (cited(1, "start"),)}, spike, kept=set())["cause_kept"] == (0, 1)
-    assert score({"evidence": (cited(3, "step 2"),)}, {"evidence_lines": [3]}, kept=set())["cause_kept"] == (
-        0,
-        1,
-    )
+    assert score({"evidence": (cited(3, "step 2"),)}, {"evidence_lines": [3]}, kept=set())["cause_kept"] == (0, 1)
 
 
 def test_a_right_verdict_on_a_healthy_log() -> None:

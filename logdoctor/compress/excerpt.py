@@ -14,7 +14,7 @@ from logdoctor.compress.filter import Ints, Residual, Tally, tally
 from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode, seconds_of
-from logdoctor.types import Compression, Line, Readings, Record
+from logdoctor.types import Compression, Line, Milestone, Readings, Record
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
@@ -142,15 +142,17 @@ class Recorder:
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
             self._readings.setdefault(rule, []).append(readings._replace(lines=readings.lines + shift))
-            span = [
-                (at + shift, time if time is not None else _stamp_before(at, before))
-                for at, time in meter.spans[number]
-            ]
-            record.spans[rule] = [record.spans.get(rule, span)[0], span[-1]]
+            first, last = (self._moved(milestone, shift, before) for milestone in meter.spans[number])
+            record.spans[rule] = (record.spans.get(rule, (first, last))[0], last)
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
         record.total = meter.total if meter.total is not None else record.total
+
+    @staticmethod
+    def _moved(milestone: Milestone, shift: int, before: list[Line]) -> Milestone:
+        time = milestone.time if milestone.time is not None else _stamp_before(milestone.line, before)
+        return milestone._replace(line=milestone.line + shift, time=time)
 
     def record(self) -> Record:
         """The record of all that was added."""

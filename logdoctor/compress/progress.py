@@ -10,8 +10,8 @@ import zstandard
 
 from logdoctor.compress.filter import Residual
 from logdoctor.rules.load import RuleBook
-from logdoctor.text import decode, seconds_of
-from logdoctor.types import MetricTexts, Readings
+from logdoctor.text import decode, last_state, seconds_of
+from logdoctor.types import Milestone, MetricTexts, Readings
 
 _DENSE_BYTES = 4 << 20
 """Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
@@ -29,7 +29,7 @@ class Meter(NamedTuple):
 
     readings: dict[int, Readings]
     texts: MetricTexts | None
-    spans: dict[int, list[tuple[int, float | None]]]
+    spans: dict[int, tuple[Milestone, Milestone]]
     placements: dict[int, str]
     total: int | None
 
@@ -50,7 +50,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     owner = residual.scan.metric[: len(residual.ends)]
     base = residual.segment.line
     readings: dict[int, Readings] = {}
-    spans: dict[int, list[tuple[int, float | None]]] = {}
+    spans: dict[int, tuple[Milestone, Milestone]] = {}
     placements: dict[int, str] = {}
     total: int | None = None
     for number in np.unique(owner[owner >= 0]).tolist():
@@ -69,11 +69,17 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
                 rates.append(_MISSING if rate is None else rate)
         if lines:
             readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
-            spans[number] = [(at, stamp_near(residual, at - base)) for at in (lines[0], lines[-1])]
+            spans[number] = (_milestone(residual, lines[0]), _milestone(residual, lines[-1]))
     return Meter(readings, _texts(residual, list(readings.values())), spans, placements, total)
 
 
-def stamp_near(residual: Residual, place: int) -> float | None:
+def _milestone(residual: Residual, line: int) -> Milestone:
+    place = line - residual.segment.line
+    text = last_state(decode(residual.raw(place)))
+    return Milestone(line, text[:_TEXT], _stamp_near(residual, place))
+
+
+def _stamp_near(residual: Residual, place: int) -> float | None:
     """The time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment goes."""
     for at in range(place, max(place - LOOK_BACK, -1), -1):
         if (time := seconds_of(decode(residual.line(at)[:200]))) is not None:

@@ -110,7 +110,9 @@ def read(record: Record) -> Reading:
         now = seconds_of(line.text) or now
         if now is not None:
             times[line.number] = now
-    texts = {line.number: line.text for line in (*record.last, *record.lines)}
+    milestones = [milestone for span in record.spans.values() for milestone in span]
+    texts = {milestone.line: milestone.text for milestone in milestones}
+    texts |= {line.number: line.text for line in (*record.last, *record.lines)}
     return Reading(record, lines, tracebacks(lines), times, texts)
 
 

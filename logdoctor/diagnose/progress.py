@@ -7,7 +7,7 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.diagnose.findings import Reading
-from logdoctor.text import last_state, seconds_of
+from logdoctor.text import seconds_of
 from logdoctor.types import Progress, Readings
 
 Floats = npt.NDArray[np.float64]
@@ -183,18 +183,17 @@ _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d
 
 def _span(course: Course) -> tuple[float | None, float | None]:
     """The times of the first and last step: from stamps near them, or from the clock of a progress bar."""
-    reading = course.reading
-    spans = [reading.record.spans[rule] for rule in course.rules]
-    first, last = min(span[0] for span in spans), max(span[-1] for span in spans)
-    begin, end = (_elapsed(reading.text(at)) for at, _ in (first, last))
-    if begin is not None and end is not None and end >= begin and first[1] is not None:
-        return first[1], first[1] + end - begin
-    return first[1], last[1]
+    spans = [course.reading.record.spans[rule] for rule in course.rules]
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    begin, end = _elapsed(first.text), _elapsed(last.text)
+    if begin is not None and end is not None and end >= begin and first.time is not None:
+        return first.time, first.time + end - begin
+    return first.time, last.time
 
 
-def _elapsed(text: str | None) -> float | None:
+def _elapsed(text: str) -> float | None:
     """The seconds that a tqdm bar says have passed."""
-    found = _ELAPSED.search(last_state(text)) if text else None
+    found = _ELAPSED.search(text)
     if found is None:
         return None
     return 3600.0 * int(found["hours"] or 0) + 60.0 * int(found["minutes"]) + int(found["seconds"])

@@ -10,7 +10,7 @@ STRONG = {
     "frame": r'File "[^"\n]{1,400}", line \d+',
     "chain": r"^(?:During handling of the above exception|The above exception was the direct cause)",
     "exception": r"\w(?:Error|Exception|Interrupt|Failure|Fault|Timeout|Killed)(?::|\r?$)",
-    "cpp": r"terminate called|^ *what\(\):|^Exception raised from |^frame #\d+: |Fatal Python error",
+    "cpp": r"terminate called|^ *what\(\):|^Exception raised from |Fatal Python error",
     "crash": r"Segmentation fault|[Cc]ore dumped|\*\*\* Aborted|Bus error|stack smashing|double free",
 }
 WEAK = {
