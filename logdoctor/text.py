@@ -30,7 +30,7 @@ _TOKENS = {
     "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank))",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
     "time": _TIME,
-    "level": rf"{_LEVEL}[ \t:|]",
+    "level": rf"(?P<level>{_LEVEL})[ \t:|]",
 }
 
 
@@ -46,6 +46,7 @@ PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()
 _LEAD = regex.compile(r"[\s|]*")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
 _TOKEN = regex.compile("|".join(f"(?:{token})" for token in _TOKENS.values()))
+_WIDEST = 256  # characters of a prefix token; keeps time linear in the line (law 9)
 ANSI = regex.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """An ANSI escape sequence in raw bytes. It never holds a newline, so taking it out keeps line numbers."""
 _ANSI_TEXT = regex.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -60,6 +61,7 @@ class Origin(NamedTuple):
     local_rank: int | None
     task: int | None
     time: str | None
+    level: str | None
     message: str
 
 
@@ -90,9 +92,11 @@ def origin(line: str) -> Origin:
     local: int | None = None
     task: int | None = None
     time: str | None = None
+    level: str | None = None
     at = 0
-    while (match := _TOKEN.match(line, at)) and match.end() > at:
+    while (match := _TOKEN.match(line, at, at + _WIDEST)) and match.end() > at:
         groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        level = groups.pop("level", level)
         if groups:
             marks.append(match.group())
             node = groups.get("pod") or groups.get("host") or groups.get("ray") or node
@@ -106,14 +110,14 @@ def origin(line: str) -> Origin:
         # one separator, and blanks only as far as another prefix follows: indentation is structure
         gap = _GAP.match(line, at)
         behind = gap.end() if gap else at
-        if _TOKEN.match(line, behind):
+        if _TOKEN.match(line, behind, behind + _WIDEST):
             at = behind
         else:
             break
     rest = line[at:]
     if at and rest[:1] in (" ", "\t"):
         rest = rest[1:]
-    return Origin("".join(marks), node, rank, local, task, time, rest)
+    return Origin("".join(marks), node, rank, local, task, time, level, rest)
 
 
 _STAMP = regex.compile(

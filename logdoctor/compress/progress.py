@@ -11,7 +11,7 @@ import zstandard
 from logdoctor.compress.filter import Residual
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import decode, last_state, seconds_of
-from logdoctor.types import Milestone, MetricTexts, Readings
+from logdoctor.types import MetricTexts, Milestone, Readings
 
 _DENSE_BYTES = 4 << 20
 """Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid

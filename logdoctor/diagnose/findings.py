@@ -36,6 +36,7 @@ _IGNORED = (
 _BARE = regex.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Killed))(?:: (?P<message>.*)|:?\s*)$"
 )
+_CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
 _NUMBER = regex.compile(r"\d+")
 
 
@@ -151,6 +152,8 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, timed: bool) -> li
             bare = _BARE.match(where.message)
             if bare and not _ignored(bare["name"]):
                 by_line[line.number] = maker.by_name(line, where, bare["name"], bare["message"] or "", ())
+            elif crash := _CRASH.search(where.message):
+                by_line[line.number] = maker.crash(line, where, crash.group())
     return list(by_line.values())
 
 
@@ -241,6 +244,10 @@ class _Maker:
         reason = taxonomy.reason_of_exception(name)
         role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
+
+    def crash(self, line: Line, where: Origin, name: str) -> Finding:
+        """A process that died of a signal: it ended, but the line does not say why."""
+        return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
 
     def _finding(
         self,

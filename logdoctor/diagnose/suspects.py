@@ -96,6 +96,7 @@ def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) ->
 
 
 _NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d+)\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d+)\]")
+_STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>\d{1,7})/(?:stdout|stderr)\.log$")
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d+) \(local_rank: \d+\)")
 
 
@@ -104,8 +105,11 @@ def _rank(finding: Finding, readings: list[Reading]) -> int | None:
         return finding.rank
     if named := _NAMED.search(finding.origin.message[:300]):
         return int(named["rank"] or named["bracket"])
-    if finding.origin.task is not None and _tasks_are_ranks(readings[finding.stream]):
+    reading = readings[finding.stream]
+    if finding.origin.task is not None and _tasks_are_ranks(reading):
         return finding.origin.task
+    if stream := _STREAM.search(reading.record.stream):
+        return int(stream["rank"] or stream["folder"])
     return None
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
+import regex
+
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.cause import Judgement, explains, is_numeric, judge
@@ -25,6 +27,8 @@ from logdoctor.types import (
     Verdict,
 )
 
+_KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
+_LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
 _CONTEXT = 2
@@ -94,10 +98,12 @@ def _decide(case: Case) -> Verdict:
     if cancelled is not None:
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
     if case.judgement.teardown:
-        return _unknown(case, case.judgement.teardown)
-    if not any(len(course.lines) or _is_recognised(course) for course in case.courses):
-        return _unknown(case, [])
-    return _ended(case, "running", None, "Progress is steady and nothing says that the job ended.")
+        return _unknown(case, case.judgement.teardown[0])
+    if (complaint := _complaint_at_end(case)) is not None:
+        return _unknown(case, complaint)
+    if not any(_is_recognised(course) for course in case.courses):
+        return _unknown(case, None)
+    return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
 
 
 def _is_through(course: Course) -> bool:
@@ -107,7 +113,25 @@ def _is_through(course: Course) -> bool:
 
 
 def _is_recognised(course: Course) -> bool:
-    return bool(course.reading.record.compression.rules)
+    """Whether this is the log of a training job at all: it makes steps, or the rules know much of it."""
+    account = course.reading.record.compression
+    return len(course.steps) > 1 or (account.lines_in - account.lines_kept) > _KNOWN_SHARE * account.lines_in
+
+
+def _complaint_at_end(case: Case) -> Place | None:
+    """The first line of level ERROR or worse among the last lines of a stream and after its last step."""
+    for number, course in enumerate(case.courses):
+        last = course.reading.record.last
+        begin = max(course.last_line or 0, last[0].number if last else 0)
+        for line, origin in course.reading.lines:
+            if (
+                line.number >= begin
+                and line.weak
+                and not line.rules
+                and _LEVEL.search(origin.message + (origin.level or ""))
+            ):
+                return Place(number, line.number, "structure/level")
+    return None
 
 
 def _first(marks: list[Finding]) -> Finding | None:
@@ -251,7 +275,7 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
         outcome,
         recovery="none",
         fault="nobody" if reason == "None" else "",
-        confidence=0.8 if mark else 0.6,
+        confidence=(0.8 if mark else 0.6) - (0.3 if any(r.record.problems for r in case.readings) else 0),
         why=why,
         places=places,
         decided=("rule", mark.rule.id) if mark and mark.rule else ("structure", outcome),
@@ -262,25 +286,30 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
     )
 
 
-def _unknown(case: Case, teardown: list[Finding]) -> Verdict:
+def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
     """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
-    if teardown:
-        why = "The launcher reports that the job died, but no line says why."
+    teardown = case.judgement.teardown
+    if isinstance(mark, Place):
+        why = "The log ends with an error that no rule knows."
+    elif mark is not None:
+        why = "The job died, but no line says why."
     elif any(record.compression.lines_in for record in (r.record for r in case.readings)):
         why = "Nothing in the log is known: no progress, no report of an end, no error."
     else:
         why = "The log is empty."
-    mark = teardown[0] if teardown else None
+    finding = mark if isinstance(mark, Finding) else None
+    if finding is not None:
+        mark = Place(finding.stream, finding.line, finding.rule.id if finding.rule else f"structure/{finding.name}")
     return _verdict(
         case,
         "Unknown",
         "failed",
         confidence=0.0,
         why=why,
-        places=[Place(mark.stream, mark.line, mark.rule.id if mark.rule else mark.name)] if mark else [],
-        first_rank=mark.rank if mark else None,
+        places=[mark] if isinstance(mark, Place) else [],
+        first_rank=finding.rank if finding else None,
         decided=("nobody", ""),
-        print_of=(mark.origin.message if mark else "", ()),
+        print_of=(finding.origin.message if finding else "", ()),
         symptoms=teardown,
     )
 
@@ -307,7 +336,7 @@ def _verdict(
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
-        return _unknown(case, [])
+        return _unknown(case, None)
     recovery = recovery or default.recovery
     return Verdict(
         reason=reason,

@@ -4,6 +4,7 @@ The same check runs in the tests, from the command line, and before an agent may
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher, expand, hyperscan_complaint
+from logdoctor.rules.match import Matcher, expand
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
@@ -54,23 +55,29 @@ def _form(rule: Rule) -> Iterator[Problem]:
         yield Problem(rule.id, "has no pattern")
     if not rule.must_match:
         yield Problem(rule.id, "has no example that must match")
-    for pattern in patterns if isinstance(rule, FilterRule) else (*patterns, *others):
-        if complaint := hyperscan_complaint(pattern):
-            yield Problem(rule.id, f"Hyperscan refuses {pattern!r}: {complaint}")
-            return
+    try:
+        matcher = _matcher(patterns if isinstance(rule, FilterRule) else (*patterns, *others))
+    except RuleError as error:
+        yield Problem(rule.id, f"{error.thing}: {error.cause}")
+        return
     for pattern in (*patterns, *others):
         try:
             regex.compile(expand(pattern))
         except regex.error as error:
             yield Problem(rule.id, f"the regex package refuses {pattern!r}: {error}")
             return
-    texts = _texts(rule)
-    for pattern in patterns:
-        matcher = Matcher([pattern])
-        if not any(len(matcher.scan(text.encode())[0]) for text in texts):
+    hit = {number for text in _texts(rule) for number in matcher.scan(text.encode())[0].tolist()}
+    for number, pattern in enumerate(patterns):
+        if number not in hit:
             yield Problem(rule.id, f"no example of its own for pattern {pattern!r}")
     if (rule.status == "retired") != (rule.retired is not None):
         yield Problem(rule.id, "status 'retired' and the field 'retired' (at, by, why) belong together")
+
+
+@cache
+def _matcher(patterns: tuple[str, ...]) -> Matcher:
+    """The patterns of one rule; kept, because a check spends its time on compiling."""
+    return Matcher(patterns)
 
 
 def _texts(rule: Rule) -> tuple[str, ...]:
@@ -102,7 +109,7 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
             if owner < 0:
                 yield Problem(rule.id, f"must match {line!r} but does not (or needs `harmless: true`)")
                 break
-    alone = Matcher(rule.patterns)
+    alone = _matcher(rule.patterns)
     for text in rule.must_not_match:
         if len(alone.scan(text.encode())[0]) and hits(scanner, text)[0] >= 0:
             yield Problem(rule.id, f"must not match {text!r} but does")
@@ -156,11 +163,12 @@ def _evidence_law(book: RuleBook) -> Iterator[Problem]:
         if rule.verdict.role in ("cause", "proximate")
         for e in rule.must_match
     ]
+    together = "\n".join(text for _, text in texts).encode()
     for filter_rule in book.filters:
         if filter_rule.status != "active" or filter_rule.harmless:
             continue
-        matcher = Matcher(filter_rule.patterns)
-        for rule, text in texts:
+        matcher = _matcher(filter_rule.patterns)
+        for rule, text in texts if len(matcher.scan(together)[0]) else ():
             if len(matcher.scan(text.encode())[0]):
                 yield Problem(filter_rule.id, f"takes {text!r}, which is evidence of {rule.id}")
 
