@@ -12,7 +12,11 @@ __all__ = ["Suspect", "divergence", "first_rank", "name"]
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
-_SYSLOG_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*) kernel: ")
+_OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kernel: |:\d+:\d+ \[\d+\] )")
+"""How syslog and NCCL name the host that speaks."""
+_SRUN = regex.compile(
+    r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
+)
 _ASSIGNED = regex.compile(r"Successfully assigned [\w.-]+/(?P<pod>[\w.-]+) to (?P<node>[\w.-]+)")
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
@@ -49,10 +53,11 @@ def _why(finding: Finding) -> str:
 def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> str | None:
     """The node that a finding names, printed on, or whose rank it is; a pod stands for the node it ran on."""
     node = finding.captures.get("node")
-    if node is None and (host := _SYSLOG_HOST.match(finding.origin.message)):
-        node = host["host"]
-    if node is None and finding.reason not in _LOCAL and not (finding.rule and finding.rule.verdict.here):
+    local = finding.reason in _LOCAL or bool(finding.rule and finding.rule.verdict.here)
+    if node is None and not local:
         return None  # who reports such a fault need not be who has it
+    if node is None and (host := _OWN_HOST.match(finding.origin.message)):
+        node = host["host"]
     if node is None:
         node = finding.origin.node
         if node is not None and _POD.search(finding.origin.channel) and node not in pods:
@@ -60,10 +65,27 @@ def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> st
     if node is None and finding.rank is not None:
         places = (reading.record.placements.get(finding.rank) for reading in readings)
         node = next((place for place in places if place), None)
+    if node is None and finding.origin.task is not None:
+        node = _node_of_task(readings, finding.origin.task)
     if node is None:
         return None
     node = pods.get(node, node)
     return node.rstrip(".:,")
+
+
+def _node_of_task(readings: list[Reading], task: int) -> str | None:
+    """The node that Slurm reports a task on when the task ends."""
+    for reading in readings:
+        for line, _ in reading.lines:
+            if (report := _SRUN.search(line.text)) and _lists(report["tasks"], task):
+                return report["node"]
+    return None
+
+
+def _lists(tasks: str, task: int) -> bool:
+    """Whether a list such as "0,2,4-7" holds a number."""
+    ends = (part.partition("-") for part in tasks.split(","))
+    return any(int(first) <= task <= int(last or first) for first, _, last in ends)
 
 
 def _pods(readings: list[Reading]) -> dict[str, str]:
