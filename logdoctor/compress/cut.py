@@ -92,7 +92,7 @@ def _whole(stream: str, data: bytes, offset: int, line: int, piece: int = 0) -> 
     if not data:
         return
     newlines = newlines_of(data)
-    bounds = np.concatenate(([-1], newlines, [len(data) - 1] if not data.endswith(b"\n") else []))
+    bounds = np.concatenate(([-1], newlines, [len(data)] if not data.endswith(b"\n") else []))
     long_lines = np.flatnonzero(np.diff(bounds) > MAX_LINE + 1)
     if piece:
         long_lines = np.union1d([0], long_lines)

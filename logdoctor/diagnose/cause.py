@@ -28,8 +28,10 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     the cause.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
-    survived = [finding for finding in claims if courses[finding.stream].renewed_after(finding.line)]
-    lasting = [finding for finding in claims if finding not in survived]
+    survived: list[Finding] = []
+    lasting: list[Finding] = []
+    for finding in claims:
+        (survived if courses[finding.stream].renewed_after(finding.line) else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     cause = _first_unexplained(failing)
@@ -43,12 +45,13 @@ def _first_unexplained(failing: list[Finding]) -> Finding | None:
         return None
     best = min(taxonomy.ROLES.index(finding.role) for finding in failing)
     pool = [finding for finding in failing if taxonomy.ROLES.index(finding.role) == best]
-    unexplained = [finding for finding in pool if not any(_explains(other, finding) for other in pool)]
-    return (unexplained or pool)[0]
+    accounts = {(finding.reason, finding.explains) for finding in pool}  # few, however many ranks speak
+    return next((finding for finding in pool if not any(_yields(finding, *account) for account in accounts)), pool[0])
 
 
-def _explains(one: Finding, other: Finding) -> bool:
-    return one.reason != other.reason and other.reason in one.explains and one.reason not in other.explains
+def _yields(finding: Finding, reason: str, explained: tuple[str, ...]) -> bool:
+    """Whether a claim of some reason accounts for a finding, and not the other way round."""
+    return reason != finding.reason and finding.reason in explained and reason not in finding.explains
 
 
 def is_numeric(finding: Finding) -> bool:

@@ -55,12 +55,12 @@ class Course:
         chosen = stepping or {rule: r for rule, r in series.items() if np.isfinite(r.steps).any()}
         self.rules = list(chosen)
         self.lines, self.steps = _steps(list(chosen.values()))
+        self._renewal = _renewal(self.lines, self.steps, _RENEWED_BARE if self.bare else _RENEWED)
         self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
 
     def renewed_after(self, line: int) -> bool:
         """Whether steps were made after a line: what stood there did not stop the job."""
-        later = self.steps[self.lines > line]
-        return len(np.unique(later)) >= (_RENEWED_BARE if self.bare else _RENEWED)
+        return line < self._renewal
 
     @property
     def last_line(self) -> int | None:
@@ -77,6 +77,14 @@ class Course:
         loss = _latest([(readings.lines, readings.losses) for readings in series])
         rate = _latest([(readings.lines, readings.rates) for readings in series])
         return Progress(int(min(step, 1e18)), record.total, loss, rate, int(self.lines[-1]), record.stream)
+
+
+def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
+    """The line from which on, at the latest, `wanted` different steps were made to the end; 0 when never."""
+    _, places = np.unique(steps[::-1], return_index=True)  # the last line of each step, counted from the end
+    if len(places) < wanted:
+        return 0
+    return int(lines[::-1][np.sort(places)[wanted - 1]])
 
 
 def _latest(columns: list[tuple[npt.NDArray[np.int64], Floats]]) -> float | None:

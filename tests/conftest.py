@@ -1,0 +1,90 @@
+"""Shared by all tests: the real rules, a way to write logs, and no way out to the network."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from logdoctor import build
+from logdoctor.pipeline import Limits
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.scanner import Scanner
+from logdoctor.settings import Settings
+
+_COMMON: dict[str, Any] = {
+    "deadline": None,  # a slow machine is no failure
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("quick", max_examples=60, **_COMMON)
+settings.register_profile("soak", max_examples=3000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def _is_local(address: Any) -> bool:
+    """Whether an address is a Unix socket or loopback."""
+    if not isinstance(address, tuple):
+        return True
+    try:
+        return ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        return address[0] == "localhost"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    """A connection to anything but this machine fails the test that opens it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            real = getattr(socket.socket, name)
+
+            def guarded(self: socket.socket, address: Any, real: Callable[..., Any] = real) -> Any:
+                if not _is_local(address):
+                    raise AssertionError(f"a test tried to connect to {address!r}")
+                return real(self, address)
+
+            patch.setattr(socket.socket, name, guarded)
+        yield
+
+
+@pytest.fixture(scope="session")
+def scanner() -> Scanner:
+    """The shipped rules, compiled."""
+    return build.scanner(Settings())
+
+
+@pytest.fixture(scope="session")
+def book(scanner: Scanner) -> RuleBook:
+    """The shipped rules."""
+    return scanner.book
+
+
+@pytest.fixture(scope="session")
+def limits() -> Limits:
+    """How logs are read when nothing is set, in this process alone."""
+    return build.limits(Settings(workers=1))
+
+
+@pytest.fixture(scope="session")
+def book_lines(book: RuleBook) -> list[bytes]:
+    """Every example line of the rule book: what real logs are made of."""
+    texts = {text for rule in book.filters for text in (*rule.must_match, *rule.must_not_match)}
+    texts |= {e.text for rule in book.diagnoses for e in (*rule.must_match, *rule.must_not_match)}
+    return sorted(text.encode() for text in texts if "\n" not in text)
+
+
+@pytest.fixture
+def write_log(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a log below the test's folder: `write_log(bytes or text, name="train.log")`."""
+
+    def write(content: bytes | str, name: str = "train.log") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
