@@ -17,7 +17,7 @@ from logdoctor.compress.cut import cut, cut_range, is_packed, unpack
 from logdoctor.compress.excerpt import Excerpt, Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
-from logdoctor.diagnose.verdict import diagnose as judge
+from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.errors import InputError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Segment, Verdict

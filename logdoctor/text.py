@@ -27,7 +27,7 @@ _TOKENS = {
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
     "task": r"(?P<task>\d{1,6}):[ \t]",
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
-    "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank))",
+    "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
     "time": _TIME,
     "level": rf"(?P<level>{_LEVEL})[ \t:|]",

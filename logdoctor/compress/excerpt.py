@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logdoctor.compress.filter import Ints, Residual, Tally, tally
-from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read
+from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read, stamp
 from logdoctor.rules.scanner import Scanner
-from logdoctor.text import decode, seconds_of
+from logdoctor.text import decode
 from logdoctor.types import Compression, Line, Milestone, Readings, Record
 
 BEFORE, AFTER = 2, 8
@@ -25,11 +25,15 @@ _TEXT = 8192  # bytes of a long line that are kept
 
 
 class Excerpt(NamedTuple):
-    """What one segment adds to the record of its stream; line numbers as in the segment."""
+    """What one segment adds to the record of its stream; line numbers as in the segment.
+
+    `stamps` are the time stamps of its last lines, None where a line has none.
+    """
 
     lines: list[Line]
     first: list[Line]
     last: list[Line]
+    stamps: list[float | None]
     meter: Meter
     tally: Tally
 
@@ -53,8 +57,10 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
     chosen = set(places.tolist())
     lines = [_line(residual, place, rules, place in chosen) for place in wanted.tolist()]
     first = [_line(residual, place, rules, False) for place in range(min(AFTER, count))]
-    last = [_line(residual, place, rules, False) for place in range(max(count - _TAIL, 0), count)]
-    return Excerpt(lines, first, last, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+    tail = range(max(count - _TAIL, 0), count)
+    last = [_line(residual, place, rules, False) for place in tail]
+    stamps = [stamp(residual, place) for place in tail]
+    return Excerpt(lines, first, last, stamps, read(residual, gauges), tally(residual, len(scanner.book.filters)))
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
@@ -95,6 +101,7 @@ class Recorder:
         self._tally = Tally(len(scanner.book.filters))
         self._lines: dict[int, Line] = {}
         self._last: list[Line] = []
+        self._stamps: list[float | None] = []
         self._readings: dict[str, list[Readings]] = {}
         self._next = 1
 
@@ -114,13 +121,11 @@ class Recorder:
             self._keep(line)
         for line in (*part.first, *part.lines):
             self._keep(line._replace(number=line.number + shift))
-        before, self._last = (
-            self._last,
-            (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:],
-        )
+        self._last = (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
         self._tally.add(part.tally, shift)
         self._next += part.tally.lines_in
-        self._meter(part.meter, shift, before)
+        self._meter(part.meter, shift, part.first[0].number)
+        self._stamps = (self._stamps + part.stamps)[-_TAIL:]
         if len(self._lines) > 8 * sum(_HELD.values()):
             self._lines = _thinned(self._lines.values())
 
@@ -136,22 +141,25 @@ class Recorder:
             line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak
         )
 
-    def _meter(self, meter: Meter, shift: int, before: list[Line]) -> None:
-        """Add what the segment tells about progress; `before` are the last lines of the stream before it."""
+    def _meter(self, meter: Meter, shift: int, begin: int) -> None:
+        """Add what the segment, whose first line is `begin`, tells about progress."""
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
             self._readings.setdefault(rule, []).append(readings._replace(lines=readings.lines + shift))
-            first, last = (self._moved(milestone, shift, before) for milestone in meter.spans[number])
+            first, last = (self._moved(milestone, shift, begin) for milestone in meter.spans[number])
             record.spans[rule] = (record.spans.get(rule, (first, last))[0], last)
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
+        record.addresses |= {ip: node for ip, node in meter.addresses.items() if ip not in record.addresses}
         record.total = meter.total if meter.total is not None else record.total
 
-    @staticmethod
-    def _moved(milestone: Milestone, shift: int, before: list[Line]) -> Milestone:
-        time = milestone.time if milestone.time is not None else _stamp_before(milestone.line, before)
+    def _moved(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
+        """The milestone as in the stream, with a stamp from before the segment when the segment has none for it."""
+        time = milestone.time
+        if time is None and (reach := LOOK_BACK - 1 - (milestone.line - begin)) > 0:
+            time = next((near for near in reversed(self._stamps[-reach:]) if near is not None), None)
         return milestone._replace(line=milestone.line + shift, time=time)
 
     def record(self) -> Record:
@@ -161,7 +169,7 @@ class Recorder:
         record.last = self._last
         record.progress = {
             rule: Readings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            for rule, parts in self._readings.items()
+            for rule, parts in sorted(self._readings.items())
         }
         account = self._tally
         record.compression = Compression(
@@ -172,14 +180,6 @@ class Recorder:
             account.counts([rule.id for rule in self._book.filters]),
         )
         return record
-
-
-def _stamp_before(at: int, before: list[Line]) -> float | None:
-    """The time near line `at` of a segment when the segment's own lines before it have no stamp."""
-    if at > LOOK_BACK:
-        return None
-    near = before[-(LOOK_BACK - at) :] if at < LOOK_BACK else []
-    return next((time for line in reversed(near) if (time := seconds_of(line.text[:200])) is not None), None)
 
 
 def _is_remarkable(line: Line) -> bool:

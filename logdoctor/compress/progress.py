@@ -31,6 +31,7 @@ class Meter(NamedTuple):
     texts: MetricTexts | None
     spans: dict[int, tuple[Milestone, Milestone]]
     placements: dict[int, str]
+    addresses: dict[str, str]
     total: int | None
 
 
@@ -52,16 +53,20 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     readings: dict[int, Readings] = {}
     spans: dict[int, tuple[Milestone, Milestone]] = {}
     placements: dict[int, str] = {}
+    addresses: dict[str, str] = {}
     total: int | None = None
     for number in np.unique(owner[owner >= 0]).tolist():
         lines, steps, losses, rates = [], [], [], []
         for place in _sampled(residual, np.flatnonzero(owner == number)).tolist():
             found = _search(gauges.expressions[number], residual.line(place))
             if "rank" in found and "node" in found:
-                placements[int(found["rank"])] = decode(found["node"])
+                rank, node = int(found["rank"]), decode(found["node"])
+                placed[rank] = min(placed.get(rank, (place, node)), (place, node))  # the first place stays
+            if "address" in found and "node" in found:
+                addresses[decode(found["address"])] = decode(found["node"])
             step, loss, rate = (_number(found.get(name)) for name in ("step", "loss", "throughput"))
             if (last := _number(found.get("total"))) is not None:
-                total = int(min(last, 1e18))
+                totals[place] = int(min(last, 1e18))
             if not step is loss is rate is None:
                 lines.append(place + base)
                 steps.append(_MISSING if step is None else step)
@@ -70,7 +75,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         if lines:
             readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
             spans[number] = (_milestone(residual, lines[0]), _milestone(residual, lines[-1]))
-    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, total)
+    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, addresses, total)
 
 
 def _milestone(residual: Residual, line: int) -> Milestone:
@@ -82,9 +87,14 @@ def _milestone(residual: Residual, line: int) -> Milestone:
 def _stamp_near(residual: Residual, place: int) -> float | None:
     """The time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment goes."""
     for at in range(place, max(place - LOOK_BACK, -1), -1):
-        if (time := seconds_of(decode(residual.line(at)[:200]))) is not None:
+        if (time := stamp(residual, at)) is not None:
             return time
     return None
+
+
+def stamp(residual: Residual, place: int) -> float | None:
+    """The time stamp at the beginning of a line."""
+    return seconds_of(decode(residual.line(place)[:200]))
 
 
 def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:

@@ -69,6 +69,7 @@ def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> st
         node = _node_of_task(readings, finding.origin.task)
     if node is None:
         return None
+    node = next((at for r in readings if (at := r.record.addresses.get(node.removesuffix(":")))), node)
     node = pods.get(node, node)
     return node.rstrip(".:,")
 

@@ -13,12 +13,12 @@ from logdoctor.types import Line
 
 _HEADER = regex.compile(r"Traceback \(most recent call last\)")
 _FRAME = regex.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_GROUP_EDGE = regex.compile(r"^\s*(?:\||\+-[+-]*)[ +-]*")
+_GROUP_EDGE = regex.compile(r"^\s*(?:\| ?|\+[-+ ]*)")
 _EXCEPTION = regex.compile(
     r"^(?P<name>[A-Za-z_][\w.]*?(?:\((?P<inner>[A-Za-z_][\w.]*)\))?)(?:: (?P<message>.*)|:?\s*)$",
     regex.DOTALL,
 )
-_PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?:error|interrupt|exit|herror|timeout)$", regex.IGNORECASE)
+_PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
@@ -87,10 +87,7 @@ def _continues(chain: _Open, header: str, number: int) -> bool:
     return (
         bool(chain.link)
         or "Original Traceback" in header
-        or (
-            number - chain.last <= 2
-            and chain.raised[-1].name.rsplit(".", 1)[-1] in ("RemoteTraceback", "_RemoteTraceback")
-        )
+        or (number - chain.last <= 2 and chain.raised[-1].name.endswith(("RemoteTraceback", "ExceptionGroup")))
     )
 
 
@@ -104,6 +101,9 @@ def _read(chain: _Open, line: Line, message: str) -> bool:
     """Take the next line of the writer into the chain; False when the chain is over."""
     chain.idle += 1
     if chain.in_frames:
+        return _read_frames(chain, line, message)
+    if _FRAME.match(message) and _is_carrier(chain.raised[-1]):
+        chain.begin_again("direct")
         return _read_frames(chain, line, message)
     if _DIRECT in message or _CONTEXT in message:
         chain.link = "direct" if _DIRECT in message else "context"
@@ -155,8 +155,8 @@ def deepest(chain: Traceback) -> int:
         if link == "context" and before.name.rsplit(".", 1)[-1] in _LOOKUPS and not _reraised(before, chain.raised[at]):
             break
         at -= 1
-    if at == 0 and len(chain.raised) > 1 and _is_carrier(chain.raised[0]):
-        at = 1
+    while at < len(chain.raised) - 1 and _is_carrier(chain.raised[at]):
+        at += 1
     return at
 
 
@@ -165,7 +165,9 @@ def _reraised(inner: Raised, outer: Raised) -> bool:
 
 
 def _is_carrier(raised: Raised) -> bool:
-    """A re-raised worker error comes first and only announces the original that follows."""
-    return raised.name.endswith("RemoteTraceback") or (
-        raised.message.startswith("Caught ") and " in " in raised.message
+    """A re-raised worker error, or a group, comes first and only announces the original that follows."""
+    return (
+        raised.name.endswith(("RemoteTraceback", "ExceptionGroup"))
+        or raised.message.startswith("ray::")
+        or (raised.message.startswith("Caught ") and " in " in raised.message)
     )

@@ -1,0 +1,270 @@
+"""What became of an attempt, and why: the first answer that holds, from the surest down."""
+
+from collections.abc import Sequence
+
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose import suspects
+from logdoctor.diagnose.cause import explains, is_numeric, judge
+from logdoctor.diagnose.findings import Finding, findings, read
+from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall
+from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.rules.load import RuleBook
+from logdoctor.types import Record, Verdict
+
+_KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
+_LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
+_CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
+_REPEATS = 2
+"""Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
+no restart helps."""
+_NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
+
+
+def diagnose(records: Sequence[Record], book: RuleBook) -> Verdict:
+    """The verdict on one attempt, from the records of all its streams. Deterministic."""
+    readings = [read(record) for record in records]
+    courses = [Course(reading) for reading in readings]
+    found = findings(readings, book)
+    case = Case(readings, courses, found, judge(found, courses), spike(courses), stall(courses), book)
+    return _decide(case)
+
+
+def _decide(case: Case) -> Verdict:
+    """The first answer that holds, from the surest down."""
+    cause = case.judgement.cause
+    cancelled = _first(case.outcomes("cancelled"))
+    completed = _last(case.outcomes("completed"))
+    if cause is not None and cancelled is not None and cancelled.order < cause.order and cause.role != "cause":
+        cause = None  # what a stopped job prints while it dies
+    if cause is not None and completed is not None and _ended_well(case, completed, cause):
+        cause = None
+    if case.spike and (cause is None or cause.role == "cascade" or (is_numeric(cause) and case.spike.is_pronounced)):
+        if completed is None or cause is not None:
+            return _spiked(case, case.spike)
+    if cause is not None:
+        return _failed(case, cause)
+    if completed is not None:
+        return _ended(case, "completed", completed, "The framework reports a normal end.")
+    if any(_is_through(course) for course in case.courses):
+        return _ended(case, "completed", None, "The last step was made and no error follows.")
+    if case.stall is not None:
+        return _hung(case, case.stall, cancelled)
+    if cancelled is not None:
+        return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
+    if case.judgement.teardown:
+        return _unknown(case, case.judgement.teardown[0])
+    if (complaint := _complaint_at_end(case)) is not None:
+        return _unknown(case, complaint)
+    if not any(_is_recognised(course) for course in case.courses):
+        return _unknown(case, None)
+    return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
+
+
+def _is_through(course: Course) -> bool:
+    """Whether the last step that the job wanted was made; bars that come without a loss do not count."""
+    total = course.reading.record.total
+    return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
+
+
+def _is_recognised(course: Course) -> bool:
+    """Whether this is the log of a training job at all: it makes steps, or the rules know much of it."""
+    account = course.reading.record.compression
+    return len(course.steps) > 1 or (account.lines_in - account.lines_kept) > _KNOWN_SHARE * account.lines_in
+
+
+def _complaint_at_end(case: Case) -> Place | None:
+    """The first line of level ERROR or worse among the last lines of a stream and after its last step."""
+    for number, course in enumerate(case.courses):
+        last = course.reading.record.last
+        begin = max(course.last_line or 0, last[0].number if last else 0)
+        for line, origin in course.reading.lines:
+            if (
+                line.number >= begin
+                and line.weak
+                and not line.rules
+                and _LEVEL.search(origin.message + (origin.level or ""))
+            ):
+                return Place(number, line.number, "structure/level")
+    return None
+
+
+def _first(marks: list[Finding]) -> Finding | None:
+    return marks[0] if marks else None
+
+
+def _last(marks: list[Finding]) -> Finding | None:
+    return marks[-1] if marks else None
+
+
+def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
+    """Whether a completion mark outweighs a finding: it came later, or the finding is noise of the end."""
+    if cause.role == "cause":
+        return completed.order > cause.order and not case.judgement.teardown
+    if cause.role == "cascade":
+        return completed.order < cause.order or not case.judgement.teardown
+    return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
+
+
+def _failed(case: Case, cause: Finding) -> Verdict:
+    """The verdict that a finding is the cause."""
+    recovery, fault, why = _response(case, cause)
+    rule = cause.rule
+    places = [Place(cause.stream, cause.line, rule.id if rule else f"structure/{cause.name}")]
+    places += _more_evidence(case, cause)
+    confidence = _CONFIDENCE[cause.role] - (0 if rule else 0.05) - (0.1 if not rule and not cause.frames else 0)
+    rivals = [finding for finding in case.judgement.symptoms if finding.role == cause.role]
+    confidence -= 0 if all(explains(cause, rival) for rival in rivals) else 0.2
+    return write(
+        case,
+        cause.reason,
+        "failed",
+        recovery=recovery,
+        fault=fault,
+        confidence=confidence,
+        why=why,
+        suggestion=_NO_RESTART if why else cause.suggestion,
+        places=places,
+        suspected=suspects.name(case.readings, case.found, cause) if recovery == "isolate_and_restart" else [],
+        first_rank=suspects.first_rank(case.found, cause, case.readings),
+        decided=("rule", rule.id) if rule else ("structure", cause.name),
+        print_of=(cause.origin.message, cause.frames),
+        symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
+        cause=cause,
+    )
+
+
+def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
+    """(recovery, fault, why): the rule's or the reason's, unless the job already failed so after restarts."""
+    again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
+    restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
+    if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
+        return (
+            "fix_first",
+            "user",
+            f"The same failure came back after {len(restarts)} restarts: another one will not help.",
+        )
+    if cause.reason == "NCCL Timeout Error" and (why := suspects.divergence(case.readings)):
+        return "fix_first", "user", why
+    return cause.recovery, cause.fault, ""
+
+
+def _epoch(finding: Finding, restarts: list[Finding]) -> int:
+    """How many restarts came before a finding."""
+    return sum(mark.order < finding.order for mark in restarts)
+
+
+def _more_evidence(case: Case, cause: Finding) -> list[Place]:
+    """Other lines that speak for the same cause: of its episode, and the first of each other rule that agrees."""
+    places: list[Place] = []
+    seen = {cause.rule.id if cause.rule else cause.name}
+    for finding in case.judgement.symptoms:
+        name = finding.rule.id if finding.rule else finding.name
+        if finding.reason == cause.reason and name not in seen:
+            seen.add(name)
+            places.append(Place(finding.stream, finding.line, name))
+    if cause.also and cause.also[-1] != cause.line:
+        places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
+    proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
+    places += [Place(f.stream, f.line, f.rule.id if f.rule else "") for f in proximate[:1]]
+    return places
+
+
+def _spiked(case: Case, found: Spike) -> Verdict:
+    course = case.courses[found.stream]
+    places = [
+        Place(found.stream, found.jump, "progress/loss"),
+        Place(found.stream, found.worst, "progress/loss"),
+    ]
+    numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
+    places += [Place(f.stream, f.line, f.rule.id if f.rule else f.name) for f in numeric[:2]]
+    peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
+    return write(
+        case,
+        "Loss Spike",
+        "failed",
+        confidence=0.85,
+        why=f"The loss left {found.base:.4g} for {peak} and did not come back (last step {course.progress().step}).",
+        places=places,
+        decided=("structure", "loss"),
+        print_of=("loss", ()),
+        symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.teardown) if f],
+    )
+
+
+def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
+    places = [Place(found.stream, found.line, "progress/stall")]
+    if cancelled is not None:
+        places.append(Place(cancelled.stream, cancelled.line, cancelled.rule.id if cancelled.rule else ""))
+    last = case.readings[found.stream].record.last
+    if last:
+        places.append(Place(found.stream, last[-1].number, "progress/end of log"))
+    return write(
+        case,
+        "Hang",
+        "failed",
+        confidence=0.7,
+        why=f"No step for {found.seconds:.0f} s at the end of the log, and no error.",
+        places=places,
+        decided=("structure", "stall"),
+        print_of=("stall", ()),
+        symptoms=case.judgement.teardown,
+    )
+
+
+def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
+    """A job that did not fail; a fault that it survived by a restart makes it `recovered`."""
+    restarts = case.outcomes("recovered")
+    faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
+    faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
+    places = [Place(mark.stream, mark.line, mark.rule.id if mark.rule else "")] if mark else []
+    reason = "None"
+    if faults:
+        fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
+        reason, outcome = fault.reason, "recovered"
+        why = "The job failed once, was restarted and moved on."
+        places.insert(0, Place(fault.stream, fault.line, fault.rule.id if fault.rule else fault.name))
+    return write(
+        case,
+        reason,
+        outcome,
+        recovery="none",
+        fault="nobody" if reason == "None" else "",
+        confidence=(0.8 if mark else 0.6) - (0.3 if any(r.record.problems for r in case.readings) else 0),
+        why=why,
+        places=places,
+        decided=("rule", mark.rule.id) if mark and mark.rule else ("structure", outcome),
+        print_of=(outcome, ()),
+        symptoms=[
+            f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.survived) if f and not faults
+        ],
+    )
+
+
+def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
+    """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
+    teardown = case.judgement.teardown
+    if isinstance(mark, Place):
+        why = "The log ends with an error that no rule knows."
+    elif mark is not None:
+        why = "The job died, but no line says why."
+    elif any(record.compression.lines_in for record in (r.record for r in case.readings)):
+        why = "Nothing in the log is known: no progress, no report of an end, no error."
+    else:
+        why = "The log is empty."
+    finding = mark if isinstance(mark, Finding) else None
+    if finding is not None:
+        mark = Place(finding.stream, finding.line, finding.rule.id if finding.rule else f"structure/{finding.name}")
+    return write(
+        case,
+        "Unknown",
+        "failed",
+        confidence=0.0,
+        why=why,
+        places=[mark] if isinstance(mark, Place) else [],
+        first_rank=finding.rank if finding else None,
+        decided=("nobody", ""),
+        print_of=(finding.origin.message if finding else "", ()),
+        symptoms=teardown,
+    )

@@ -1,0 +1,127 @@
+"""Nothing vanishes uncounted (law 1), and what is counted is counted right."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logdoctor.compress import cut as cutting
+from logdoctor.compress.cut import cut
+from logdoctor.compress.filter import Tally, compress, tally
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import RuleCount
+
+STEP = b" [2024-03-02 11:08:47] iteration      %d/  500000 | consumed samples:       122880 | elapsed time per " + (
+    b"iteration (ms): 2270.9 | learning rate: 9.8E-05 | global batch size:  1024 | lm loss: 6.81E+00 |"
+)
+ERROR = b"RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def account(data: bytes, scanner: Scanner, block: int) -> Tally:
+    """The account of a stream cut into segments of about `block` bytes."""
+    total = Tally(len(scanner.book.filters))
+    for segment in cut("main", (data[i : i + block] for i in range(0, len(data), block)), block):
+        total.add(tally(compress(segment, scanner), len(scanner.book.filters)))
+    return total
+
+
+def counts(total: Tally, scanner: Scanner) -> dict[str, RuleCount]:
+    return total.counts([rule.id for rule in scanner.book.filters])
+
+
+def mixed(data: st.DataObject, book_lines: list[bytes]) -> bytes:
+    """A log of real lines and random bytes."""
+    line = st.one_of(
+        st.sampled_from(book_lines), st.sampled_from(book_lines).map(lambda x: b"\x1b[32m[rank3]: " + x + b"\x1b[0m\r")
+    )
+    lines = data.draw(st.lists(st.one_of(line, st.binary(max_size=60)), max_size=15))
+    return b"\n".join(lines) + data.draw(st.sampled_from([b"", b"\n"]))
+
+
+@given(data=st.data(), block=st.integers(1, 3000), longest=st.sampled_from([20, 100, 1 << 20]))
+def test_property_lines_left_and_lines_taken_are_lines_in(
+    scanner: Scanner, book_lines: list[bytes], data: st.DataObject, block: int, longest: int
+) -> None:
+    log = mixed(data, book_lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "MAX_LINE", longest)
+        whole, cut_up = account(log, scanner, len(log) + 1), account(log, scanner, block)
+    for total in (whole, cut_up):
+        taken = sum(count.lines for count in counts(total, scanner).values())
+        assert total.lines_in == log.count(b"\n") + (not log.endswith(b"\n") and log != b"")
+        assert total.lines_kept + taken == total.lines_in
+        assert total.bytes_in == len(log)
+        assert 0 <= total.bytes_kept <= total.bytes_in
+    assert counts(whole, scanner) == counts(cut_up, scanner)
+    assert (whole.lines_kept, whole.bytes_kept) == (cut_up.lines_kept, cut_up.bytes_kept)
+
+
+@given(data=st.data())
+def test_property_what_a_line_hits_does_not_depend_on_its_neighbours(
+    scanner: Scanner, book_lines: list[bytes], data: st.DataObject
+) -> None:
+    log = mixed(data, book_lines)
+    (segment,) = cut("main", [log], len(log) + 1) if log else [None]
+    if segment is None:
+        return
+    residual = compress(segment, scanner)
+    for place, line in enumerate(log.removesuffix(b"\n").split(b"\n") if log != b"\n" else [b""]):
+        (alone,) = cut("main", [line + b"\n"], len(line) + 2)
+        single = compress(alone, scanner).scan
+        assert residual.raw(place) == line
+        assert residual.scan.owner[place] == single.owner[0]
+        assert residual.scan.metric[place] == single.metric[0]
+        assert residual.scan.strong[place] == single.strong[0]
+        evidence = residual.scan.evidence
+        assert evidence[evidence[:, 0] == place, 1].tolist() == single.evidence[:, 1].tolist()
+
+
+def test_counts_name_the_first_and_the_last_line(scanner: Scanner) -> None:
+    lines = [b"odd one", STEP % 1, STEP % 2, ERROR, STEP % 3, b"odd two"]
+    log = b"\n".join(lines) + b"\n"
+    for block in (1, 200, 1 << 20):
+        total = account(log, scanner, block)
+        assert counts(total, scanner) == {"filter/megatron/iteration": RuleCount(3, 2, 5)}
+        assert (total.lines_in, total.lines_kept) == (6, 3)
+        assert total.bytes_kept == sum(len(lines[i]) + 1 for i in (0, 3, 5))
+
+
+def test_colours_and_carriage_returns_do_not_hide_a_line_and_count_as_bytes(scanner: Scanner) -> None:
+    log = b"\x1b[32m" + STEP % 1 + b"\x1b[0m\r\nodd\r\n"
+    total = account(log, scanner, 1 << 20)
+    assert counts(total, scanner) == {"filter/megatron/iteration": RuleCount(1, 1, 1)}
+    assert total.bytes_kept == 5
+
+
+def test_a_long_line_is_never_taken_but_is_evidence(scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "MAX_LINE", 400)
+    log = STEP % 1 + b" " * 400 + b"\n" + STEP % 2 + b"\n" + ERROR + b"." * 400 + b"\n"
+    total = account(log, scanner, 1 << 20)
+    assert counts(total, scanner) == {"filter/megatron/iteration": RuleCount(1, 2, 2)}
+    assert (total.lines_in, total.lines_kept) == (3, 2)
+    (piece, *_) = [s for s in cut("main", [log], 1 << 20) if s.piece == 0 and s.line == 3]
+    assert len(compress(piece, scanner).scan.evidence)
+
+
+def test_residual_lines_and_raw_lines(scanner: Scanner) -> None:
+    log = b"\x1b[1ma\x1b[0m\r\n\nb\x00\xff"
+    (segment,) = cut("main", [log], 100)
+    residual = compress(segment, scanner)
+    assert [residual.line(i) for i in range(3)] == [b"a\r", b"", b"b\x00\xff"]
+    assert [residual.raw(i) for i in range(3)] == [b"\x1b[1ma\x1b[0m\r", b"", b"b\x00\xff"]
+
+
+def test_kept_are_the_lines_that_no_rule_takes(scanner: Scanner) -> None:
+    log = b"\n".join([STEP % 1, b"odd", STEP % 2, ERROR])
+    (segment,) = cut("main", [log], 10_000)
+    assert compress(segment, scanner).kept.tolist() == [1, 3]
+
+
+def test_most_of_a_healthy_log_is_taken(scanner: Scanner) -> None:
+    log = b"".join(STEP % i + b"\n" for i in range(1000))
+    total = account(log, scanner, 4096)
+    assert Counter({rule: count.lines for rule, count in counts(total, scanner).items()}) == {
+        "filter/megatron/iteration": 1000
+    }
+    assert total.bytes_kept == 0

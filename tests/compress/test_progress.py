@@ -1,0 +1,172 @@
+"""Steps, losses, throughput, stamps and placements are read from metric lines, the same for any chunking."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logdoctor.compress import progress
+from logdoctor.compress.progress import LOOK_BACK
+from logdoctor.rules.scanner import Scanner
+from logdoctor.text import seconds_of
+from logdoctor.types import Record
+from tests.compress.records import content, recorded
+
+NANOTRON = (
+    "{stamp}[INFO|DP=0|PP=0|TP=0|ip-10-1-1-1]: iteration: {step} / {total} | consumed_tokens: 4.19M | "
+    "time_per_iteration_ms: 2.1K | tokens_per_sec: 489K | grad_norm: 1.2 | lm_loss: {loss} | lr: 3e-05 | "
+    "model_tflops_per_gpu: 151 | hardware_tflops_per_gpu: 151"
+)
+MEGATRON = (
+    "{stamp}iteration {step}/ {total} | consumed samples: 1024 | elapsed time per iteration (ms): 2270.9 | "
+    "throughput per GPU (TFLOP/s/GPU): 402.1 | learning rate: 9.8E-05 | global batch size: 1024 | "
+    "lm loss: {loss} | loss scale: 1.0 | grad norm: 0.4 |"
+)
+PLACED = "2024-03-02 11:08:47 | INFO | fairseq.distributed.utils | initialized host {node} as rank {rank}"
+MEGATRON_RULE, NANOTRON_RULE = "filter/megatron/iteration", "filter/nanotron/progress"
+
+
+def megatron(step: int, loss: str = "2.5E+00", total: int = 9000, stamp: str = "") -> str:
+    return MEGATRON.format(step=step, loss=loss, total=total, stamp=stamp)
+
+
+def record_of(lines: list[str], scanner: Scanner, block: int = 1 << 20) -> Record:
+    data = "\n".join(lines).encode() + b"\n"
+    return recorded((data[i : i + block] for i in range(0, len(data), block)), scanner, block)
+
+
+def test_values_are_read_with_their_lines(scanner: Scanner) -> None:
+    record = record_of(["odd", megatron(1, "1.5E+00"), "odd", megatron(2, "nan"), megatron(3, "inf")], scanner)
+    readings = record.progress[MEGATRON_RULE]
+    assert readings.lines.tolist() == [2, 4, 5]
+    assert readings.steps.tolist() == [1.0, 2.0, 3.0]
+    assert readings.losses.tolist() == [1.5, math.inf, math.inf]
+    assert readings.rates.tolist() == [402.1] * 3
+    assert record.total == 9000
+    assert [(number, text.decode()) for number, text in content(record)["texts"]] == [
+        (2, megatron(1, "1.5E+00")),
+        (4, megatron(2, "nan")),
+        (5, megatron(3, "inf")),
+    ]
+
+
+def test_a_value_that_is_not_there_is_nan(scanner: Scanner) -> None:
+    bar = " 12%|#2        | 120/1000 [00:30<03:40,  4.00it/s]"
+    readings = record_of([bar], scanner).progress["filter/tqdm/progress"]
+    assert readings.steps.tolist() == [120.0]
+    assert np.isnan(readings.losses).all()
+
+
+def test_of_a_redrawn_bar_the_last_state_counts(scanner: Scanner) -> None:
+    bar = "\r".join(f" {i}%|#         | {i}/100 [00:{i:02d}<03:40,  1.00it/s]" for i in range(10, 40)) + "\r"
+    for block in (50, 1 << 20):
+        record = record_of([bar], scanner, block)
+        assert record.progress["filter/tqdm/progress"].steps.tolist() == [39.0]
+        assert record.spans["filter/tqdm/progress"][0].text.startswith(" 39%|")
+
+
+@pytest.mark.parametrize("block", [1, 150, 700, 1 << 20])
+def test_the_total_is_the_last_one_in_the_log(scanner: Scanner, block: int) -> None:
+    other = NANOTRON.format(step=1, total=77, loss="2.0", stamp="")
+    assert set(record_of([other], scanner).progress) == {NANOTRON_RULE}
+    assert record_of([other, megatron(2)], scanner, block).total == 9000
+    assert record_of([megatron(2), other], scanner, block).total == 77
+
+
+@pytest.mark.parametrize("block", [1, 150, 1 << 20])
+def test_a_rank_stays_where_it_was_placed_first(scanner: Scanner, block: int) -> None:
+    lines = [PLACED.format(node=node, rank=rank) for node, rank in (("gpu-7", 0), ("gpu-8", 1), ("gpu-9", 0))]
+    assert record_of(lines, scanner, block).placements == {0: "gpu-7", 1: "gpu-8"}
+
+
+@pytest.mark.parametrize("block", [1, 150, 1 << 20])
+def test_series_stand_in_one_order(scanner: Scanner, block: int) -> None:
+    lines = [NANOTRON.format(step=1, total=77, loss="2.0", stamp=""), megatron(1)]
+    names = [list(record_of(some, scanner, block).progress) for some in (lines, lines[::-1])]
+    assert names == [[MEGATRON_RULE, NANOTRON_RULE]] * 2
+
+
+@pytest.mark.parametrize("block", [1, 100, 333, 1 << 20])
+@pytest.mark.parametrize("stamp", ["2024-03-02 11:08:47 odd", "\x1b[1m2024-03-02\x1b[0m 11:08:47 odd"])
+def test_a_stamp_a_few_lines_before_gives_the_time(scanner: Scanner, block: int, stamp: str) -> None:
+    for distance, near in ((0, True), (1, True), (LOOK_BACK - 1, True), (LOOK_BACK, False)):
+        gap = ["odd"] * (distance - 1)
+        before = ["odd"] * 60  # so that numbers in the stream differ from places in a segment
+        lines = [*before, *([stamp, *gap] if distance else []), megatron(1, stamp="" if distance else stamp[:-3])]
+        first, last = record_of(lines, scanner, block).spans[MEGATRON_RULE]
+        assert first == last
+        assert first.line == len(lines)
+        assert first.time == (seconds_of("2024-03-02 11:08:47") if near else None)
+
+
+@pytest.mark.parametrize("block", [1, 5000, 1 << 20])
+def test_a_stamp_at_the_start_of_a_very_long_line_gives_the_time(scanner: Scanner, block: int) -> None:
+    lines = ["odd"] * 50 + ["2024-03-02 11:08:47 " + "x" * 20_000, megatron(1)]
+    assert record_of(lines, scanner, block).spans[MEGATRON_RULE][0].time == seconds_of("2024-03-02 11:08:47")
+
+
+def test_milestones_are_the_first_and_the_last_metric_line(scanner: Scanner) -> None:
+    lines = [megatron(i, stamp=f"[2024-03-02 11:08:{i:02d}] ") for i in range(10, 50)]
+    for block in (400, 1 << 20):
+        first, last = record_of(["odd", *lines, "odd"], scanner, block).spans[MEGATRON_RULE]
+        assert (first.line, first.text) == (2, lines[0])
+        assert (last.line, last.text) == (41, lines[-1])
+        assert (first.time, last.time) == (seconds_of(lines[0]), seconds_of(lines[-1]))
+        assert last.time is not None and first.time is not None and last.time - first.time == 39
+
+
+@given(
+    sizes=st.lists(st.integers(0, 400), min_size=50, max_size=80),
+    block=st.integers(1, 20_000),
+    dense=st.integers(1, 9000),
+)
+def test_property_sampling_is_the_same_for_any_chunking(
+    scanner: Scanner, sizes: list[int], block: int, dense: int
+) -> None:
+    lines = [megatron(i, stamp="." * size) if size % 3 else "odd" * size for i, size in enumerate(sizes)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_DENSE_BYTES", dense)
+        patch.setattr(progress, "_GRID", 512)
+        assert content(record_of(lines, scanner, block)) == content(record_of(lines, scanner))
+
+
+def test_sampling_reads_all_at_the_beginning_and_ever_less_behind(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_DENSE_BYTES", 1 << 16)
+    lines = [megatron(i) for i in range(8000)]
+    width = len(lines[5000]) + 1
+    dense = (1 << 16) // width
+    read = record_of(lines, scanner).progress[MEGATRON_RULE].lines
+    assert set(range(1, dense)) <= set(read.tolist())
+    per_doubling = [
+        int(((read * width >= begin) & (read * width < 2 * begin)).sum()) for begin in (1 << 16, 1 << 18, 1 << 20)
+    ]
+    assert min(per_doubling) > 64
+    assert max(per_doubling) < 2 * min(per_doubling)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (b"1.5E-3", 0.0015),
+        (b"1,024", 1024.0),
+        (b"nan", math.inf),
+        (b"-inf", math.inf),
+        (b"1e999", math.inf),
+        (b"e", None),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_numbers(text: bytes | None, number: float | None) -> None:
+    assert progress._number(text) == number
+
+
+def test_huge_numbers_do_no_harm(scanner: Scanner) -> None:
+    lines = [MEGATRON.format(step="9" * 500, total="9" * 500, loss="1", stamp=""), PLACED.format(node="n1", rank=9**9)]
+    record = record_of(lines, scanner)
+    assert record.progress[MEGATRON_RULE].steps.tolist() == [math.inf]
+    assert record.total == 10**18
