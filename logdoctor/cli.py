@@ -40,6 +40,8 @@ def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
     A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
     standard input.
     """
+    if paths.count("-") > 1:
+        raise click.UsageError("standard input (-) can be read only once.")
     worst = NOTHING_FAILED
     for name, result in _verdicts(paths, show_progress=not as_json):
         if isinstance(result, LogdoctorError):
@@ -115,14 +117,24 @@ def _judge_alone(attempt):  # type: ignore[no-untyped-def]
 
 def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
     if as_json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+        sys.stdout.buffer.write(_json(verdict) + b"\n")
         sys.stdout.buffer.flush()
         return
     from logdoctor import show
 
     show.verdict(name, verdict, explain)
+
+
+def _json(verdict: "Verdict") -> bytes:
+    """A verdict on one line; bytes of a file's name that are not UTF-8 come out as question marks."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(verdict)
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(msgspec.to_builtins(verdict), ensure_ascii=False).encode("utf-8", "replace")
 
 
 @cli.group()

@@ -52,18 +52,19 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     base = residual.segment.line
     readings: dict[int, Readings] = {}
     spans: dict[int, tuple[Milestone, Milestone]] = {}
-    placements: dict[int, str] = {}
-    addresses: dict[str, str] = {}
-    total: int | None = None
+    placed: dict[int, tuple[int, str]] = {}
+    addressed: dict[str, tuple[int, str]] = {}
+    totals: dict[int, int] = {}
     for number in np.unique(owner[owner >= 0]).tolist():
         lines, steps, losses, rates = [], [], [], []
         for place in _sampled(residual, np.flatnonzero(owner == number)).tolist():
             found = _search(gauges.expressions[number], residual.line(place))
             if "rank" in found and "node" in found:
-                rank, node = int(found["rank"]), decode(found["node"])
-                placed[rank] = min(placed.get(rank, (place, node)), (place, node))  # the first place stays
+                rank, claim = int(found["rank"]), (place, decode(found["node"]))
+                placed[rank] = min(placed.get(rank, claim), claim)  # what is said first stays
             if "address" in found and "node" in found:
-                addresses[decode(found["address"])] = decode(found["node"])
+                address, claim = decode(found["address"]), (place, decode(found["node"]))
+                addressed[address] = min(addressed.get(address, claim), claim)
             step, loss, rate = (_number(found.get(name)) for name in ("step", "loss", "throughput"))
             if (last := _number(found.get("total"))) is not None:
                 totals[place] = int(min(last, 1e18))
@@ -75,6 +76,9 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         if lines:
             readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
             spans[number] = (_milestone(residual, lines[0]), _milestone(residual, lines[-1]))
+    placements = {rank: node for rank, (_, node) in placed.items()}
+    addresses = {address: node for address, (_, node) in addressed.items()}
+    total = totals[max(totals)] if totals else None
     return Meter(readings, _texts(residual, list(readings.values())), spans, placements, addresses, total)
 
 

@@ -112,6 +112,9 @@ def _failed(case: Case, cause: Finding) -> Verdict:
     recovery, fault, why = _response(case, cause)
     rule = cause.rule
     places = [Place(cause.stream, cause.line, rule.id if rule else f"structure/{cause.name}")]
+    course = case.courses[cause.stream]
+    if cause.reason == "Hang" and course.last_line is not None:
+        places.append(Place(cause.stream, course.last_line, "progress/stall"))
     places += _more_evidence(case, cause)
     confidence = _CONFIDENCE[cause.role] - (0 if rule else 0.05) - (0.1 if not rule and not cause.frames else 0)
     rivals = [finding for finding in case.judgement.symptoms if finding.role == cause.role]
@@ -173,10 +176,7 @@ def _more_evidence(case: Case, cause: Finding) -> list[Place]:
 
 def _spiked(case: Case, found: Spike) -> Verdict:
     course = case.courses[found.stream]
-    places = [
-        Place(found.stream, found.jump, "progress/loss"),
-        Place(found.stream, found.worst, "progress/loss"),
-    ]
+    places = [Place(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
     numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
     places += [Place(f.stream, f.line, f.rule.id if f.rule else f.name) for f in numeric[:2]]
     peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"

@@ -233,7 +233,14 @@ class _Maker:
         if _ignored(chosen.name):
             chosen = next(raised for raised in chain.raised if not _ignored(raised.name))
         line, where = self._lines[chosen.line]
-        return self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
+        finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
+        if finding.reason == "Runtime Error" and not chosen.name.endswith("RuntimeError"):
+            # a class of the program's own: another class of its chain may say what family it is of
+            reasons = [taxonomy.reason_of_exception(raised.name) for raised in chain.raised]
+            reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
+            default = taxonomy.REASONS[reason]
+            finding = finding._replace(reason=reason, recovery=default.recovery, fault=default.fault)
+        return finding
 
     @staticmethod
     def _is_cascade(raised: Raised) -> bool:

@@ -21,10 +21,12 @@ _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
 
 
 class Spike(NamedTuple):
-    """Where a loss left its base line for good: stream, the line of the jump and of the worst value after it."""
+    """Where a loss left its base line for good: stream, and the lines of the first high value, of the steepest
+    rise and of the worst value after it."""
 
     stream: int
     jump: int
+    steepest: int
     worst: int
     base: float
     peak: float
@@ -118,13 +120,12 @@ def spike(courses: list[Course]) -> Spike | None:
     """The first loss that jumped or turned into NaN and did not come back before the log ended."""
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
-            if found := _spike(lines, losses):
-                jump, worst, base, peak = found
-                return Spike(stream, jump, worst, base, peak)
+            if found := _spike(stream, lines, losses):
+                return found
     return None
 
 
-def _spike(lines: npt.NDArray[np.int64], losses: Floats) -> tuple[int, int, float, float] | None:
+def _spike(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:
     if len(losses) < 6:
         return None
     bad = ~np.isfinite(losses) | ((losses == 0) & (np.median(losses[: len(losses) // 2]) > 0.1))
@@ -142,9 +143,11 @@ def _spike(lines: npt.NDArray[np.int64], losses: Floats) -> tuple[int, int, floa
         if floor[at] > least and len(losses) - at >= 2:
             tail = finite[at:]
             high = np.flatnonzero(tail > least)
-            jump = at + int(high[0])
-            worst = at + int(np.argmax(tail))
-            return int(lines[jump]), int(lines[worst]), base, float(tail.max())
+            worst = int(np.argmax(tail))
+            with np.errstate(invalid="ignore"):
+                rises = np.diff(tail[: worst + 1], prepend=base)
+            jump, steepest, top = (int(lines[at + place]) for place in (high[0], int(np.argmax(rises)), worst))
+            return Spike(stream, jump, steepest, top, base, float(tail[worst]))
     return None
 
 
@@ -196,6 +199,9 @@ def _span(course: Course) -> tuple[float | None, float | None]:
     begin, end = _elapsed(first.text), _elapsed(last.text)
     if begin is not None and end is not None and end >= begin and first.time is not None:
         return first.time, first.time + end - begin
+    if last.time is None:  # the next stamp is later than the step, so the wait is at least what it says
+        after = (seconds_of(line.text) for line in course.reading.record.last if line.number > last.line)
+        return first.time, next((time for time in after if time is not None), None)
     return first.time, last.time
 
 

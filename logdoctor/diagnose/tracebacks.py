@@ -21,6 +21,7 @@ _EXCEPTION = regex.compile(
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
+_CHAIN_LINES = 40  # lines that a message may go on before the words that chain another exception to it
 _OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
 
 
@@ -109,7 +110,7 @@ def _read(chain: _Open, line: Line, message: str) -> bool:
         chain.link = "direct" if _DIRECT in message else "context"
         chain.idle = 0
         return True
-    return chain.idle <= 3 if not chain.link else chain.idle <= 6
+    return chain.idle <= (_CHAIN_LINES if not chain.link else 6)
 
 
 def _read_frames(chain: _Open, line: Line, message: str) -> bool:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,23 +37,44 @@ def expand(pattern: str) -> str:
 
 
 _TOKEN = regex.compile(r"\\.|\[\^?\]?|\]|[^\\\[\]]+", regex.DOTALL)
-_OUTSIDE = {r"\s": r"[ \t\r\f\v]", r"\D": r"[^\d\n]", r"\W": r"[^\w\n]"}
+_OUTSIDE = {
+    r"\s": r"[ \t\r\f\x0b]",
+    r"\v": r"[\r\f\x0b]",  # in Hyperscan any vertical space, `\n` too
+    r"\D": r"[^\d\n]",
+    r"\W": r"[^\w\n]",
+    r"\H": r"[^ \t\n]",
+}
+_INSIDE = {r"\s": r" \t\r\f\x0b", r"\v": r"\r\f\x0b"}
+_ATOM = regex.compile(
+    r"\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]"
+    r"|\\(?:x[0-9a-fA-F]{2}|[0-7]{3}|c.|[pP](?:\{\^?\w+\}|\w)|.)|\(\?[a-z]*s[a-z]*[):]",
+    regex.DOTALL,
+)
 
 
 def _within_line(pattern: str) -> str:
-    """The pattern with `\\n` taken out of its negated classes and of `\\s`, `\\D` and `\\W`."""
+    """The pattern with `\\n` taken out of its negated classes and of `\\s`, `\\v`, `\\D`, `\\W` and `\\H`."""
     parts: list[str] = []
     inside = negated = False
     for token in _TOKEN.findall(pattern):
         if inside:
             inside = token != "]"
-            parts.append(r" \t\r\f\v" if token == r"\s" and not negated else token)
+            parts.append(token if negated else _INSIDE.get(token, token))
         elif token.startswith("["):
             inside, negated = True, token.startswith("[^")
             parts.append(token.replace("[^", r"[^\n", 1))
         else:
             parts.append(_OUTSIDE.get(token, token))
     return "".join(parts)
+
+
+@cache
+def _crosses(atom: str) -> bool:
+    """Whether a class, an escape or a flag of an expanded pattern lets it match `\\n`, which only a last `\\n` may."""
+    try:
+        return atom.startswith("(?") or atom in (r"\C", r"\cJ") or regex.fullmatch(atom, "\n") is not None
+    except regex.error:
+        return False  # not for this package
 
 
 def hyperscan_complaint(pattern: str) -> str | None:
@@ -65,6 +87,9 @@ def hyperscan_complaint(pattern: str) -> str | None:
 
 
 def _compile(expressions: Sequence[str]) -> hyperscan.Database:
+    for expression in expressions:
+        if atom := next(filter(_crosses, _ATOM.findall(expression.rstrip(")").removesuffix(r"\n"))), None):
+            raise hyperscan.HyperscanError(f"{atom} may match a line end")
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(
         expressions=[expression.encode() for expression in expressions],

@@ -8,14 +8,14 @@ OFF_THE_BUS = (
     "GPU has fallen off the bus.\n"
 )
 TORCHRUN = """\
-E0302 11:43:57.012 4000 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 4103) of binary: /usr/bin/python3
+E0302 11:00:42.012 4000 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 4103) of binary: /usr/bin/python3
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
 train.py FAILED
 ------------------------------------------------------------
 Root Cause (first observed failure):
 [0]:
-  time      : 2024-03-02_11:43:57
+  time      : 2024-03-02_11:00:42
   host      : gpu-12
   rank      : 11 (local_rank: 3)
   exitcode  : 1 (pid: 4103)
