@@ -88,8 +88,8 @@ class Record(msgspec.Struct):
 
     `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
     lines of the stream. `progress` maps filter rule ids to what they read, `spans` to the first and last
-    metric line, `placements` ranks to nodes, `addresses` IP
-    addresses to nodes; `total` is the number of steps that the job wants.
+    metric line, `placements` ranks to nodes, `aliases` IP
+    addresses and pods to nodes; `total` is the number of steps that the job wants.
     """
 
     stream: str
@@ -100,7 +100,7 @@ class Record(msgspec.Struct):
     texts: list[MetricTexts] = []
     spans: dict[str, tuple[Milestone, Milestone]] = {}
     placements: dict[int, str] = {}
-    addresses: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     total: int | None = None
     compression: "Compression" = None  # type: ignore[assignment]
     problems: list[str] = []

@@ -152,7 +152,7 @@ class Recorder:
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
-        record.addresses |= {ip: node for ip, node in meter.addresses.items() if ip not in record.addresses}
+        record.aliases |= {ip: node for ip, node in meter.aliases.items() if ip not in record.aliases}
         record.total = meter.total if meter.total is not None else record.total
 
     def _moved(self, milestone: Milestone, shift: int, begin: int) -> Milestone:

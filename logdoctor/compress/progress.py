@@ -31,7 +31,7 @@ class Meter(NamedTuple):
     texts: MetricTexts | None
     spans: dict[int, tuple[Milestone, Milestone]]
     placements: dict[int, str]
-    addresses: dict[str, str]
+    aliases: dict[str, str]
     total: int | None
 
 
@@ -62,8 +62,8 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
             if "rank" in found and "node" in found:
                 rank, claim = int(found["rank"]), (place, decode(found["node"]))
                 placed[rank] = min(placed.get(rank, claim), claim)  # what is said first stays
-            if "address" in found and "node" in found:
-                address, claim = decode(found["address"]), (place, decode(found["node"]))
+            if "alias" in found and "node" in found:
+                address, claim = decode(found["alias"]), (place, decode(found["node"]))
                 addressed[address] = min(addressed.get(address, claim), claim)
             step, loss, rate = (_number(found.get(name)) for name in ("step", "loss", "throughput"))
             if (last := _number(found.get("total"))) is not None:
@@ -77,9 +77,9 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
             readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
             spans[number] = (_milestone(residual, lines[0]), _milestone(residual, lines[-1]))
     placements = {rank: node for rank, (_, node) in placed.items()}
-    addresses = {address: node for address, (_, node) in addressed.items()}
+    aliases = {address: node for address, (_, node) in addressed.items()}
     total = totals[max(totals)] if totals else None
-    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, addresses, total)
+    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, aliases, total)
 
 
 def _milestone(residual: Residual, line: int) -> Milestone:

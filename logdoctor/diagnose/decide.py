@@ -40,9 +40,8 @@ def _decide(case: Case) -> Verdict:
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
-    if case.spike and (cause is None or cause.role == "cascade" or (is_numeric(cause) and case.spike.is_pronounced)):
-        if completed is None or cause is not None:
-            return _spiked(case, case.spike)
+    if case.spike and (completed is None or cause is not None) and _is_spike(case.spike, cause):
+        return _spiked(case, case.spike)
     if cause is not None:
         return _failed(case, cause)
     if completed is not None:
@@ -60,6 +59,13 @@ def _decide(case: Case) -> Verdict:
     if not any(_is_recognised(course) for course in case.courses):
         return _unknown(case, None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
+
+
+def _is_spike(found: Spike, cause: Finding | None) -> bool:
+    """Whether a spike accounts for the failure: nothing else does, or what does only says that numbers went bad."""
+    if cause is None or cause.role == "cascade" or cause.reason == "Loss Spike":
+        return True
+    return is_numeric(cause) and found.is_pronounced
 
 
 def _is_through(course: Course) -> bool:
@@ -148,8 +154,8 @@ def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
             "user",
             f"The same failure came back after {len(restarts)} restarts: another one will not help.",
         )
-    if cause.reason == "NCCL Timeout Error" and (why := suspects.divergence(case.readings)):
-        return "fix_first", "user", why
+    if cause.reason == "NCCL Timeout Error" and (diverged := suspects.divergence(case.readings)):
+        return "fix_first", "user", diverged.why
     return cause.recovery, cause.fault, ""
 
 
@@ -197,9 +203,9 @@ def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
     places = [Place(found.stream, found.line, "progress/stall")]
     if cancelled is not None:
         places.append(Place(cancelled.stream, cancelled.line, cancelled.rule.id if cancelled.rule else ""))
-    last = case.readings[found.stream].record.last
-    if last:
-        places.append(Place(found.stream, last[-1].number, "progress/end of log"))
+    written = [line for line in case.readings[found.stream].record.last if line.text.strip()]
+    if written:
+        places.append(Place(found.stream, written[-1].number, "progress/end of log"))
     return write(
         case,
         "Hang",

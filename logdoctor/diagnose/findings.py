@@ -216,6 +216,8 @@ class _Maker:
 
     def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
+        if not chain.raised:
+            return self.crash(*self._lines[chain.first], "Traceback")
         ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]
         ruled = [finding for finding in ruled if finding.role != "teardown"] or ruled
         at = deepest(chain)

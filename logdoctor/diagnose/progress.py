@@ -171,22 +171,20 @@ def _candidates(smooth: Floats) -> list[int]:
 def stall(courses: list[Course]) -> Stall | None:
     """Where the log went on far longer than usual after the last step.
 
-    Of several streams the one that stepped last counts.
+    Of several streams the one that stepped last counts: while one moves, the job does.
     """
-    found: list[Stall] = []
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
-    for stream, course in enumerate(courses):
-        if not len(course.lines) or not ends:
-            continue
-        first, last = _span(course)
-        if last is None:
-            continue
-        waited = max(ends) - last
-        distinct = len(np.unique(course.steps)) - 1
-        usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
-        if waited > max(_STALL_SECONDS, _STALL_STEPS * usual):
-            found.append(Stall(stream, int(course.lines[-1]), waited))
-    return min(found, key=lambda stall: stall.seconds) if found else None
+    spans = [(stream, course, *_span(course)) for stream, course in enumerate(courses) if len(course.lines)]
+    timed = [(last, first, stream, course) for stream, course, first, last in spans if last is not None]
+    if not ends or not timed:
+        return None
+    last, first, stream, course = max(timed, key=lambda span: span[0])
+    waited = max(ends) - last
+    distinct = len(np.unique(course.steps)) - 1
+    usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
+    if waited <= max(_STALL_SECONDS, _STALL_STEPS * usual):
+        return None
+    return Stall(stream, int(course.lines[-1]), waited)
 
 
 _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")

@@ -1,5 +1,6 @@
 """Who may be at fault: nodes and ranks that the evidence names, and only those."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import regex
@@ -17,7 +18,6 @@ _OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kernel: |:\d+:\d+ \[\d
 _SRUN = regex.compile(
     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
 )
-_ASSIGNED = regex.compile(r"Successfully assigned [\w.-]+/(?P<pod>[\w.-]+) to (?P<node>[\w.-]+)")
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
     r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d+)\].{0,200}?"
@@ -32,10 +32,10 @@ def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[
     agreeing = [cause] + [
         f for f in found if f.reason == cause.reason and f.role in ("cause", "proximate") and f is not cause
     ]
-    pods = _pods(readings)
+    aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
     suspects: dict[str | int, Suspect] = {}
     for finding in agreeing:
-        node = _node(readings, finding, pods)
+        node = _node(readings, finding, aliases)
         gpu = finding.captures.get("gpu") or finding.captures.get("pci")
         if node is not None and node not in suspects and (finding is cause or finding.role == "cause"):
             rank = finding.rank if finding is cause else None
@@ -50,7 +50,7 @@ def _why(finding: Finding) -> str:
     return f"{what} (line {finding.line})"
 
 
-def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> str | None:
+def _node(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
     """The node that a finding names, printed on, or whose rank it is; a pod stands for the node it ran on."""
     node = finding.captures.get("node")
     local = finding.reason in _LOCAL or bool(finding.rule and finding.rule.verdict.here)
@@ -60,7 +60,7 @@ def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> st
         node = host["host"]
     if node is None:
         node = finding.origin.node
-        if node is not None and _POD.search(finding.origin.channel) and node not in pods:
+        if node is not None and _POD.search(finding.origin.channel) and node not in aliases:
             node = None
     if node is None and finding.rank is not None:
         places = (reading.record.placements.get(finding.rank) for reading in readings)
@@ -69,8 +69,8 @@ def _node(readings: list[Reading], finding: Finding, pods: dict[str, str]) -> st
         node = _node_of_task(readings, finding.origin.task)
     if node is None:
         return None
-    node = next((at for r in readings if (at := r.record.addresses.get(node.removesuffix(":")))), node)
-    node = pods.get(node, node)
+    node = aliases.get(node.removesuffix(":"), node)
+    node = aliases.get(node, node)  # an address may stand for a pod, and a pod for a node
     return node.rstrip(".:,")
 
 
@@ -89,16 +89,6 @@ def _lists(tasks: str, task: int) -> bool:
     return any(int(first) <= task <= int(last or first) for first, _, last in ends)
 
 
-def _pods(readings: list[Reading]) -> dict[str, str]:
-    """Pods and the nodes they were assigned to, as far as the log tells."""
-    found: dict[str, str] = {}
-    for reading in readings:
-        for line, _ in reading.lines:
-            if match := _ASSIGNED.search(line.text):
-                found[match["pod"]] = match["node"]
-    return found
-
-
 def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
     """The rank whose own error came first, None when none can be named.
 
@@ -106,6 +96,8 @@ def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) ->
     by the line, by what the line says ("[Rank 3]"), by Slurm's task label when each task is a rank, or by
     torchrun's report when it knows of one failed rank only.
     """
+    if cause.reason == "NCCL Timeout Error" and (diverged := divergence(readings)):
+        return diverged.rank
     alike = {rank for finding in found if finding.key == cause.key and (rank := _rank(finding, readings)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
         return None
@@ -156,8 +148,15 @@ class _Work(NamedTuple):
     numel: str
 
 
-def divergence(readings: list[Reading]) -> str:
-    """Why a collective's time-out is the program's fault, or "": ranks of one group wait in different calls."""
+class Divergence(NamedTuple):
+    """The rank that took another path through the program than all others, in words."""
+
+    rank: int
+    why: str
+
+
+def divergence(readings: list[Reading]) -> Divergence | None:
+    """Whether a collective's time-out is the program's fault: one rank of a group waits in another call."""
     groups: dict[str, dict[int, _Work]] = {}
     for reading in readings:
         for line, _ in reading.lines:
@@ -165,11 +164,11 @@ def divergence(readings: list[Reading]) -> str:
                 work = _Work(int(match["sequence"]), match["op"], match["numel"] or "")
                 groups.setdefault(match["group"] or "", {}).setdefault(int(match["rank"]), work)
     for works in groups.values():
-        for rank, work in works.items():
-            others = [other for number, other in works.items() if number != rank]
-            if len(others) >= 2 and len(set(others)) == 1 and work.op != others[0].op:
-                return (
-                    f"Rank {rank} waits in {work.op} #{work.sequence} while all others are in {others[0].op} "
-                    f"#{others[0].sequence}: the ranks took different paths through the program."
-                )
-    return ""
+        common, count = Counter(works.values()).most_common(1)[0]
+        if count == len(works) - 1 >= 2:
+            rank, work = next((rank, work) for rank, work in works.items() if work != common)
+            if work.op != common.op:
+                waits = f"Rank {rank} waits in {work.op} #{work.sequence} while all others are in {common.op}"
+                why = f"{waits} #{common.sequence}: the ranks took different paths through the program."
+                return Divergence(rank, why)
+    return None

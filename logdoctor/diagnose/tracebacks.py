@@ -37,7 +37,10 @@ class Raised(NamedTuple):
 
 
 class Traceback(NamedTuple):
-    """A chain of exceptions of one writer, in the order they were printed (innermost first)."""
+    """A chain of exceptions of one writer, in the order they were printed (innermost first).
+
+    `raised` is empty when the report breaks off before it names an exception.
+    """
 
     first: int
     last: int
@@ -94,7 +97,7 @@ def _continues(chain: _Open, header: str, number: int) -> bool:
 
 def _close(chains: dict[str, _Open], channel: str, done: list[Traceback]) -> None:
     chain = chains.pop(channel, None)
-    if chain is not None and chain.raised:
+    if chain is not None and (chain.raised or chain.frames):
         done.append(Traceback(chain.first, chain.last, tuple(chain.raised)))
 
 

@@ -84,8 +84,11 @@ def load_book(root: Path, cache: Path | None = None) -> RuleBook:
 def _signature(root: Path, files: list[Path]) -> str:
     digest = hashlib.sha256(f"{_CACHE_FORMAT} {msgspec.__version__} {root}".encode())
     for path in files:
-        stat = path.stat()
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        try:
+            stat = path.stat()
+            digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{path}\0\n".encode())  # named when it is read
     for kind in (FilterRule, DiagnosisRule):
         digest.update(repr(kind.__struct_fields__).encode())
     return digest.hexdigest()[:32]
@@ -118,7 +121,7 @@ def _read_rule(root: Path, path: Path) -> Rule:
         rule: Rule = msgspec.convert(data, Rule)
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors
         raise RuleError(str(path), f"is not YAML ({error})", "Mend the syntax.") from error
     except msgspec.ValidationError as error:
         raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error

@@ -62,7 +62,7 @@ def _within_line(pattern: str) -> str:
             parts.append(token if negated else _INSIDE.get(token, token))
         elif token.startswith("["):
             inside, negated = True, token.startswith("[^")
-            parts.append(token.replace("[^", r"[^\n", 1))
+            parts.append({"[^": r"[^\n", "[^]": r"[^\n\]"}.get(token, token))
         else:
             parts.append(_OUTSIDE.get(token, token))
     return "".join(parts)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 OFF_THE_BUS = (
-    "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=4182, name=python, "
-    "GPU has fallen off the bus.\n"
+    "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=4182, name=python, GPU has fallen off the bus.\n"
 )
 TORCHRUN = """\
 E0302 11:00:42.012 4000 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 4103) of binary: /usr/bin/python3

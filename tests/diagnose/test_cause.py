@@ -151,10 +151,15 @@ def test_the_same_failure_after_two_restarts_needs_a_fix(diagnose: Diagnose) -> 
 
 def test_another_failure_after_each_restart_is_no_repetition(diagnose: Diagnose) -> None:
     verdict = diagnose(
-        HEAD + traceback("KeyError: 'a'") + restarted(3) + steps(10, 20)
-        + traceback("ConnectionRefusedError: [Errno 111] Connection refused") + restarted(2) + steps(10, 20)
+        HEAD
+        + traceback("KeyError: 'a'")
+        + restarted(3)
+        + steps(10, 20)
+        + traceback("ConnectionRefusedError: [Errno 111] Connection refused")
+        + restarted(2)
+        + steps(10, 20)
         + nccl_timeout([3])
-    )  # fmt: skip
+    )
     assert (verdict.reason, verdict.recovery) == ("NCCL Timeout Error", "isolate_and_restart")
 
 

@@ -52,7 +52,9 @@ def test_another_failure_has_another(diagnose: Diagnose, changed: str) -> None:
 
 
 def test_a_rule_s_failure_has_one_fingerprint_on_any_node(diagnose: Diagnose) -> None:
-    kernel = "Mar 02 10:59:10 {} kernel: NVRM: Xid (PCI:0000:{}:00): 79, pid={}, name=python, GPU has fallen off the bus."
+    kernel = (
+        "Mar 02 10:59:10 {} kernel: NVRM: Xid (PCI:0000:{}:00): 79, pid={}, name=python, GPU has fallen off the bus."
+    )
     assert same(diagnose, kernel.format("wn061", "1b", 4182), kernel.format("wn117", "c3", 99))
     assert not same(diagnose, kernel.format("wn061", "1b", 4182), ECC)
 

@@ -56,12 +56,20 @@ def test_a_single_traceback_with_its_frames_and_message() -> None:
         ("KeyError", "KeyError", ""),
         ("AssertionError:", "AssertionError", ""),
         ("acme.store.ShardMissing: shard 7", "acme.store.ShardMissing", "shard 7"),
-        ("json.decoder.JSONDecodeError: Expecting value: line 1", "json.decoder.JSONDecodeError", "Expecting value: line 1"),
+        (
+            "json.decoder.JSONDecodeError: Expecting value: line 1",
+            "json.decoder.JSONDecodeError",
+            "Expecting value: line 1",
+        ),
         ("socket.timeout: timed out", "socket.timeout", "timed out"),
-        ("subprocess.CalledProcessError: Command '['a: b']' died", "subprocess.CalledProcessError", "Command '['a: b']' died"),
+        (
+            "subprocess.CalledProcessError: Command '['a: b']' died",
+            "subprocess.CalledProcessError",
+            "Command '['a: b']' died",
+        ),
         ("KeyboardInterrupt", "KeyboardInterrupt", ""),
     ],
-)  # fmt: skip
+)
 def test_the_line_that_names_the_exception(last_line: str, name: str, message: str) -> None:
     raised = origin_of(traceback(last_line))
     assert (raised.name, raised.message) == (name, message)
@@ -108,7 +116,9 @@ def test_deepest_after_a_lookup_that_failed_is_the_new_error() -> None:
 
 
 def test_deepest_of_a_clean_up_that_failed_is_what_made_it_necessary() -> None:
-    assert origin_of(traceback("OSError: [Errno 5]") + CONTEXT + traceback("RuntimeError: close failed")).name == "OSError"
+    assert (
+        origin_of(traceback("OSError: [Errno 5]") + CONTEXT + traceback("RuntimeError: close failed")).name == "OSError"
+    )
 
 
 def test_deepest_of_an_error_that_was_raised_again_is_the_first() -> None:
@@ -127,7 +137,9 @@ def test_ranks_are_read_apart_by_their_prefix() -> None:
     assert [chain.raised[0].line for chain in chains] == [11, 12]
 
 
-@pytest.mark.parametrize("prefix", ["{}: ", "[default{}]:", "[1,{}]<stderr>:", "gpu-{}: ", "(Worker pid=7{}, ip=10.0.0.4) "])
+@pytest.mark.parametrize(
+    "prefix", ["{}: ", "[default{}]:", "[1,{}]<stderr>:", "gpu-{}: ", "(Worker pid=7{}, ip=10.0.0.4) "]
+)
 def test_any_prefix_of_a_launcher_tells_writers_apart(prefix: str) -> None:
     chains = read(interleaved(prefixed(prefix.format(3), KEY), prefixed(prefix.format(4), VALUE)))
     assert [(names(chain), chain.raised[0].frames[-1]) for chain in chains] == [
@@ -210,7 +222,8 @@ def test_a_group_in_a_group_leads_to_the_innermost() -> None:
 
 @pytest.mark.parametrize("kept", range(1, 6))
 def test_a_traceback_cut_off_before_its_exception_claims_nothing(kept: int) -> None:
-    assert read("\n".join(KEY.splitlines()[:kept]) + "\n") == []
+    (chain,) = read("\n".join(KEY.splitlines()[:kept]) + "\n")
+    assert chain.raised == ()
 
 
 def test_a_chain_cut_off_in_its_second_part_keeps_its_first() -> None:
@@ -223,7 +236,8 @@ def test_a_traceback_whose_head_was_lost_claims_nothing() -> None:
 
 
 def test_an_abandoned_traceback_does_not_claim_a_later_line() -> None:
-    assert read("\n".join(KEY.splitlines()[:4]) + "\n" + "loss: 2.5\n" * 100 + "KeyError: 'late'\n") == []
+    (chain,) = read("\n".join(KEY.splitlines()[:4]) + "\n" + "loss: 2.5\n" * 100 + "KeyError: 'late'\n")
+    assert chain.raised == ()
 
 
 def test_two_hundred_frames() -> None:

@@ -40,11 +40,13 @@ FAILURES = {
     "spike": steps(0, 60) + steps(60, 90, lambda step: 9.0),
     "NaN": steps(0, 60) + steps(60, 90, lambda step: math.nan),
     "hang": HEAD + "[2024-03-02 12:31:20] heartbeat: alive\n",
-    "repeated": HEAD + "".join(nccl_timeout([3]) + restarted(left) + steps(10, 20) for left in (3, 2)) + nccl_timeout([3]),
+    "repeated": HEAD
+    + "".join(nccl_timeout([3]) + restarted(left) + steps(10, 20) for left in (3, 2))
+    + nccl_timeout([3]),
     "empty": "",
     "garbage": "\x00\x01\x02\xff\n" * 50,
     "prose": "lorem ipsum dolor sit amet\n" * 50,
-}  # fmt: skip
+}
 
 
 def nodes(verdict: Verdict) -> list[str | None]:
@@ -370,5 +372,8 @@ def test_one_log_has_one_verdict(diagnose: Diagnose, name: str) -> None:
 
 
 def test_failures_differ_in_their_fingerprints(diagnose: Diagnose) -> None:
-    prints = {name: diagnose(FAILURES[name]).fingerprint for name in ("rule", "structure", "cascade only", "kernel", "spike", "hang", "empty")}  # fmt: skip # noqa: E501
+    prints = {
+        name: diagnose(FAILURES[name]).fingerprint
+        for name in ("rule", "structure", "cascade only", "kernel", "spike", "hang", "empty")
+    }
     assert all(prints[one] != prints[other] for one, other in itertools.combinations(prints, 2))
