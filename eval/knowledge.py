@@ -95,6 +95,7 @@ def sxid_row(source: Row) -> Row:
     """One row of the SXid (NVSwitch) table."""
     always = source["class"].startswith("always-fatal")
     fatal = always or source["class"].startswith("fatal")
+    cause = fatal and source["sxid"] not in ("10004", "10005")
     meaning = {True: "NVSwitch fault that stops the whole fabric", False: "NVSwitch fault of a link or partition"}[
         always
     ]
@@ -103,9 +104,9 @@ def sxid_row(source: Row) -> Row:
         "name": source["name"],
         "meaning": meaning if fatal else "NVSwitch event that was corrected or handled",
         "reason": "NVLink Error",
-        "role": "cause" if fatal and source["sxid"] not in ("10004", "10005") else "note",
-        "recovery": "isolate_and_restart" if fatal else "none",
-        "fault": "infrastructure" if fatal else "nobody",
+        "role": "cause" if cause else "note",
+        "recovery": "isolate_and_restart" if cause else "none",
+        "fault": "infrastructure" if cause else "nobody",
         "action": {True: "RESTART_HOST", False: "RESTART_VM"}[always] if fatal else "IGNORE",
         "disagreement": sxid_disagreement(fatal, source["gpud_event"]),
         "source": SXID_SOURCE,

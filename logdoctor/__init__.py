@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from logdoctor.types import Verdict
 
 __all__ = ["diagnose"]
+
+importlib.import_module("logdoctor.diagnose")  # now, or the subpackage would take the function's name on its first use
 
 
 def diagnose(path: str | os.PathLike[str]) -> Verdict:

@@ -3,6 +3,7 @@
 Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
     worst = NOTHING_FAILED
     for name, result in _verdicts(paths, show_progress=not as_json):
         if isinstance(result, LogdoctorError):
-            click.echo(f"logdoctor: {result}", err=True)
+            _complain(result)
             worst = COULD_NOT_WORK
             continue
         _print(name, result, as_json, explain)
@@ -236,12 +237,21 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "logdoctor", "_LOGDOCTOR_COMPLETE").source())
 
 
+def _complain(error: LogdoctorError) -> None:
+    """Print an error, without what a file's name may hold to steer the terminal."""
+    plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in str(error))
+    click.echo(f"logdoctor: {plain}", err=True)
+
+
 def main() -> None:
     """Run the command line; errors raised on purpose are printed and exit with code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
     try:
         cli.main(prog_name="logdoctor", standalone_mode=True)
     except LogdoctorError as error:
-        click.echo(f"logdoctor: {error}", err=True)
+        _complain(error)
         sys.exit(COULD_NOT_WORK)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone

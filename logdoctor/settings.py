@@ -62,6 +62,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         )
     if settings.workers < 0:
         raise SettingsError("LOGDOCTOR_WORKERS", f"{settings.workers} is negative", "Use 0 for one per core.")
+    for name in ("max_decompressed_bytes", "max_expansion"):
+        if getattr(settings, name) < 1:
+            raise SettingsError(f"{PREFIX}{name.upper()}", f"{getattr(settings, name)} is too small", "Use 1 or more.")
     return settings
 
 

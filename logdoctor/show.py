@@ -47,13 +47,13 @@ def verdict(name: str, result: Verdict, explain: bool) -> None:
     if result.symptoms:
         parts += [Text(), _symptoms(result)]
     for problem in result.problems:
-        parts += [Text(), Text(f"! {problem}", style="yellow")]
+        parts += [Text(), Text(f"! {_clipped(problem)}", style="yellow")]
     console.print(
         Panel(
             Group(*parts),
             title=title,
             title_align="left",
-            subtitle=Text(name, style="dim"),
+            subtitle=Text(_clipped(name), style="dim"),
             subtitle_align="right",
             border_style=colour,
         )

@@ -4,6 +4,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_property_any_ranges_give_the_same_lines(
     found: list[tuple[int, bytes]] = []
     pieces: list[tuple[int, int, bytes]] = []
     with path.open("rb", buffering=0) as file:
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in pairwise(bounds):
             segments = list(cut_range("main", file, begin, end, len(data)))
             done = len(found)
             found += [(number + done, line) for number, line in lines_of(segments, data)]

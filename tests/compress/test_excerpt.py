@@ -145,7 +145,9 @@ def test_an_endless_flood_is_held_in_bounded_memory(scanner: Scanner) -> None:
     assert (sure[0], sure[-1]) == (1, 200_000)
 
 
-def test_the_record_of_a_healthy_log_grows_with_its_logarithm(scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_of_a_healthy_log_grows_with_its_logarithm(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "_DENSE_BYTES", 1 << 16)
 
     def size(steps: int) -> int:

@@ -81,6 +81,13 @@ def test_a_rank_stays_where_it_was_placed_first(scanner: Scanner, block: int) ->
     assert record_of(lines, scanner, block).placements == {0: "gpu-7", 1: "gpu-8"}
 
 
+@pytest.mark.parametrize("block", [1, 90, 1 << 20])
+def test_an_address_stays_with_the_node_that_named_it_first(scanner: Scanner, block: int) -> None:
+    line = "{0}:81:81 [0] NCCL INFO Bootstrap : Using bond0:{1}<0>"
+    lines = [line.format(*pair) for pair in (("gpu-01", "10.0.0.1"), ("gpu-02", "10.0.0.2"), ("gpu-03", "10.0.0.1"))]
+    assert record_of(lines, scanner, block).aliases == {"10.0.0.1": "gpu-01", "10.0.0.2": "gpu-02"}
+
+
 @pytest.mark.parametrize("block", [1, 150, 1 << 20])
 def test_series_stand_in_one_order(scanner: Scanner, block: int) -> None:
     lines = [NANOTRON.format(step=1, total=77, loss="2.0", stamp=""), megatron(1)]

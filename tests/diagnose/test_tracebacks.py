@@ -220,7 +220,7 @@ def test_a_group_in_a_group_leads_to_the_innermost() -> None:
     assert origin_of(nested).name == "KeyError"
 
 
-@pytest.mark.parametrize("kept", range(1, 6))
+@pytest.mark.parametrize("kept", range(2, 6))
 def test_a_traceback_cut_off_before_its_exception_claims_nothing(kept: int) -> None:
     (chain,) = read("\n".join(KEY.splitlines()[:kept]) + "\n")
     assert chain.raised == ()

@@ -104,7 +104,9 @@ def test_captures_that_are_not_found(tmp_path: Path) -> None:
     right = {"text": "Xid 79", "captures": {"xid": "79"}}
     assert problems(tmp_path / "a", rule | {"must_match": [right]}) == []
     for captures in ({"xid": "80"}, {"gpu": "3"}):
-        assert "captures" in problem(tmp_path / "b", rule | {"must_match": [right, {"text": "Xid 79", "captures": captures}]})
+        assert "captures" in problem(
+            tmp_path / "b", rule | {"must_match": [right, {"text": "Xid 79", "captures": captures}]}
+        )
 
 
 def test_a_lookup_that_captures_nothing_or_finds_wrong_words(tmp_path: Path) -> None:
@@ -128,7 +130,10 @@ def test_the_evidence_law(tmp_path: Path, retired: bool) -> None:
     """Guards retired diagnosis rules too."""
     cause = GOOD | ({"status": "retired", "retired": RETIRED} if retired else {})
     greedy = filter_rule("greedy", "bit", must_match=["a bit of news"])
-    assert problem(tmp_path / "a", greedy, cause) == "filter/greedy: takes 'double bit', which is evidence of diagnosis/good"
+    assert (
+        problem(tmp_path / "a", greedy, cause)
+        == "filter/greedy: takes 'double bit', which is evidence of diagnosis/good"
+    )
     assert problems(tmp_path / "b", greedy | {"status": "shadow"}, cause) == []
 
 
@@ -137,7 +142,9 @@ def test_a_tie(tmp_path: Path) -> None:
     two = diagnosis("two", "bit double", reason="CUDA Error", any=["double b.t", "bit double"])
     two["must_match"] = [{"text": "double b1t"}, {"text": "bit double"}]
     assert problem(tmp_path / "a", one, two) == "diagnosis/one: ties with diagnosis/two on 'double bit'"
-    for n, mended in enumerate(({"role": "proximate", "reason": "CUDA Error"}, {"role": "cause", "reason": "ECC Error"})):
+    for n, mended in enumerate(
+        ({"role": "proximate", "reason": "CUDA Error"}, {"role": "cause", "reason": "ECC Error"})
+    ):
         assert problems(tmp_path / f"mended{n}", one, two | {"verdict": mended}) == []
 
 
@@ -159,7 +166,7 @@ def test_require_raises_for_a_book_with_problems(tmp_path: Path) -> None:
     good = small_scanner(tmp_path / "a", GOOD)
     require(good.book, good)
     bad = small_scanner(tmp_path / "b", GOOD | {"must_match": [{"text": "double bit"}, {"text": "other"}]})
-    with pytest.raises(RuleError, match="diagnosis/good.*must match 'other'"):
+    with pytest.raises(RuleError, match=r"diagnosis/good.*must match 'other'"):
         require(bad.book, bad)
 
 

@@ -122,7 +122,9 @@ def test_what_only_looks_like_a_line_end_is_allowed() -> None:
 @given(lines=st.lists(st.sampled_from(["ab", "a", "b", "", "a b", " ", "xx", "\ta", "b\r"]), min_size=1, max_size=8))
 def test_property_a_buffer_matches_as_its_lines_do(lines: list[str]) -> None:
     matcher = Matcher([r"a\s*b", r"^a[^x]?", r"b\W?$", r"\s+\D"])
-    together = {(int(n), "\n".join(lines).count("\n", 0, int(e) - 1)) for n, e in zip(*_scan(matcher, lines), strict=True)}
+    together = {
+        (int(n), "\n".join(lines).count("\n", 0, int(e) - 1)) for n, e in zip(*_scan(matcher, lines), strict=True)
+    }
     apart = {(int(n), i) for i, line in enumerate(lines) for n in _scan(matcher, [line])[0]}
     assert together == apart
 

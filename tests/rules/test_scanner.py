@@ -80,7 +80,10 @@ def test_a_rule_hits_a_line_once_whatever_it_matches_in_it(tmp_path: Path) -> No
 
 def test_a_fallback_is_tried_last(tmp_path: Path) -> None:
     scanner = small_scanner(
-        tmp_path, filter_rule("a-general", "step", fallback=True), filter_rule("z-pack", "step 1"), diagnosis("d", "never")
+        tmp_path,
+        filter_rule("a-general", "step", fallback=True),
+        filter_rule("z-pack", "step 1"),
+        diagnosis("d", "never"),
     )
     assert owner_of(scanner, "step 1") == "filter/z-pack"
     assert owner_of(scanner, "step 2") == "filter/a-general"

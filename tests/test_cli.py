@@ -1,0 +1,638 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+import logdoctor
+from logdoctor.cli import cli, main
+from logdoctor.errors import LogdoctorError
+
+ROOT = Path(__file__).parents[1]
+CORPUS = ROOT / "eval" / "corpus"
+ECC_LOG = CORPUS / "failures" / "inf-028.log"
+NVLINK_LOG = CORPUS / "failures" / "usr-061.log"
+GOOD_LOG = CORPUS / "healthy" / "ok-002.log"
+ERROR = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+SCHEMA: dict[str, Any] = json.loads(Path(logdoctor.__path__[0], "verdict.schema.json").read_text())
+
+
+class Ran:
+    """What a run of the command line came to."""
+
+    def __init__(self, code: int, out: bytes, err: bytes) -> None:
+        self.code, self.raw, self.err = code, out, err.decode()
+        self.out = out.decode()
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """The JSON objects, one a line, each true to the schema."""
+        found = [json.loads(line) for line in self.raw.split(b"\n")[:-1]]
+        for verdict in found:
+            jsonschema.validate(verdict, SCHEMA)
+        return found
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Runs a command in this process, errors raised on purpose handled as in `main`."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def invoke(*args: object, stdin: bytes = b"", **settings: str) -> Ran:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"LOGDOCTOR_{name.upper()}", value)
+        result: Result = CliRunner().invoke(cli, [str(arg) for arg in args], input=stdin)
+        if isinstance(result.exception, LogdoctorError):
+            return Ran(2, result.stdout_bytes, result.stderr_bytes + f"logdoctor: {result.exception}\n".encode())
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Ran(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+    return invoke
+
+
+def program(*args: object, stdin: bytes = b"", **environment: str) -> Ran:
+    """Runs the real program."""
+    done = subprocess.run(
+        [sys.executable, "-m", "logdoctor.cli", *(os.fsencode(str(arg)) for arg in args)],
+        input=stdin,
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def assert_refused(ran: Ran, *words: object) -> None:
+    """Exit code 2, nothing on standard output, one line that names the thing, the cause and the next step."""
+    assert ran.code == 2, ran.out
+    assert ran.raw == b""
+    assert ran.err.startswith("logdoctor: ") and ran.err.count("\n") == 1
+    assert "Traceback" not in ran.err
+    assert len(re.findall(r"[:.] [A-Z]", ran.err)) >= 1, "no next step"
+    for word in words:
+        assert str(word) in ran.err
+
+
+RULE = """\
+id: filter/x/hello
+kind: filter
+status: active
+title: Greetings
+patterns: ['^hello \\d+$']
+must_match: ['hello 1']
+origin: {by: me, at: 2026-01-01, source: a test}
+"""
+DIAGNOSIS = """\
+id: diagnosis/x/rude
+kind: diagnosis
+status: active
+title: A greeting that is rude
+when: {any: ['hello \\d+ you (?P<node>\\w+)'], unless: ['dear']}
+verdict: {reason: Node Failure, role: cause}
+must_match: [{text: 'hello 7 you fool', captures: {node: fool}}]
+origin: {by: me, at: 2026-01-01, source: a test}
+"""
+
+
+@pytest.fixture
+def rule_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "rules"
+    (folder / "filter" / "x").mkdir(parents=True)
+    (folder / "diagnosis" / "x").mkdir(parents=True)
+    (folder / "filter" / "x" / "hello.yaml").write_text(RULE)
+    (folder / "diagnosis" / "x" / "rude.yaml").write_text(DIAGNOSIS)
+    return folder
+
+
+# ---- diagnose
+
+
+@pytest.mark.parametrize(
+    ("paths", "code"),
+    [
+        ([GOOD_LOG], 0),
+        ([ECC_LOG], 1),
+        (["nowhere.log"], 2),
+        ([GOOD_LOG, GOOD_LOG], 0),
+        ([GOOD_LOG, ECC_LOG], 1),
+        ([ECC_LOG, "nowhere.log", GOOD_LOG], 2),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_the_exit_code(run: Callable[..., Ran], paths: list[object], code: int, flags: list[str]) -> None:
+    assert run("diagnose", *flags, *paths).code == code
+
+
+@pytest.mark.parametrize(("path", "code"), [(GOOD_LOG, 0), (ECC_LOG, 1), ("nowhere.log", 2)])
+def test_the_exit_code_of_the_real_program(path: object, code: int) -> None:
+    assert program("diagnose", "--json", path).code == code
+
+
+def test_an_unknown_log_counts_as_a_failure(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(bytes(range(256)) * 9)
+    ran = run("diagnose", "--json", tmp_path / "x.log")
+    assert (ran.code, ran.verdicts[0]["reason"]) == (1, "Unknown")
+
+
+def test_json_of_many_files_is_one_line_each_in_order(run: Callable[..., Ran]) -> None:
+    paths = [*sorted(CORPUS.glob("failures/*.log"))[:14], GOOD_LOG]
+    verdicts = run("diagnose", "--json", *paths).verdicts
+    assert [verdict["file"] for verdict in verdicts] == [str(path) for path in paths]
+
+
+def test_json_of_the_files_that_can_be_read_is_still_printed(run: Callable[..., Ran]) -> None:
+    ran = run("diagnose", "--json", ECC_LOG, "nowhere.log", GOOD_LOG)
+    assert [verdict["outcome"] for verdict in ran.verdicts] == ["failed", "completed"]
+    assert ran.err == "logdoctor: nowhere.log: does not exist. Check the path.\n"
+
+
+def test_json_is_the_same_from_one_process_and_from_many(run: Callable[..., Ran]) -> None:
+    paths = sorted(CORPUS.glob("failures/*.log"))[:6]
+    many = run("diagnose", "--json", *paths).verdicts
+    one = run("diagnose", "--json", *paths, workers="1").verdicts
+    for verdict in (*many, *one):
+        del verdict["seconds"]
+    assert many == one
+
+
+def test_json_has_every_field_of_the_contract(run: Callable[..., Ran]) -> None:
+    (verdict,) = run("diagnose", "--json", ECC_LOG).verdicts
+    assert {
+        "reason", "category", "fault", "recovery", "outcome", "confidence", "evidence", "suspects", "first_rank",
+        "symptoms", "suggestion", "decided_by", "fingerprint", "compression", "seconds", "version", "file",
+    } <= set(verdict)  # fmt: skip
+    assert {"file", "stream", "line", "quote", "rule"} <= set(verdict["evidence"][0])
+    assert {"node", "rank", "gpu", "why"} <= set(verdict["suspects"][0])
+    assert {"reason", "line", "explained_by"} <= set(verdict["symptoms"][0])
+    assert {"lines_in", "lines_kept", "bytes_in", "bytes_kept"} <= set(verdict["compression"])
+
+
+def test_a_folder_is_one_job_with_a_stream_for_each_rank(run: Callable[..., Ran], tmp_path: Path) -> None:
+    for rank in (0, 2, 10):
+        (tmp_path / f"rank_{rank}.log").write_text(f"step {rank}\n" + (f"{ERROR}\n" if rank == 2 else ""))
+    (tmp_path / "config.yaml").write_text("RuntimeError: not a log\n")
+    (verdict,) = run("diagnose", "--json", tmp_path).verdicts
+    assert (verdict["reason"], verdict["compression"]["lines_in"]) == ("ECC Error", 4)
+    assert [(item["stream"], item["line"]) for item in verdict["evidence"]] == [("rank_2.log", 2)]
+    assert verdict["evidence"][0]["file"] == str(tmp_path / "rank_2.log")
+
+
+def test_each_attempt_of_torchrun_is_judged_alone(run: Callable[..., Ran], tmp_path: Path) -> None:
+    for attempt, text in enumerate([ERROR, "KeyError: 'a'", "Training completed"] + ["KeyError: 'b'"] * 8):
+        folder = tmp_path / "run-7" / f"attempt_{attempt}" / "3"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"{text}\n")
+        (folder / "stdout.log").write_text("hello\n")
+    verdicts = run("diagnose", "--json", tmp_path).verdicts
+    assert [verdict["reason"] for verdict in verdicts[:3]] == ["ECC Error", "Key Error", "None"]
+    assert [Path(verdict["file"]).parts[-3] for verdict in verdicts] == [f"attempt_{n}" for n in range(11)]
+
+
+def test_standard_input(run: Callable[..., Ran]) -> None:
+    plain, packed = (
+        run("diagnose", "--json", "-", stdin=data(ECC_LOG.read_bytes())) for data in (bytes, gzip.compress)
+    )
+    assert (plain.code, plain.verdicts[0]["reason"], plain.verdicts[0]["file"]) == (1, "ECC Error", "-")
+    assert packed.verdicts[0]["evidence"] == plain.verdicts[0]["evidence"]
+
+
+def test_standard_input_of_the_real_program() -> None:
+    assert program("diagnose", "--json", "-", stdin=GOOD_LOG.read_bytes()).verdicts[0]["outcome"] == "completed"
+
+
+def test_standard_input_is_read_once(run: Callable[..., Ran]) -> None:
+    ran = run("diagnose", "--json", "-", "-", stdin=b"KeyError: 'a'\n")
+    assert (ran.code, ran.raw) == (2, b"")
+    assert "standard input" in ran.err
+
+
+def test_people_see_reason_advice_and_the_quoted_line(run: Callable[..., Ran]) -> None:
+    ran = run("diagnose", ECC_LOG)
+    plain = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ran.out).split())
+    assert ran.err == ""
+    assert "ECC Error" in plain
+    assert "take out the node, then restart" in plain
+    assert "os-a100-03" in plain
+    assert "> 126 [os-a100-03] Cuda failure 'uncorrectable ECC error encountered'" in plain
+    for number in (124, 125, 127, 128):  # two lines of context
+        assert f" {number} [os-a100-03]" in plain
+    assert "explained away: " in plain and "NCCL Timeout Error" in plain
+    assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_people_see_how_a_good_job_stands(run: Callable[..., Ran]) -> None:
+    out = run("diagnose", GOOD_LOG).out
+    assert "Completed" in out and "step 1500 of 1500" in out
+    assert "advice" not in out
+
+
+def test_people_see_what_nothing_explains(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("ZeroDivisionError: division by zero\nKeyError: 'a'\n")
+    assert "not explained: Key Error (1, from line 2)" in run("diagnose", tmp_path / "x.log").out
+
+
+def test_explain_shows_what_the_filter_rules_took(run: Callable[..., Ran]) -> None:
+    short, long = run("diagnose", GOOD_LOG), run("diagnose", "--explain", GOOD_LOG)
+    rules = run("diagnose", "--json", GOOD_LOG).verdicts[0]["compression"]["rules"]
+    most = max(rules, key=lambda rule: rules[rule]["lines"])
+    assert most in long.out and most not in short.out
+    assert "lines in" in long.out and "fingerprint" in long.out
+
+
+@pytest.mark.parametrize("flags", [[], ["--explain"]])
+def test_no_control_character_of_a_log_reaches_the_terminal(
+    run: Callable[..., Ran], tmp_path: Path, flags: list[str]
+) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x00\u202e[red]markup[/red]"
+    path = tmp_path / "evil\x1b[2J\x07.log"
+    path.write_text(f"{evil} before\n{ERROR} {evil}\r{ERROR} {evil}\n{evil} after\nKeyError: '{evil}'\n")
+    out = run("diagnose", *flags, path).out
+    assert "uncorrectable ECC" in out and "[red]markup[/red]" in out.replace("\n", "").replace("│", "")
+    assert [c for c in out if not c.isprintable() and c != "\n"] == []
+
+
+def test_no_control_character_of_a_file_s_name_reaches_the_terminal(run: Callable[..., Ran]) -> None:
+    ran = run("diagnose", "nowhere\x1b[2J\x07.log")
+    assert ran.code == 2
+    assert [c for c in ran.err[:-1] if not c.isprintable()] == []
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_file_s_name_need_not_be_utf_8(tmp_path: Path, flags: list[str]) -> None:
+    for folder in (tmp_path, tmp_path / "ranks"):
+        folder.mkdir(exist_ok=True)
+        path = os.path.join(os.fsencode(folder), b"a\xff.log")
+        Path(os.fsdecode(path)).write_text(f"{ERROR}\n")
+        ran = program("diagnose", *flags, folder if folder != tmp_path else os.fsdecode(path))
+        assert (ran.code, ran.err) == (1, "")
+        assert "ECC Error" in ran.out
+
+
+def test_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(f"{ERROR} \N{SNOWMAN}\n")
+    ran = program("diagnose", tmp_path / "x.log", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert (ran.code, ran.err) == (1, "")
+    assert "ECC Error" in ran.out
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m logdoctor.cli diagnose --json {ECC_LOG} {ECC_LOG} {ECC_LOG} {ECC_LOG} | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert done.stderr == b""
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_missing_file(run: Callable[..., Ran], tmp_path: Path, flags: list[str]) -> None:
+    path = tmp_path / "missing.log"
+    assert_refused(run("diagnose", *flags, path), path, "does not exist", "Check the path")
+
+
+def test_the_real_program_prints_no_traceback(tmp_path: Path) -> None:
+    assert_refused(program("diagnose", tmp_path / "missing.log"), "missing.log")
+
+
+def test_a_path_through_a_file(run: Callable[..., Ran]) -> None:
+    assert_refused(run("diagnose", GOOD_LOG / "x.log"), GOOD_LOG / "x.log", "Check the path")
+
+
+def test_a_file_that_cannot_be_read(run: Callable[..., Ran]) -> None:
+    assert_refused(run("diagnose", "/proc/self/mem"), "/proc/self/mem", "cannot be read", "permissions")
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_file_that_one_may_not_read(rule_folder: Path, tmp_path: Path, in_folder: bool) -> None:
+    path = tmp_path / "secret" / "x.log"
+    path.parent.mkdir()
+    path.write_text("KeyError: 'a'\n")
+    path.chmod(0)
+    for folder in path.parents[:-2]:
+        folder.chmod(0o755)
+    code = (
+        "import os, sys\n"
+        "from logdoctor import attempts, cli, diagnose\n"
+        "diagnose(sys.argv.pop())\n"  # imports the rest, which another user need not be able to read
+        "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", "--json", str(path.parent if in_folder else path), str(GOOD_LOG)],
+        env={**os.environ, "LOGDOCTOR_RULES": str(rule_folder), "LOGDOCTOR_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        check=False,
+    )
+    assert_refused(Ran(done.returncode, done.stdout, done.stderr), path, "Permission denied", "permissions")
+
+
+def test_a_folder_without_logs(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    assert_refused(run("diagnose", tmp_path), tmp_path, "without logs", "*.log")
+
+
+def _zip(data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("train.log", data)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("pack", "kind"), [(bz2.compress, "bzip2"), (lzma.compress, "xz"), (_zip, "zip")])
+@pytest.mark.parametrize("piped", [False, True])
+def test_another_compression(
+    run: Callable[..., Ran], tmp_path: Path, pack: Callable[[bytes], bytes], kind: str, piped: bool
+) -> None:
+    path = tmp_path / "train.log"  # the bytes count, not the name
+    path.write_bytes(pack(ECC_LOG.read_bytes()))
+    ran = run("diagnose", "-", stdin=path.read_bytes()) if piped else run("diagnose", path)
+    assert_refused(ran, "-" if piped else path, f"compressed with {kind}", "gzip or zstd")
+
+
+def test_a_decompression_bomb(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"step 1\n" * 20_000))
+    assert_refused(
+        run("diagnose", path, max_decompressed_bytes="70000"), path, "70000", "LOGDOCTOR_MAX_DECOMPRESSED_BYTES"
+    )
+
+
+def test_a_compressed_log_within_the_limit_is_read(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "fine.gz").write_bytes(gzip.compress(b"step 1\n" * 10_000))
+    ran = run("diagnose", "--json", tmp_path / "fine.gz", max_decompressed_bytes="70000")
+    assert ran.verdicts[0]["compression"]["lines_in"] == 10_000
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.3, (0, 1)), (0.99, (1,))])
+def test_a_truncated_archive_is_diagnosed_as_far_as_it_goes(
+    run: Callable[..., Ran], tmp_path: Path, share: float, code: tuple[int, ...]
+) -> None:
+    path = tmp_path / "cut.log.gz"
+    packed = gzip.compress(ECC_LOG.read_bytes())
+    path.write_bytes(packed[: int(len(packed) * share)])
+    ran = run("diagnose", "--json", path)
+    assert ran.code in code
+    (verdict,) = ran.verdicts
+    assert 0 < verdict["compression"]["lines_in"]
+    (problem,) = verdict["problems"]
+    assert str(path) in problem and "ends in the middle" in problem
+    assert "ends in the middle" in " ".join(run("diagnose", path).out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("WORKER", "2", ["LOGDOCTOR_WORKER", "no such setting"]),
+        ("WORKERS", "many", ["workers"]),
+        ("WORKERS", "-1", ["LOGDOCTOR_WORKERS", "negative"]),
+        ("BLOCK_BYTES", "10", ["LOGDOCTOR_BLOCK_BYTES", "out of range"]),
+        ("RULES", "/nowhere/rules", ["/nowhere/rules", "no rule files"]),
+    ],
+)
+@pytest.mark.parametrize("command", [["diagnose", "--json", str(ECC_LOG)], ["rules", "check"]])
+def test_a_wrong_setting(run: Callable[..., Ran], name: str, value: str, words: list[str], command: list[str]) -> None:
+    assert_refused(run(*command, **{name: value}), *words)
+
+
+def test_a_rule_folder_of_one_s_own(run: Callable[..., Ran], rule_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("hello 1\nhello 2\nhello you\n")
+    ran = run("diagnose", "--json", tmp_path / "x.log", rules=str(rule_folder))
+    assert ran.verdicts[0]["compression"]["rules"] == {"filter/x/hello": {"lines": 2, "first": 1, "last": 2}}
+
+
+@pytest.mark.parametrize("command", [["diagnose", "--json", str(ECC_LOG)], ["rules", "check"], ["rules", "list"]])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("patterns:", "paterns:", ["hello.yaml", "paterns"]),
+        ("kind: filter", "kind: sieve", ["hello.yaml", "sieve"]),
+        ("id: filter/x/hello", "id: filter/x/bye", ["hello.yaml", "filter/x/bye"]),
+        ("patterns: [", "patterns: {[", ["hello.yaml", "YAML"]),
+    ],
+)
+def test_a_broken_rule_file(
+    run: Callable[..., Ran], rule_folder: Path, command: list[str], old: str, new: str, words: list[str]
+) -> None:
+    path = rule_folder / "filter" / "x" / "hello.yaml"
+    path.write_text(RULE.replace(old, new))
+    ran = run(*command, rules=str(rule_folder))
+    assert (ran.code, ran.raw) == (2, b"")
+    assert ran.err.startswith("logdoctor: ")
+    for word in words:
+        assert word in ran.err
+
+
+@pytest.mark.parametrize("command", [["diagnose", "--json", str(ECC_LOG)], ["rules", "check"]])
+def test_a_pattern_that_is_refused(run: Callable[..., Ran], rule_folder: Path, command: list[str]) -> None:
+    (rule_folder / "filter" / "x" / "hello.yaml").write_text(RULE.replace("^hello", "(?<=oh )hello"))
+    ran = run(*command, rules=str(rule_folder))
+    assert ran.code == 2
+    said = ran.out + ran.err
+    assert "filter/x/hello" in said and "(?<=oh )hello" in said and "Hyperscan refuses" in said
+
+
+def test_two_rules_with_one_id(run: Callable[..., Ran], rule_folder: Path) -> None:
+    (rule_folder / "filter" / "x" / "hello.yml").write_text(RULE)
+    assert_refused(run("diagnose", "--json", ECC_LOG, rules=str(rule_folder)), "filter/x/hello", "two files", "Rename")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("must_match: ['hello 1']", "must_match: ['hello 1', 'goodbye']", "must match 'goodbye' but does not"),
+        ("must_match: ['hello 1']", "must_match: ['goodbye']", "no example of its own"),
+        ("must_match: ['hello 1']", "must_match: ['hello 1']\nmust_not_match: ['hello 2']", "must not match 'hello 2'"),
+        ("patterns: [", "patterns: ['^bye$', ", "no example of its own for pattern '^bye$'"),
+        ("status: active", "status: retired", "retired"),
+    ],
+)
+def test_rules_check_finds_an_example_that_fails(
+    run: Callable[..., Ran], rule_folder: Path, old: str, new: str, words: str
+) -> None:
+    (rule_folder / "filter" / "x" / "hello.yaml").write_text(RULE.replace(old, new))
+    ran = run("rules", "check", rules=str(rule_folder))
+    assert ran.code == 2
+    assert words in ran.out and "filter/x/hello: " in ran.out
+    assert "1 filter rules, 1 diagnosis rules, 1 problems" in ran.out
+
+
+# ---- rules, eval, schema, completion
+
+
+def test_rules_check_finds_nothing_in_good_rules(run: Callable[..., Ran], rule_folder: Path) -> None:
+    ran = run("rules", "check", rules=str(rule_folder))
+    assert (ran.code, ran.out) == (0, "1 filter rules, 1 diagnosis rules, 0 problems\n")
+
+
+def test_rules_list(run: Callable[..., Ran]) -> None:
+    rules = [json.loads(line) for line in run("rules", "list", "--json").out.splitlines()]
+    ids = [rule["id"] for rule in rules]
+    assert {"filter/megatron/iteration", "diagnosis/infrastructure/ecc-uncorrectable"} <= set(ids)
+    assert len(ids) == len(set(ids)) == len(list((ROOT / "rules").rglob("*.yaml")))
+    assert len(run("rules", "list").out.splitlines()) >= len(ids)
+
+
+def test_rules_show(run: Callable[..., Ran]) -> None:
+    out = run("rules", "show", "diagnosis/infrastructure/ecc-uncorrectable").out
+    assert "id: diagnosis/infrastructure/ecc-uncorrectable" in out and "must_match:" in out
+
+
+def test_rules_show_of_none(run: Callable[..., Ran]) -> None:
+    assert_refused(run("rules", "show", "filter/no/such"), "filter/no/such", "rules list")
+
+
+def test_rules_why(run: Callable[..., Ran], rule_folder: Path) -> None:
+    taken = run("rules", "why", "hello 12", rules=str(rule_folder)).out
+    assert "taken by   filter/x/hello" in taken and "kept" not in taken
+    evident = run("rules", "why", "hello 7 you gpu").out
+    assert "evidence   diagnosis/x/rude: cause of Node Failure {'node': 'gpu'}" in evident
+    assert "kept       the line stays in the residual" in evident
+    assert "in vain    diagnosis/x/rude: unless 'dear'" in run("rules", "why", "dear, hello 7 you gpu").out
+    assert run("rules", "why", "good bye").out == "kept       the line stays in the residual\n"
+
+
+def test_eval_as_json_and_as_a_table(run: Callable[..., Ran], tmp_path: Path) -> None:
+    cases = [json.loads(line) for line in (CORPUS / "failures" / "cases.jsonl").read_text().splitlines()]
+    wrong = {**cases[0], "reason": "Syntax Error", "also_acceptable": [], "why": "labelled wrongly for this test"}
+    for case in (cases[0], cases[1]):
+        (tmp_path / case["file"]).write_bytes((CORPUS / "failures" / case["file"]).read_bytes())
+    (tmp_path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in (wrong, cases[1])))
+    report = json.loads(run("eval", "--json", tmp_path).out)
+    assert (report["failures"], report["all"]["reason"]["hits"], report["all"]["reason"]["total"]) == (2, 1, 2)
+    table = run("eval", "--failures", tmp_path).out
+    assert "reason, strict" in table and "labelled wrongly for this test" in " ".join(table.split())
+
+
+def test_eval_without_a_corpus(run: Callable[..., Ran], tmp_path: Path) -> None:
+    assert_refused(run("eval", tmp_path / "none"), tmp_path / "none", "is not a folder")
+    assert_refused(run("eval", tmp_path), "cases.jsonl", "cannot be read")
+
+
+def test_the_published_schema_is_the_one_that_is_printed(run: Callable[..., Ran]) -> None:
+    assert json.loads(run("schema").out) == SCHEMA
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_refuses_what_is_no_verdict(run: Callable[..., Ran]) -> None:
+    (verdict,) = run("diagnose", "--json", ECC_LOG).verdicts
+    for broken in ({**verdict, "recovery": "pray"}, {k: v for k, v in verdict.items() if k != "reason"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Callable[..., Ran], shell: str) -> None:
+    out = run("completion", shell).out
+    assert f"_LOGDOCTOR_COMPLETE={shell}_complete" in out and "logdoctor" in out
+
+
+def test_completion_completes() -> None:
+    ran = program(
+        _LOGDOCTOR_COMPLETE="bash_complete", LOGDOCTOR_COMPLETE="", COMP_WORDS="logdoctor rules ", COMP_CWORD="2"
+    )
+    assert "usage" in ran.out.lower() or "plain,check" in ran.out
+
+
+def test_bash_accepts_its_completion_script(run: Callable[..., Ran]) -> None:
+    script = run("completion", "bash").raw
+    assert subprocess.run(["bash", "-n"], input=script, capture_output=True, check=True).stderr == b""
+
+
+@pytest.mark.parametrize("args", [["diagnose"], ["diagnose", "--nope"], ["nope"], ["completion", "tcsh"]])
+def test_wrong_usage_has_exit_code_2(run: Callable[..., Ran], args: list[str]) -> None:
+    ran = run(*args)
+    assert (ran.code, ran.raw) == (2, b"")
+    assert "Error: " in ran.err
+
+
+def test_main_prints_errors_and_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["logdoctor", "rules", "show", "filter/no/such"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("logdoctor: rule 'filter/no/such'")
+
+
+# ---- as a library, and what is imported
+
+
+def python(code: str, *args: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, check=False, text=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_library_gives_a_typed_verdict() -> None:
+    code = (
+        "import sys, logdoctor\n"
+        "verdict = logdoctor.diagnose(sys.argv[1])\n"
+        "print(type(verdict).__name__, verdict.reason, verdict.recovery, verdict.evidence[0].line, sep='|')\n"
+    )
+    assert python(code, ECC_LOG) == "Verdict|ECC Error|isolate_and_restart|126\n"
+
+
+def test_the_library_can_be_asked_again() -> None:
+    code = "import sys, logdoctor\nfor path in sys.argv[1:]: print(logdoctor.diagnose(path).reason)\n"
+    assert python(code, ECC_LOG, GOOD_LOG, ECC_LOG) == "ECC Error\nNone\nECC Error\n"
+
+
+def test_the_library_s_name_is_a_function_whatever_was_imported_before() -> None:
+    code = "import sys, logdoctor.pipeline\nprint(logdoctor.diagnose(sys.argv[1]).reason)\n"
+    assert python(code, ECC_LOG) == "ECC Error\n"
+
+
+def test_the_library_judges_the_last_attempt_of_a_folder(tmp_path: Path) -> None:
+    for attempt, text in enumerate([ERROR, "KeyError: 'a'"]):
+        (tmp_path / f"attempt_{attempt}").mkdir()
+        (tmp_path / f"attempt_{attempt}" / "stderr.log").write_text(f"{text}\n")
+    code = "import sys, logdoctor\nprint(logdoctor.diagnose(sys.argv[1]).reason)\n"
+    assert python(code, tmp_path) == "Key Error\n"
+
+
+def test_the_library_and_the_command_line_agree(run: Callable[..., Ran]) -> None:
+    code = "import sys, msgspec, logdoctor\nprint(msgspec.json.encode(logdoctor.diagnose(sys.argv[1])).decode())\n"
+    one, other = json.loads(python(code, NVLINK_LOG)), run("diagnose", "--json", NVLINK_LOG).verdicts[0]
+    assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["diagnose", "--help"], ["--version"], ["completion", "bash"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from logdoctor.cli import cli\n"
+        "cli.main(sys.argv[1:], prog_name='logdoctor', standalone_mode=False)\n"
+        "heavy = {'numpy', 'hyperscan', 'rich', 'regex', 'yaml', 'zstandard', 'torch'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
+    )
+    out = python(code, *args)
+    assert "HEAVY []" in out and len(out.splitlines()) > 1
+
+
+def test_a_diagnosis_as_json_imports_no_terminal_and_no_yaml(run: Callable[..., Ran]) -> None:
+    run("diagnose", "--json", ECC_LOG)  # the compiled rules are kept now
+    code = (
+        "import sys\n"
+        "from logdoctor.cli import cli\n"
+        "cli.main(['diagnose', '--json', sys.argv[1]], standalone_mode=False)\n"
+    )
+    wrapped = f"import atexit, sys\natexit.register(lambda: print('HEAVY', sorted({{'rich', 'yaml', 'torch'}} & set(sys.modules))))\ntry:\n    exec({code!r})\nexcept SystemExit: pass\n"  # noqa: E501
+    assert "HEAVY []" in python(wrapped, ECC_LOG)

@@ -1,0 +1,101 @@
+"""Arrows point down only, and each outside library is imported in its place (section 4 of the design)."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "logdoctor"
+ROWS = (
+    ("types", "errors", "taxonomy"),
+    ("settings", "text"),
+    ("rules",),
+    ("compress", "diagnose"),
+    ("pipeline", "attempts"),
+    ("build",),
+    ("cli", "evaluate", "show"),
+    ("__init__",),
+)
+ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
+WITHIN_ROW = {("attempts", "pipeline"), ("cli", "evaluate"), ("cli", "show")}
+"""Single modules of one row that may know each other; packages of one row never do."""
+READ_SETTINGS = {"build", "cli", "__init__"}
+LIBRARIES = {
+    "hyperscan": {"rules/match.py"},
+    "yaml": {"rules/load.py", "show.py"},
+    "rich": {"show.py", "evaluate.py", "cli.py"},
+    "click": {"cli.py"},
+    "zstandard": {"compress/cut.py", "compress/progress.py", "diagnose/findings.py"},
+}
+EVERYWHERE = {"msgspec", "numpy", "regex"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of all modules that a file imports, inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def part_of(path: Path) -> str:
+    """The module or package of the first level that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def targets(path: Path) -> set[str]:
+    """The parts of logdoctor that a file imports, its own left out."""
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("logdoctor.")}
+    return own - {part_of(path)}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def test_every_part_has_a_row() -> None:
+    assert {part_of(path) for path in modules()} == set(ROW)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_arrows_point_down(path: Path) -> None:
+    part = part_of(path)
+    up = {target for target in targets(path) if ROW[target] >= ROW[part] and (part, target) not in WITHIN_ROW}
+    assert up == set()
+
+
+def test_arrows_within_a_row_never_point_back() -> None:
+    assert not {(b, a) for a, b in WITHIN_ROW} & {(part_of(p), t) for p in modules() for t in targets(p)}
+
+
+def test_only_the_top_reads_settings() -> None:
+    assert {part_of(path) for path in modules() if "settings" in targets(path)} <= READ_SETTINGS
+
+
+def test_only_settings_reads_the_environment() -> None:
+    readers = set()
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"):
+                readers.add(name(path))
+    assert readers == {"settings.py"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_its_place(library: str) -> None:
+    places = {name(path) for path in modules() if any(found.split(".")[0] == library for found in imports(path))}
+    assert places == LIBRARIES[library]
+
+
+def test_no_other_library_is_used() -> None:
+    used = {found.split(".")[0] for path in modules() for found in imports(path)}
+    assert used - set(sys.stdlib_module_names) - {"logdoctor"} == EVERYWHERE | set(LIBRARIES)

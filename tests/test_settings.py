@@ -1,0 +1,95 @@
+"""What is set is used, what cannot be is an error, and README.md lists all of it."""
+
+from pathlib import Path
+
+import pytest
+
+from logdoctor import build
+from logdoctor.errors import SettingsError
+from logdoctor.pipeline import Limits
+from logdoctor.settings import MEANINGS, Settings, cache_folder, read_settings, rules_folder, table
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_nothing_set_means_the_defaults() -> None:
+    assert read_settings({"PATH": "/bin", "LOGDOCTORX": "1"}) == Settings()
+
+
+def test_every_setting_can_be_set() -> None:
+    given = {
+        "LOGDOCTOR_RULES": "/r",
+        "LOGDOCTOR_CACHE_DIR": "~/c",
+        "LOGDOCTOR_WORKERS": "3",
+        "LOGDOCTOR_BLOCK_BYTES": "65536",
+        "LOGDOCTOR_MAX_DECOMPRESSED_BYTES": "5",
+        "LOGDOCTOR_MAX_EXPANSION": "7",
+    }
+    assert set(given) == {row.name for row in table()}
+    assert read_settings(given) == Settings(Path("/r"), Path("~/c").expanduser(), 3, 65536, 5, 7)
+
+
+@pytest.mark.parametrize("variable", ["LOGDOCTOR_WORKER", "LOGDOCTOR_", "LOGDOCTOR_RULES_"])
+def test_an_unknown_variable_is_named(variable: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{variable}: there is no such setting"):
+        read_settings({variable: "1"})
+
+
+def test_the_variables_of_shell_completion_are_not_ours() -> None:
+    assert read_settings({"_LOGDOCTOR_COMPLETE": "bash_source", "LOGDOCTOR_COMPLETE": "x"}) == Settings()
+
+
+@pytest.mark.parametrize("name", ["workers", "block_bytes", "max_decompressed_bytes", "max_expansion"])
+@pytest.mark.parametrize("value", ["many", "", "1.5", "-1", "0x10", "1e400"])
+def test_a_bad_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({f"LOGDOCTOR_{name.upper()}": value})
+    assert name in str(caught.value).lower()
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(("value", "good"), [(65535, False), (65536, True), (1 << 26, True), ((1 << 26) + 1, False)])
+def test_block_bytes_have_bounds(value: int, good: bool) -> None:
+    given = {"LOGDOCTOR_BLOCK_BYTES": str(value)}
+    if good:
+        assert read_settings(given).block_bytes == value
+    else:
+        with pytest.raises(SettingsError, match=f"{value} is out of range"):
+            read_settings(given)
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGDOCTOR_WORKERS", "5")
+    assert read_settings().workers == 5
+
+
+def test_readme_lists_every_setting_with_its_default() -> None:
+    rows = {
+        cells[1].strip(" `"): cells[2].strip(" `")
+        for line in README.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `LOGDOCTOR_") and (cells := line.split("|"))
+    }
+    defaults = Settings()
+    assert rows == {
+        f"LOGDOCTOR_{name.upper()}": "" if (default := getattr(defaults, name)) is None else str(default)
+        for name in Settings.__struct_fields__
+    }
+
+
+def test_every_setting_has_a_meaning() -> None:
+    assert list(MEANINGS) == list(Settings.__struct_fields__)
+    assert all(row.meaning for row in table())
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rules_folder(Settings(rules=tmp_path)) == tmp_path
+    assert (rules_folder(Settings()) / "filter").is_dir()
+    assert cache_folder(Settings(cache_dir=tmp_path)) == tmp_path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder(Settings()) == tmp_path / "logdoctor"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder(Settings()) == Path.home() / ".cache" / "logdoctor"
+
+
+def test_limits_come_from_settings() -> None:
+    assert build.limits(Settings(None, None, 3, 70_000, 5, 7)) == Limits(70_000, 3, 5, 7)
