@@ -205,7 +205,7 @@ def evaluate_command(corpus: Path, as_json: bool, with_failures: bool) -> None:
         corpus,
         lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
-        metric_rules={rule.id for rule in scanner.book.filters if rule.metrics},
+        metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),
     )
     if as_json:

@@ -24,7 +24,7 @@ def report(scanner: Scanner, limits: Limits) -> Report:
         CORPUS,
         lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
-        metric_rules={rule.id for rule in scanner.book.filters if rule.metrics},
+        metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),
     )
 

@@ -41,6 +41,11 @@ class RuleBook:
                 return rule
         raise RuleError(f"rule {rule_id!r}", "there is no rule with this id", "See `logdoctor rules list`.")
 
+    def progress_rules(self) -> set[str]:
+        """The ids of the filter rules that read steps or losses."""
+        groups = ("(?P<step>", "(?P<loss>")
+        return {rule.id for rule in self.filters if any(group in m for m in rule.metrics for group in groups)}
+
     def knowledge(self, table: str) -> dict[str, dict[str, str]]:
         """A knowledge table: rows by their first column, each a mapping from column to text."""
         return _read_table(self._tables / f"{table}.tsv")
