@@ -49,37 +49,37 @@ class Gauges:
 def read(residual: Residual, gauges: Gauges) -> Meter:
     """The metric lines of a residual, read."""
     owner = residual.scan.metric[: len(residual.ends)]
-    base = residual.segment.line
     readings: dict[int, Readings] = {}
     spans: dict[int, tuple[Milestone, Milestone]] = {}
-    placed: dict[int, tuple[int, str]] = {}
-    addressed: dict[str, tuple[int, str]] = {}
-    totals: dict[int, int] = {}
+    said: dict[int, dict[str, bytes]] = {}  # what lines say beside numbers, by place
     for number in np.unique(owner[owner >= 0]).tolist():
-        lines, steps, losses, rates = [], [], [], []
-        for place in _sampled(residual, np.flatnonzero(owner == number)).tolist():
-            found = _search(gauges.expressions[number], residual.line(place))
-            if "rank" in found and "node" in found:
-                rank, claim = int(found["rank"]), (place, decode(found["node"]))
-                placed[rank] = min(placed.get(rank, claim), claim)  # what is said first stays
-            if "alias" in found and "node" in found:
-                address, claim = decode(found["alias"]), (place, decode(found["node"]))
-                addressed[address] = min(addressed.get(address, claim), claim)
-            step, loss, rate = (_number(found.get(name)) for name in ("step", "loss", "throughput"))
-            if (last := _number(found.get("total"))) is not None:
-                totals[place] = int(min(last, 1e18))
-            if not step is loss is rate is None:
-                lines.append(place + base)
-                steps.append(_MISSING if step is None else step)
-                losses.append(_MISSING if loss is None else loss)
-                rates.append(_MISSING if rate is None else rate)
-        if lines:
-            readings[number] = Readings(np.array(lines, np.int64), np.array(steps), np.array(losses), np.array(rates))
-            spans[number] = (_milestone(residual, lines[0]), _milestone(residual, lines[-1]))
-    placements = {rank: node for rank, (_, node) in placed.items()}
-    aliases = {address: node for address, (_, node) in addressed.items()}
-    total = totals[max(totals)] if totals else None
-    return Meter(readings, _texts(residual, list(readings.values())), spans, placements, aliases, total)
+        places = _sampled(residual, np.flatnonzero(owner == number))
+        found = [_search(gauges.expressions[number], residual.line(place)) for place in places.tolist()]
+        steps, losses, rates = (
+            np.array([_number(groups.get(name)) for groups in found]) for name in ("step", "loss", "throughput")
+        )
+        said |= {place: g for place, g in zip(places.tolist(), found, strict=True) if "total" in g or "node" in g}
+        given = np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
+        if len(given):
+            lines = places[given] + residual.segment.line
+            readings[number] = Readings(lines, steps[given], losses[given], rates[given])
+            spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
+    return Meter(readings, _texts(residual, list(readings.values())), spans, *_said(said))
+
+
+def _said(said: dict[int, dict[str, bytes]]) -> tuple[dict[int, str], dict[str, str], int | None]:
+    """(ranks to nodes, other names to nodes, wanted steps): of names what is said first stays, of steps the last."""
+    placements: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    total: int | None = None
+    for _, groups in sorted(said.items()):
+        if "rank" in groups and "node" in groups:
+            placements.setdefault(int(groups["rank"]), decode(groups["node"]))
+        if "alias" in groups and "node" in groups:
+            aliases.setdefault(decode(groups["alias"]), decode(groups["node"]))
+        if not math.isnan(last := _number(groups.get("total"))):
+            total = int(min(last, 1e18))
+    return placements, aliases, total
 
 
 def _milestone(residual: Residual, line: int) -> Milestone:
@@ -136,12 +136,12 @@ def _search(expressions: tuple[re.Pattern[bytes], ...], line: bytes) -> dict[str
     return found
 
 
-def _number(value: bytes | None) -> float | None:
-    """A printed number, `inf` for one printed as NaN or infinite, None when there is none."""
+def _number(value: bytes | None) -> float:
+    """A printed number, `inf` for one printed as NaN or infinite, NaN when there is none."""
     if value is None:
-        return None
+        return _MISSING
     try:
         number = float(value.replace(b",", b""))
     except ValueError:
-        return None
+        return _MISSING
     return number if math.isfinite(number) else math.inf
