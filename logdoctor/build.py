@@ -1,6 +1,10 @@
 """The composition root: settings in, working parts out. Nothing else constructs them."""
 
+import os
+from contextlib import suppress
+
 from logdoctor.pipeline import Limits
+from logdoctor.rules.check import require
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
@@ -12,7 +16,21 @@ def rule_book(settings: Settings) -> RuleBook:
 
 
 def scanner(settings: Settings) -> Scanner:
-    """The compiled rules."""
+    """The compiled rules, checked; `RuleError` names the first that is wrong.
+
+    A rule book is checked when it is first used; that it passed is remembered in the cache under its digest.
+    """
+    compiled = unchecked_scanner(settings)
+    passed = cache_folder(settings) / f"{compiled.book.digest}.checked"
+    if not os.path.exists(passed):  # False, too, for a cache that may not be entered
+        require(compiled.book, compiled)
+        with suppress(OSError):  # a cache that cannot be written is no error
+            passed.touch()
+    return compiled
+
+
+def unchecked_scanner(settings: Settings) -> Scanner:
+    """The compiled rules as they are: for those who look for what is wrong with them."""
     return Scanner(rule_book(settings), cache_folder(settings))
 
 

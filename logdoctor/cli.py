@@ -167,7 +167,7 @@ def rules_check() -> None:
     from logdoctor import build
     from logdoctor.rules.check import check
 
-    scanner = build.scanner(read_settings())
+    scanner = build.unchecked_scanner(read_settings())
     problems = check(scanner.book, scanner)
     for problem in problems:
         click.echo(str(problem))
@@ -183,7 +183,7 @@ def rules_why(line: str) -> None:
     from logdoctor import build
     from logdoctor.rules.why import why
 
-    for finding in why(build.scanner(read_settings()), line):
+    for finding in why(build.unchecked_scanner(read_settings()), line):
         click.echo(finding)
 
 

@@ -21,9 +21,9 @@ _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {
-    "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d+)\]:?|[Rr]ank ?(?P<rank_bare>\d+)\[\d+\]\[[\w-]+\]:"
-    r"|\[default(?P<local>\d+)\]:",
-    "mpi": r"\[\d+,(?P<mpi>\d+)\]<(?:stdout|stderr|stddiag)>:",
+    "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d{1,9})\]:?|[Rr]ank ?(?P<rank_bare>\d{1,9})\[\d+\]\[[\w-]+\]:"
+    r"|\[default(?P<local>\d{1,9})\]:",
+    "mpi": r"\[\d+,(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
     "task": r"(?P<task>\d{1,6}):[ \t]",
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",

@@ -196,6 +196,7 @@ def test_any_chunking_gives_the_same_verdict(judge: Judge, data: bytes, block: i
 
 
 @given(LOGS)
+@example(b"\n" + b"using torch.float16 for parameters ...\n" * 3 + b"using torch.float16 for parameters ...")
 @settings(max_examples=settings.default.max_examples // 3)
 def test_any_packing_and_chunking_gives_the_same_verdict(judge: Judge, data: bytes) -> None:
     plain = timeless(judge(data))

@@ -73,7 +73,7 @@ def _said(said: dict[int, dict[str, bytes]]) -> tuple[dict[int, str], dict[str, 
     aliases: dict[str, str] = {}
     total: int | None = None
     for _, groups in sorted(said.items()):
-        if "rank" in groups and "node" in groups:
+        if "rank" in groups and "node" in groups and len(groups["rank"]) < 10:
             placements.setdefault(int(groups["rank"]), decode(groups["node"]))
         if "alias" in groups and "node" in groups:
             aliases.setdefault(decode(groups["alias"]), decode(groups["node"]))

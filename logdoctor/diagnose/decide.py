@@ -27,8 +27,10 @@ def diagnose(records: Sequence[Record], book: RuleBook) -> Verdict:
     readings = [read(record) for record in records]
     courses = [Course(reading) for reading in readings]
     found = findings(readings, book)
-    case = Case(readings, courses, found, judge(found, courses), spike(courses), stall(courses), book)
-    return _decide(case)
+    judgement = judge(found, courses)
+    cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
+    ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
+    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book))
 
 
 def _decide(case: Case) -> Verdict:

@@ -37,6 +37,7 @@ _BARE = regex.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Killed))(?:: (?P<message>.*)|:?\s*)$"
 )
 _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
+_RANK = regex.compile(r"[0-9]{1,9}")
 _NUMBER = regex.compile(r"\d+")
 
 
@@ -71,7 +72,7 @@ class Finding(NamedTuple):
     def rank(self) -> int | None:
         """The rank that the line speaks of, or that printed it."""
         for name in ("rank", "global_rank"):
-            if self.captures.get(name, "").isdigit():
+            if _RANK.fullmatch(self.captures.get(name, "")):
                 return int(self.captures[name])
         return self.origin.rank
 
@@ -198,7 +199,10 @@ class _Maker:
         errors = [claim for claim in claims if claim.role in ("cause", "proximate", "cascade")]
         teardown = [claim for claim in claims if claim.role == "teardown"]
         ordered = errors or outcomes or teardown
-        return ordered[0] if ordered else None
+        if not ordered:
+            return None
+        merged = {name: value for claim in reversed(claims) for name, value in claim.captures.items()}
+        return ordered[0]._replace(captures=merged | ordered[0].captures)
 
     def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
         verdict = rule.verdict

@@ -168,9 +168,10 @@ def _candidates(smooth: Floats) -> list[int]:
     return [max(int(at) - 1, 0) for at in rises[-200:]]
 
 
-def stall(courses: list[Course]) -> Stall | None:
+def stall(courses: list[Course], ended: float | None) -> Stall | None:
     """Where the log went on far longer than usual after the last step.
 
+    `ended` is the time at which the job is known to have been stopped; what the log tells later does not count.
     Of several streams the one that stepped last counts: while one moves, the job does.
     """
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
@@ -179,7 +180,7 @@ def stall(courses: list[Course]) -> Stall | None:
     if not ends or not timed:
         return None
     last, first, stream, course = max(timed, key=lambda span: span[0])
-    waited = max(ends) - last
+    waited = (max(ends) if ended is None else min(ended, max(ends))) - last
     distinct = len(np.unique(course.steps)) - 1
     usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
     if waited <= max(_STALL_SECONDS, _STALL_STEPS * usual):

@@ -20,8 +20,8 @@ _SRUN = regex.compile(
 )
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
-    r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d+)\].{0,200}?"
-    r"WorkNCCL\(SeqNum=(?P<sequence>\d+), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?"
+    r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d{1,9})\].{0,200}?"
+    r"WorkNCCL\(SeqNum=(?P<sequence>\d{1,18}), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?"
 )
 
 
@@ -110,9 +110,9 @@ def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) ->
     return rank
 
 
-_NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d+)\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d+)\]")
+_NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d{1,9})\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d{1,9})\]")
 _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>\d{1,7})/(?:stdout|stderr)\.log$")
-_REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d+) \(local_rank: \d+\)")
+_REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
 def _rank(finding: Finding, readings: list[Reading]) -> int | None:

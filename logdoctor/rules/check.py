@@ -4,7 +4,6 @@ The same check runs in the tests, from the command line, and before an agent may
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher, expand
+from logdoctor.rules.match import Matcher
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
@@ -37,17 +36,17 @@ class Problem(NamedTuple):
 def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
     """Everything wrong with a rule book; an empty list means it may be used."""
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
-    problems = [problem for rule in rules for problem in _form(rule)]
+    problems = [problem for rule in rules for problem in _form(rule, scanner)]
     if problems:
         return problems
     for filter_rule in book.filters:
         problems += _filter_examples(filter_rule, book, scanner)
     for diagnosis in book.diagnoses:
         problems += _diagnosis_examples(diagnosis, book, scanner)
-    return problems + list(_evidence_law(book)) + list(_ties(book, scanner))
+    return problems + list(_evidence_law(book, scanner)) + list(_ties(book, scanner))
 
 
-def _form(rule: Rule) -> Iterator[Problem]:
+def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
     """Patterns compile, each has an example of its own, a retired rule says why."""
     patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
     others = rule.metrics if isinstance(rule, FilterRule) else rule.when.unless
@@ -56,28 +55,29 @@ def _form(rule: Rule) -> Iterator[Problem]:
     if not rule.must_match:
         yield Problem(rule.id, "has no example that must match")
     try:
-        matcher = _matcher(patterns if isinstance(rule, FilterRule) else (*patterns, *others))
+        hit = _matching(rule, patterns if isinstance(rule, FilterRule) else (*patterns, *others), scanner)
     except RuleError as error:
         yield Problem(rule.id, f"{error.thing}: {error.cause}")
         return
     for pattern in (*patterns, *others):
         try:
-            regex.compile(expand(pattern))
+            regex.compile(pattern.removeprefix("^"))
         except regex.error as error:
             yield Problem(rule.id, f"the regex package refuses {pattern!r}: {error}")
             return
-    hit = {number for text in _texts(rule) for number in matcher.scan(text.encode())[0].tolist()}
-    for number, pattern in enumerate(patterns):
-        if number not in hit:
+    for pattern in patterns:
+        if pattern not in hit:
             yield Problem(rule.id, f"no example of its own for pattern {pattern!r}")
     if (rule.status == "retired") != (rule.retired is not None):
         yield Problem(rule.id, "status 'retired' and the field 'retired' (at, by, why) belong together")
 
 
-@cache
-def _matcher(patterns: tuple[str, ...]) -> Matcher:
-    """The patterns of one rule; kept, because a check spends its time on compiling."""
-    return Matcher(patterns)
+def _matching(rule: Rule, patterns: tuple[str, ...], scanner: Scanner) -> set[str]:
+    """Which of a rule's patterns match one of its examples; those of a rule that is not alive are compiled here."""
+    if rule.status == "active":
+        return {source for text in _texts(rule) for source in scanner.matching(text)}
+    matcher = Matcher(patterns)
+    return {patterns[number] for text in _texts(rule) for number in matcher.scan(text.encode())[0].tolist()}
 
 
 def _texts(rule: Rule) -> tuple[str, ...]:
@@ -109,9 +109,8 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
             if owner < 0:
                 yield Problem(rule.id, f"must match {line!r} but does not (or needs `harmless: true`)")
                 break
-    alone = _matcher(rule.patterns)
     for text in rule.must_not_match:
-        if len(alone.scan(text.encode())[0]) and hits(scanner, text)[0] >= 0:
+        if not scanner.matching(text).isdisjoint(rule.patterns) and hits(scanner, text)[0] >= 0:
             yield Problem(rule.id, f"must not match {text!r} but does")
     for metric in rule.metrics:
         if not any(regex.search(metric, text, timeout=_CAPTURE_SECONDS) for text in rule.must_match):
@@ -151,26 +150,20 @@ def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
             yield Problem(rule.id, f"table {rule.verdict.lookup!r}, row {key!r}: role or reason is not in the taxonomy")
 
 
-def _evidence_law(book: RuleBook) -> Iterator[Problem]:
+def _evidence_law(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
     """No live filter rule takes an example of a cause, retired diagnosis rules included (law 2).
 
     The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
     evidence of retired ones.
     """
-    texts = [
-        (rule, e.text)
-        for rule in book.diagnoses
-        if rule.verdict.role in ("cause", "proximate")
-        for e in rule.must_match
-    ]
-    together = "\n".join(text for _, text in texts).encode()
+    by_pattern: dict[str, FilterRule] = {}
     for filter_rule in book.filters:
-        if filter_rule.status != "active" or filter_rule.harmless:
-            continue
-        matcher = _matcher(filter_rule.patterns)
-        for rule, text in texts if len(matcher.scan(together)[0]) else ():
-            if len(matcher.scan(text.encode())[0]):
-                yield Problem(filter_rule.id, f"takes {text!r}, which is evidence of {rule.id}")
+        if filter_rule.status == "active" and not filter_rule.harmless:
+            by_pattern |= dict.fromkeys(filter_rule.patterns, filter_rule)
+    for rule in book.diagnoses:
+        for example in rule.must_match if rule.verdict.role in ("cause", "proximate") else ():
+            for source in sorted(scanner.matching(example.text) & by_pattern.keys()):
+                yield Problem(by_pattern[source].id, f"takes {example.text!r}, which is evidence of {rule.id}")
 
 
 def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ import regex
 from logdoctor.errors import RuleError
 from logdoctor.text import PREFIX
 
+_SMALL = 4096  # bytes of a buffer for which lists for every pattern are not worth their making
 _CACHED = 12  # databases that are kept on disk, the newest
 
 
@@ -138,6 +139,13 @@ class Matcher:
         """
         if self._database is None or not len(buffer):
             return np.empty(0, np.int32), np.empty(0, np.int64)
+        if len(buffer) < _SMALL:
+            few: list[tuple[int, int]] = []
+            self._database.scan(
+                buffer, match_event_handler=lambda number, start, end, flags, _: few.append((number, end))
+            )
+            pairs = np.array(sorted(few), np.int64).reshape(-1, 2)
+            return pairs[:, 0].astype(np.int32), pairs[:, 1]
         found = [array("q") for _ in range(self.size)]
         # this runs for every hit, a million times in 100 MB: one index and one call, no arithmetic
         adders = [ends.append for ends in found]

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logdoctor.errors import RuleError
 from logdoctor.rules import marks
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher
+from logdoctor.rules.match import Matcher, hyperscan_complaint
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,10 +67,22 @@ class Scanner:
                 denial += [Pattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
         general += [Pattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
         fallback += [Pattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
-        self._general = _Set(general, cache)
-        self._denial = _Set(denial, cache)
-        self._fallback = _Set(fallback, cache)
+        self._general, self._denial, self._fallback = (
+            self._compiled(patterns, cache) for patterns in (general, denial, fallback)
+        )
         self._measures = np.array([bool(rule.metrics) for rule in book.filters] or [False])
+
+    def _compiled(self, patterns: list["Pattern"], cache: Path | None) -> "_Set":
+        """Patterns that are scanned together; `RuleError` names the rule whose pattern is refused."""
+        try:
+            return _Set(patterns, cache)
+        except RuleError as error:
+            for source, kind, number in patterns:
+                if (complaint := hyperscan_complaint(source)) and kind < Kind.STRONG:
+                    rules = self.book.filters if kind <= Kind.HARMLESS else self.book.diagnoses
+                    cause = f"Hyperscan refuses its pattern {source!r} ({complaint})"
+                    raise RuleError(f"rule {rules[number].id}", cause, "Simplify the pattern.") from error
+            raise
 
     def scan(self, buffer: bytes, newlines: Ints) -> Scan:
         """Match a buffer whose lines end at the offsets `newlines` (the last line may lack its own)."""
@@ -87,6 +100,11 @@ class Scanner:
             weak[hits.lines[hits.kinds == Kind.WEAK]] = True
             self._assign(hits, proven | (metric >= 0), strong, owner, metric)
         return Scan(owner, metric, evidence, strong, weak)
+
+    def matching(self, line: str) -> set[str]:
+        """The sources of all live patterns that match one line, whatever comes of it."""
+        sets = (self._general, self._denial, self._fallback)
+        return {part.patterns[number].source for part in sets for number in part.numbers(line.encode())}
 
     def _assign(
         self,
@@ -145,6 +163,11 @@ class _Set:
         numbers, ends = self._matcher.scan(buffer)
         return Hits(np.searchsorted(newlines, ends - 1), self._kinds[numbers], self._rules[numbers])
 
+    def numbers(self, line: bytes) -> list[int]:
+        """The places of the patterns that match a line."""
+        numbers, _ = self._matcher.scan(line)
+        return [int(number) for number in np.unique(numbers)]
+
     def scan_some(self, buffer: bytes, newlines: Ints, places: Ints) -> Hits:
         """The hits in some lines of a buffer; lines that are few are copied out first."""
         if len(places) * 4 > len(newlines):
@@ -152,8 +175,8 @@ class _Set:
             chosen = np.isin(hits.lines, places)
             return Hits(hits.lines[chosen], hits.kinds[chosen], hits.rules[chosen])
         starts = np.concatenate(([0], newlines + 1))[places]
-        ends = np.append(newlines, len(buffer))[places]
+        ends = np.append(newlines + 1, len(buffer))[places]  # with its newline, which a pattern may ask for
         view = memoryview(buffer)
-        joined = b"\n".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
-        hits = self.scan(joined, np.cumsum(ends - starts + 1)[:-1] - 1)
+        joined = b"".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+        hits = self.scan(joined, np.cumsum(ends - starts)[:-1] - 1)
         return hits._replace(lines=places[hits.lines])

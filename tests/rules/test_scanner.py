@@ -143,6 +143,15 @@ def test_the_rest_is_scanned_alike_whether_it_is_much_or_little(tmp_path: Path, 
     assert np.flatnonzero(scan.weak).tolist() == [lines.index(b"it failed")]
 
 
+@pytest.mark.parametrize("noise", [1, 40])
+def test_a_blank_line_is_one_wherever_it_stands(tmp_path: Path, noise: int) -> None:
+    rule = filter_rule("blank", r"^(?:=+$|\n)", fallback=True)
+    scanner = small_scanner(tmp_path, filter_rule("pack", "step"), rule)
+    buffer = b"step\n" * noise + b"\nstep"
+    owner = scanner.scan(buffer, newlines_of(buffer)).owner.tolist()
+    assert [scanner.book.filters[i].id for i in owner] == ["filter/pack"] * noise + ["filter/blank", "filter/pack"]
+
+
 @pytest.mark.parametrize("name", [*marks.STRONG, *marks.WEAK])
 def test_marks_compile_and_stay_quiet_on_a_plain_line(name: str) -> None:
     matcher = Matcher([(marks.STRONG | marks.WEAK)[name]])

@@ -41,7 +41,7 @@ def test_evidence_best_rule_first(small: Scanner) -> None:
         "evidence   diagnosis/near: proximate of Runtime Error",
         "in vain    filter/info: the line is evidence, which wins",
         "in vain    filter/trial: it is shadow",
-        "in vain    diagnosis/off: proposed",
+        "in vain    diagnosis/off: it is proposed",
         "kept       the line stays in the residual",
     ]
 
