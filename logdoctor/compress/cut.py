@@ -100,16 +100,19 @@ def _whole(stream: str, data: bytes, offset: int, line: int, piece: int = 0) -> 
     for number in long_lines.astype(int):
         begin, end = int(bounds[number]) + 1, int(bounds[number + 1]) + 1
         if begin > int(bounds[done]) + 1:
-            yield _plain(stream, data, int(bounds[done]) + 1, begin, offset, line + done)
+            yield _plain(stream, data[int(bounds[done]) + 1 : begin], offset + int(bounds[done]) + 1, line + done)
         yield from _pieces(stream, data[begin:end], offset + begin, line + int(number), piece if number == 0 else 0)
         done = int(number) + 1
     if done < len(bounds) - 1:
-        yield _plain(stream, data, int(bounds[done]) + 1, len(data), offset, line + done)
+        begin = int(bounds[done]) + 1
+        if not begin:
+            yield Segment(stream, data, offset, line, newlines)
+        else:
+            yield _plain(stream, data[begin:], offset + begin, line + done)
 
 
-def _plain(stream: str, data: bytes, begin: int, end: int, offset: int, line: int) -> Segment:
-    part = data[begin:end] if (begin, end) != (0, len(data)) else data
-    return Segment(stream, part, offset + begin, line, newlines_of(part))
+def _plain(stream: str, data: bytes, offset: int, line: int) -> Segment:
+    return Segment(stream, data, offset, line, newlines_of(data))
 
 
 def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:

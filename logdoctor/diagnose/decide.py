@@ -119,7 +119,7 @@ def _failed(case: Case, cause: Finding) -> Verdict:
     """The verdict that a finding is the cause."""
     recovery, fault, why = _response(case, cause)
     rule = cause.rule
-    places = [Place(cause.stream, cause.line, rule.id if rule else f"structure/{cause.name}")]
+    places = [Place.of(cause)]
     course = case.courses[cause.stream]
     if cause.reason == "Hang" and course.last_line is not None:
         places.append(Place(cause.stream, course.last_line, "progress/stall"))
@@ -151,11 +151,8 @@ def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
     if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
-        return (
-            "fix_first",
-            "user",
-            f"The same failure came back after {len(restarts)} restarts: another one will not help.",
-        )
+        why = f"The same failure came back after {len(restarts)} restarts: another one will not help."
+        return "fix_first", "user", why
     if cause.reason == "NCCL Timeout Error" and (diverged := suspects.divergence(case.readings)):
         return "fix_first", "user", diverged.why
     return cause.recovery, cause.fault, ""
@@ -169,24 +166,22 @@ def _epoch(finding: Finding, restarts: list[Finding]) -> int:
 def _more_evidence(case: Case, cause: Finding) -> list[Place]:
     """Other lines that speak for the same cause: of its episode, and the first of each other rule that agrees."""
     places: list[Place] = []
-    seen = {cause.rule.id if cause.rule else cause.name}
+    seen = {cause.source}
     for finding in case.judgement.symptoms:
-        name = finding.rule.id if finding.rule else finding.name
-        if finding.reason == cause.reason and name not in seen:
-            seen.add(name)
-            places.append(Place(finding.stream, finding.line, name))
+        if finding.reason == cause.reason and finding.source not in seen:
+            seen.add(finding.source)
+            places.append(Place.of(finding))
     if cause.also and cause.also[-1] != cause.line:
         places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
     proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
-    places += [Place(f.stream, f.line, f.rule.id if f.rule else "") for f in proximate[:1]]
-    return places
+    return places + [Place.of(finding) for finding in proximate[:1]]
 
 
 def _spiked(case: Case, found: Spike) -> Verdict:
     course = case.courses[found.stream]
     places = [Place(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
     numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
-    places += [Place(f.stream, f.line, f.rule.id if f.rule else f.name) for f in numeric[:2]]
+    places += [Place.of(finding) for finding in numeric[:2]]
     peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
     return write(
         case,
@@ -204,7 +199,7 @@ def _spiked(case: Case, found: Spike) -> Verdict:
 def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
     places = [Place(found.stream, found.line, "progress/stall")]
     if cancelled is not None:
-        places.append(Place(cancelled.stream, cancelled.line, cancelled.rule.id if cancelled.rule else ""))
+        places.append(Place.of(cancelled))
     written = [line for line in case.readings[found.stream].record.last if line.text.strip()]
     if written:
         places.append(Place(found.stream, written[-1].number, "progress/end of log"))
@@ -226,13 +221,13 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
     restarts = case.outcomes("recovered")
     faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
     faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
-    places = [Place(mark.stream, mark.line, mark.rule.id if mark.rule else "")] if mark else []
+    places = [Place.of(mark)] if mark else []
     reason = "None"
     if faults:
         fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
         reason, outcome = fault.reason, "recovered"
         why = "The job failed once, was restarted and moved on."
-        places.insert(0, Place(fault.stream, fault.line, fault.rule.id if fault.rule else fault.name))
+        places.insert(0, Place.of(fault))
     return write(
         case,
         reason,
@@ -262,15 +257,14 @@ def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
     else:
         why = "The log is empty."
     finding = mark if isinstance(mark, Finding) else None
-    if finding is not None:
-        mark = Place(finding.stream, finding.line, finding.rule.id if finding.rule else f"structure/{finding.name}")
+    place = Place.of(mark) if isinstance(mark, Finding) else mark
     return write(
         case,
         "Unknown",
         "failed",
         confidence=0.0,
         why=why,
-        places=[mark] if isinstance(mark, Place) else [],
+        places=[place] if place else [],
         first_rank=finding.rank if finding else None,
         decided=("nobody", ""),
         print_of=(finding.origin.message if finding else "", ()),

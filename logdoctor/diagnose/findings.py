@@ -77,9 +77,14 @@ class Finding(NamedTuple):
         return self.origin.rank
 
     @property
+    def source(self) -> str:
+        """What makes the claim: the id of a rule, or the structure that speaks."""
+        return self.rule.id if self.rule else f"structure/{self.name}"
+
+    @property
     def key(self) -> str:
         """The same for the same claim by other ranks: numbers left out."""
-        return f"{self.reason}|{self.rule.id if self.rule else self.name}|{_NUMBER.sub('', self.origin.message)[:160]}"
+        return f"{self.reason}|{self.source}|{_NUMBER.sub('', self.origin.message)[:160]}"
 
 
 class Reading(NamedTuple):

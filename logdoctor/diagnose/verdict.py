@@ -37,6 +37,11 @@ class Place(NamedTuple):
     line: int
     rule: str
 
+    @classmethod
+    def of(cls, finding: Finding) -> "Place":
+        """Where a finding stands."""
+        return cls(finding.stream, finding.line, finding.source)
+
 
 class Case(NamedTuple):
     """All that is known about an attempt when it is judged."""
