@@ -92,24 +92,30 @@ def _lists(tasks: str, task: int) -> bool:
 def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
     """The rank whose own error came first, None when none can be named.
 
-    A mistake in the program that several ranks make alike has no first rank worth the name. A rank is named
-    by the line, by what the line says ("[Rank 3]"), by Slurm's task label when each task is a rank, or by
-    torchrun's report when it knows of one failed rank only.
+    A mistake in the program that most ranks make alike has no first rank, nor has a fault of a node or
+    of the network. A rank is named by the line, by what the line says ("[Rank 3]"), by Slurm's task label when
+    each task is a rank, or by torchrun's report when the error stands in the log once.
     """
+    if cause.reason in ("Node Failure", "Network Error", "Hang"):
+        return None
     if cause.reason == "NCCL Timeout Error" and (diverged := divergence(readings)):
         return diverged.rank
-    alike = {rank for finding in found if finding.key == cause.key and (rank := _rank(finding, readings)) is not None}
+    same = [finding for finding in found if finding.key == cause.key]
+    alike = {rank for finding in same if (rank := _rank(finding, readings)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
-        return None
+        speaking = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
+        if len(alike) >= _MOST * len(speaking | alike):
+            return None
     rank = _rank(cause, readings)
-    if rank is None and len(reported := _reported(readings)) == 1:
-        rank = reported.pop()
+    if rank is None and len(same) == 1:
+        rank = _reported(readings)
     if rank is None:
         others = (_rank(f, readings) for f in found if f.reason == cause.reason or f.role in ("cause", "proximate"))
         rank = next((other for other in others if other is not None), None)
     return rank
 
 
+_MOST = 0.5
 _NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d{1,9})\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d{1,9})\]")
 _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>\d{1,7})/(?:stdout|stderr)\.log$")
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
@@ -136,10 +142,16 @@ def _tasks_are_ranks(reading: Reading) -> bool:
     )
 
 
-def _reported(readings: list[Reading]) -> set[int]:
-    """The ranks in torchrun's reports of failed processes."""
-    found = (_REPORTED.match(where.message) for reading in readings for _, where in reading.lines)
-    return {int(match["rank"]) for match in found if match}
+def _reported(readings: list[Reading]) -> int | None:
+    """The rank that torchrun's last report calls the first to fail."""
+    rank: int | None = None
+    for reading in readings:
+        root = False
+        for _, where in reading.lines:
+            root = root or "Root Cause (first observed failure)" in where.message
+            if root and (match := _REPORTED.match(where.message)):
+                rank, root = int(match["rank"]), False
+    return rank
 
 
 class _Work(NamedTuple):
