@@ -35,7 +35,7 @@ bench: setup
 	$(BIN)/python eval/bench.py --json
 
 soak: setup
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m "" -k "property or fuzz or chunk"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk"
 	$(BIN)/python eval/bench.py --huge --json
 
 clean:
