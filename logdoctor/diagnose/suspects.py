@@ -13,7 +13,7 @@ __all__ = ["Suspect", "divergence", "first_rank", "name"]
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
-_OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kernel: |:\d+:\d+ \[\d+\] )")
+_OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+ \[\d+\] )")
 """How syslog and NCCL name the host that speaks."""
 _SRUN = regex.compile(
     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
@@ -51,27 +51,52 @@ def _why(finding: Finding) -> str:
 
 
 def _node(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
-    """The node that a finding names, printed on, or whose rank it is; a pod stands for the node it ran on."""
+    """The node that a finding names; for a fault of the machine also the one it was printed on.
+
+    An address or a pod stands for the node that has it; a pod without a known node is no node.
+    """
     node = finding.captures.get("node")
-    local = finding.reason in _LOCAL or bool(finding.rule and finding.rule.verdict.here)
-    if node is None and not local:
-        return None  # who reports such a fault need not be who has it
-    if node is None and (host := _OWN_HOST.match(finding.origin.message)):
-        node = host["host"]
+    if node is None and (finding.reason in _LOCAL or (finding.rule and finding.rule.verdict.here)):
+        node = _speaker(readings, finding, aliases)
     if node is None:
-        node = finding.origin.node
-        if node is not None and _POD.search(finding.origin.channel) and node not in aliases:
-            node = None
-    if node is None and finding.rank is not None:
-        places = (reading.record.placements.get(finding.rank) for reading in readings)
-        node = next((place for place in places if place), None)
-    if node is None and finding.origin.task is not None:
-        node = _node_of_task(readings, finding.origin.task)
-    if node is None:
-        return None
+        return None  # who reports a fault of the network need not be who has it
     node = aliases.get(node.removesuffix(":"), node)
-    node = aliases.get(node, node)  # an address may stand for a pod, and a pod for a node
-    return node.rstrip(".:,")
+    return aliases.get(node, node).rstrip(".:,")
+
+
+def _speaker(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
+    """The node on which a line was printed: as the line says, by its rank, by its task, or because there is one."""
+    if host := _OWN_HOST.match(finding.origin.message):
+        return host["host"]
+    origin = finding.origin
+    if origin.node is not None and (origin.node in aliases or not _POD.search(origin.channel)):
+        return origin.node
+    placements: dict[int, str] = {}
+    for reading in readings:
+        placements |= _reported_hosts(reading, aliases) | reading.record.placements
+    if finding.rank is not None and finding.rank in placements:
+        return placements[finding.rank]
+    if origin.task is not None and (node := _node_of_task(readings, origin.task)):
+        return node
+    return next(iter(placements.values())) if len(placements) > 1 and len(set(placements.values())) == 1 else None
+
+
+_HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
+
+
+def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
+    """The hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
+    pods = any(_POD.search(where.channel) for _, where in reading.lines)
+    hosts: dict[int, str] = {}
+    host: str | None = None
+    for _, where in reading.lines:
+        if named := _HOST.match(where.message):
+            host = named["host"]
+        elif host and (ranked := _REPORTED.match(where.message)):
+            if not pods or host in aliases:
+                hosts[int(ranked["rank"])] = host
+            host = None
+    return hosts
 
 
 def _node_of_task(readings: list[Reading], task: int) -> str | None:
