@@ -60,8 +60,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         raise SettingsError(
             "LOGDOCTOR_BLOCK_BYTES", f"{settings.block_bytes} is out of range", "Use 65536 to 67108864."
         )
-    if settings.workers < 0:
-        raise SettingsError("LOGDOCTOR_WORKERS", f"{settings.workers} is negative", "Use 0 for one per core.")
+    if not 0 <= settings.workers <= 256:
+        raise SettingsError("LOGDOCTOR_WORKERS", f"{settings.workers} is out of range", "Use 0 (one per core) to 256.")
     for name in ("max_decompressed_bytes", "max_expansion"):
         if getattr(settings, name) < 1:
             raise SettingsError(f"{PREFIX}{name.upper()}", f"{getattr(settings, name)} is too small", "Use 1 or more.")
