@@ -95,7 +95,7 @@ def _in_parallel(found, judge, workers: int, show_progress: bool):  # type: igno
     global _judge
     _judge = judge
     with (
-        ProcessPoolExecutor(workers or pipeline.cores(), mp_context=get_context("fork")) as pool,
+        ProcessPoolExecutor(min(workers or pipeline.cores(), len(found)), mp_context=get_context("fork")) as pool,
         click.progressbar(
             length=len(found),
             label="diagnosing",

@@ -15,6 +15,8 @@ from logdoctor.types import Record, Verdict
 
 _KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
+_OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
+_STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
 _CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
 _REPEATS = 2
 """Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
@@ -38,7 +40,9 @@ def _decide(case: Case) -> Verdict:
     cause = case.judgement.cause
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
-    if cause is not None and cancelled is not None and cancelled.order < cause.order and cause.role != "cause":
+    if cancelled is not None and any(report.order < cancelled.order for report in case.judgement.teardown):
+        cancelled = None  # the launcher ends the rest after a death of its own accord
+    if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
@@ -48,7 +52,7 @@ def _decide(case: Case) -> Verdict:
         return _failed(case, cause)
     if completed is not None:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
-    if any(_is_through(course) for course in case.courses):
+    if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was made and no error follows.")
     if case.stall is not None:
         return _hung(case, case.stall, cancelled)
@@ -63,10 +67,19 @@ def _decide(case: Case) -> Verdict:
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
 
 
+def _is_of_stop(finding: Finding) -> bool:
+    """Whether an error is what processes print because they are stopped."""
+    if finding.role == "cause":
+        return False
+    return finding.role == "cascade" or finding.reason in _OF_PEERS or bool(_STOPPED.search(finding.text))
+
+
 def _is_spike(found: Spike, cause: Finding | None) -> bool:
     """Whether a spike accounts for the failure: nothing else does, or what does only says that numbers went bad."""
-    if cause is None or cause.role == "cascade" or cause.reason == "Loss Spike":
+    if cause is not None and cause.reason == "Loss Spike":
         return True
+    if cause is None or cause.role == "cascade":
+        return found.is_pronounced
     return is_numeric(cause) and found.is_pronounced
 
 

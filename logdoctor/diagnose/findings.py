@@ -225,6 +225,9 @@ class _Maker:
 
     def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
+        before = self._lines.get(chain.first - 1)
+        if before is not None and "Exception ignored in" in before[0].text:
+            return None  # Python's own words for an error in a destructor
         if not chain.raised:
             return self.crash(*self._lines[chain.first], "Traceback")
         ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]

@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 _RENEWED = 3
 """Steps that must be seen after a fault before it counts as survived; with a bare progress bar, more."""
 _RENEWED_BARE = 10
+_FLAT = 0.1  # twice the least base line of a loss that can spike: rewards and policy losses start near 0
 _BASE = 40  # losses that make the base line of a spike
 _STALL_SECONDS = 300.0
 _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
@@ -34,7 +35,7 @@ class Spike(NamedTuple):
     @property
     def is_pronounced(self) -> bool:
         """Whether the loss doubled: a guard that stopped the job at a smaller rise speaks for itself."""
-        return self.peak > 2 * self.base
+        return self.peak > 2 * self.base > _FLAT
 
 
 class Stall(NamedTuple):
