@@ -4,6 +4,7 @@ Names and categories follow Table 3 of *Characterization of Large Language Model
 Datacenter* (NSDI '24), with two anomalies and Unknown added.
 """
 
+import re
 from typing import NamedTuple
 
 
@@ -332,4 +333,13 @@ def reason_of_exception(qualified_name: str) -> str:
     if name in _BY_EXCEPTION:
         return _BY_EXCEPTION[name]
     lowered = name.lower()
-    return next((reason for part, reason in _BY_FAMILY if part in lowered), "Runtime Error")
+    words = {word.lower() for word in _WORD.findall(name)}
+    return next((reason for part, reason in _BY_FAMILY if _is_of_family(part, lowered, words)), "Runtime Error")
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def _is_of_family(part: str, name: str, words: set[str]) -> bool:
+    """Whether a class name holds a family's word; a short one must stand alone ("Key", not "Monkey")."""
+    return part in words if len(part) <= 4 else part in name
