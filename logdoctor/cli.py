@@ -6,7 +6,7 @@ Heavy parts are imported inside the commands, so that `--help` stays fast.
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from logdoctor.settings import read_settings
 if TYPE_CHECKING:
     from logdoctor.attempts import Attempt
     from logdoctor.types import Verdict
+
+    Judge = Callable[[Attempt | LogdoctorError, int], Verdict | LogdoctorError]
 
 NOTHING_FAILED, FAILED, COULD_NOT_WORK = 0, 1, 2
 
@@ -85,7 +87,9 @@ def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[st
     yield from _in_parallel(found, judge, limits.workers, show_progress)
 
 
-def _in_parallel(found, judge, workers: int, show_progress: bool):  # type: ignore[no-untyped-def]
+def _in_parallel(
+    found: "list[tuple[str, Attempt | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
+) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Many attempts: one process for each core, one attempt at a time in each."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -108,10 +112,10 @@ def _in_parallel(found, judge, workers: int, show_progress: bool):  # type: igno
             yield name, result
 
 
-_judge = None  # set before workers are forked, so that they inherit the compiled rules
+_judge: "Judge | None" = None  # set before workers are forked, so that they inherit the compiled rules
 
 
-def _judge_alone(attempt):  # type: ignore[no-untyped-def]
+def _judge_alone(attempt: "Attempt | LogdoctorError") -> "Verdict | LogdoctorError":
     assert _judge is not None
     return _judge(attempt, 1)
 

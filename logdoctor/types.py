@@ -102,7 +102,7 @@ class Record(msgspec.Struct):
     placements: dict[int, str] = {}
     aliases: dict[str, str] = {}
     total: int | None = None
-    compression: "Compression" = None  # type: ignore[assignment]
+    compression: "Compression" = msgspec.field(default_factory=lambda: Compression())
     problems: list[str] = []
 
 
