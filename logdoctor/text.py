@@ -127,6 +127,7 @@ _STAMP = regex.compile(
     r"|\b(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d4>\d{1,2}) "
     r"(?P<h4>\d\d):(?P<n4>\d\d):(?P<s4>\d\d)"
 )
+_TIME_OF_DAY = regex.compile(r"\d\d:\d\d:\d\d")
 _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
 
@@ -135,7 +136,8 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
 
     Stamps without a year take `year`; only differences between stamps of one log mean anything.
     """
-    match = _STAMP.search(line[:300])
+    line = line[:300]
+    match = _STAMP.search(line) if _TIME_OF_DAY.search(line) else None  # most lines have none: the short look is cheap
     if match is None:
         return None
     groups = match.groupdict()

@@ -42,30 +42,62 @@ def newlines_of(data: bytes) -> npt.NDArray[np.int64]:
 
 def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> Iterator[Segment]:
     """Segments of about `block` bytes of a stream that arrives in chunks of any size, from a line start at `offset`."""
+    cutter = Cutter(stream, offset)
     pending: list[bytes] = []
-    size, line, piece = 0, 1, 0
+    size = 0
     for chunk in chunks:
         pending.append(chunk)
         size += len(chunk)
-        if size < block:
-            continue
-        data = b"".join(pending)
+        if size >= block:
+            yield from cutter.push(b"".join(pending))
+            pending, size = [], 0
+    yield from cutter.finish(b"".join(pending))
+
+
+class Cutter:
+    """Cuts one stream that comes in chunks of any size; begins at byte `offset` in line `line`.
+
+    `piece` is not 0 when that is inside a long line. What follows the last newline is held back until its line
+    is whole, is longer than `MAX_LINE`, or the stream ends.
+    """
+
+    def __init__(self, stream: str, offset: int = 0, line: int = 1, piece: int = 0) -> None:
+        self.offset, self.line, self.piece = offset, line, piece
+        """Where the next segment begins: all bytes before it have been given out."""
+        self._stream = stream
+        self._rest: list[bytes] = []  # without a newline
+        self._held = 0
+
+    def push(self, data: bytes) -> Iterator[Segment]:
+        """The segments that `data` completes; its last line may be held back."""
         end = data.rfind(b"\n") + 1
-        if not end and len(data) <= MAX_LINE:
-            pending = [data]
-            continue
-        for segment in _whole(stream, data[:end], offset, line, piece):
+        if end:
+            yield from self._given(_whole(self._stream, self._joined(data[:end]), self.offset, self.line, self.piece))
+            data = data[end:]
+        if data:
+            self._rest.append(data)
+            self._held += len(data)
+        if self._held > MAX_LINE:
+            rest = self._joined(b"")
+            yield from self._given(_unfinished(self._stream, rest, self.offset, self.line, self.piece))
+            rest = rest[len(rest) - (len(rest) - 1) % MAX_LINE - 1 :]
+            self._rest, self._held = [rest], len(rest)
+
+    def finish(self, data: bytes = b"") -> Iterator[Segment]:
+        """The segments of what is left when the stream ends with `data`, with or without a newline."""
+        yield from self._given(_whole(self._stream, self._joined(data), self.offset, self.line, self.piece))
+
+    def _joined(self, data: bytes) -> bytes:
+        """What was held back, and `data` behind it."""
+        joined = b"".join((*self._rest, data)) if self._rest else data
+        self._rest, self._held = [], 0
+        return joined
+
+    def _given(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+        for segment in segments:
+            self.offset += len(segment.data)
+            self.line, self.piece = _after(segment)
             yield segment
-            offset += len(segment.data)
-            line, piece = _after(segment)
-        rest = data[end:]
-        for segment in _unfinished(stream, rest, offset, line, piece):
-            yield segment
-            offset += len(segment.data)
-            rest = rest[len(segment.data) :]
-            piece += 1
-        pending, size = [rest], len(rest)
-    yield from _whole(stream, b"".join(pending), offset, line, piece)
 
 
 def _after(segment: Segment) -> tuple[int, int]:

@@ -5,35 +5,37 @@ filter rule takes, is remarkable. Of a flood of them the first and the last are 
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from logdoctor.compress.filter import Ints, Residual, Tally, tally
-from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, read, stamp
+from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, merged, read, stamp
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode
-from logdoctor.types import Compression, Line, Milestone, Readings, Record
+from logdoctor.types import Compression, Line, MetricTexts, Milestone, Readings, Record
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
 """How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
+_PARTS = 64  # of the readings of a rule, and of packed metric lines, before they are put together
 _TEXT = 8192  # bytes of a long line that are kept
 
 
 class Excerpt(NamedTuple):
     """What one segment adds to the record of its stream; line numbers as in the segment.
 
-    `stamps` are the time stamps of its last lines, None where a line has none.
+    `heads` are the beginnings of its last lines, where a time stamp may stand.
     """
 
     lines: list[Line]
     first: list[Line]
     last: list[Line]
-    stamps: list[float | None]
+    heads: list[bytes]
     meter: Meter
     tally: Tally
 
@@ -59,8 +61,8 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
     first = [_line(residual, place, rules, False) for place in range(min(AFTER, count))]
     tail = range(max(count - _TAIL, 0), count)
     last = [_line(residual, place, rules, False) for place in tail]
-    stamps = [stamp(residual, place) for place in tail]
-    return Excerpt(lines, first, last, stamps, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+    heads = [head(residual, place) for place in tail]
+    return Excerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
@@ -101,9 +103,51 @@ class Recorder:
         self._tally = Tally(len(scanner.book.filters))
         self._lines: dict[int, Line] = {}
         self._last: list[Line] = []
-        self._stamps: list[float | None] = []
+        self._heads: list[bytes] = []
         self._readings: dict[str, list[Readings]] = {}
         self._next = 1
+
+    def state(self) -> "State":
+        """All that was added so far, to go on from later."""
+        record, account = self._record, self._tally
+        return State(
+            sorted(self._lines.values()),
+            self._last,
+            self._heads,
+            self._next,
+            {rule: [_packed(*parts) for parts in readings] for rule, readings in self._readings.items()},
+            [(part.lines.tobytes(), part.frame) for part in record.texts],
+            record.spans,
+            record.placements,
+            record.aliases,
+            record.total,
+            record.problems,
+            _packed(account.lines, account.first, account.last),
+            (account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept),
+        )
+
+    def restore(self, state: "State") -> None:
+        """Go on from a state of a recorder with the same rule book; to a recorder to which nothing was added."""
+        record, account = self._record, self._tally
+        self._lines = {line.number: line for line in state.lines}
+        self._last, self._heads, self._next = state.last, state.heads, state.next
+        self._readings = {
+            rule: [
+                Readings(np.frombuffer(lines, np.int64), *(np.frombuffer(column, np.float64) for column in columns))
+                for lines, *columns in parts
+            ]
+            for rule, parts in state.readings.items()
+        }
+        record.texts = [MetricTexts(np.frombuffer(lines, np.int64), frame) for lines, frame in state.texts]
+        record.spans, record.placements, record.aliases = state.spans, state.placements, state.aliases
+        record.total, record.problems = state.total, state.problems
+        account.lines, account.first, account.last = (np.frombuffer(c, np.int64).copy() for c in state.taken)
+        account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept = state.account
+
+    @property
+    def account(self) -> Tally:
+        """What was taken and left so far."""
+        return self._tally
 
     @property
     def problems(self) -> list[str]:
@@ -120,12 +164,12 @@ class Recorder:
         for line in self._last[-BEFORE:]:
             self._keep(line)
         for line in (*part.first, *part.lines):
-            self._keep(line._replace(number=line.number + shift))
-        self._last = (self._last + [line._replace(number=line.number + shift) for line in part.last])[-_TAIL:]
+            self._keep(_moved(line, shift))
+        self._last = (self._last + [_moved(line, shift) for line in part.last])[-_TAIL:]
         self._tally.add(part.tally, shift)
         self._next += part.tally.lines_in
         self._meter(part.meter, shift, part.first[0].number)
-        self._stamps = (self._stamps + part.stamps)[-_TAIL:]
+        self._heads = (self._heads + part.heads)[-_TAIL:]
         if len(self._lines) > 8 * sum(_HELD.values()):
             self._lines = _thinned(self._lines.values())
 
@@ -146,20 +190,26 @@ class Recorder:
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
-            self._readings.setdefault(rule, []).append(readings._replace(lines=readings.lines + shift))
-            first, last = (self._moved(milestone, shift, begin) for milestone in meter.spans[number])
+            parts = self._readings.setdefault(rule, [])
+            parts.append(readings._replace(lines=readings.lines + shift))
+            if len(parts) > _PARTS:
+                parts[:] = [_concatenated(parts)]
+            first, last = (self._dated(milestone, shift, begin) for milestone in meter.spans[number])
             record.spans[rule] = (record.spans.get(rule, (first, last))[0], last)
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
+            if len(record.texts) > _PARTS:
+                record.texts = merged(record.texts)
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
         record.aliases |= {ip: node for ip, node in meter.aliases.items() if ip not in record.aliases}
         record.total = meter.total if meter.total is not None else record.total
 
-    def _moved(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
+    def _dated(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
         """The milestone as in the stream, with a stamp from before the segment when the segment has none for it."""
         time = milestone.time
         if time is None and (reach := LOOK_BACK - 1 - (milestone.line - begin)) > 0:
-            time = next((near for near in reversed(self._stamps[-reach:]) if near is not None), None)
+            near = map(stamp, reversed(self._heads[-reach:]))
+            time = next((seconds for seconds in near if seconds is not None), None)
         return milestone._replace(line=milestone.line + shift, time=time)
 
     def record(self) -> Record:
@@ -167,10 +217,7 @@ class Recorder:
         record = self._record
         record.lines = sorted(_thinned(self._lines.values()).values())
         record.last = self._last
-        record.progress = {
-            rule: Readings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            for rule, parts in sorted(self._readings.items())
-        }
+        record.progress = {rule: _concatenated(parts) for rule, parts in sorted(self._readings.items())}
         account = self._tally
         record.compression = Compression(
             account.lines_in,
@@ -180,6 +227,36 @@ class Recorder:
             account.counts([rule.id for rule in self._book.filters]),
         )
         return record
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """A recorder, as plain values: columns of numbers are the bytes of their arrays."""
+
+    lines: list[Line]
+    last: list[Line]
+    heads: list[bytes]
+    next: int
+    readings: dict[str, list[tuple[bytes, ...]]]
+    texts: list[tuple[bytes, bytes]]
+    spans: dict[str, tuple[Milestone, Milestone]]
+    placements: dict[int, str]
+    aliases: dict[str, str]
+    total: int | None
+    problems: list[str]
+    taken: tuple[bytes, ...]
+    account: tuple[int, int, int, int]
+
+
+def _packed(*columns: npt.NDArray[Any]) -> tuple[bytes, ...]:
+    return tuple(column.tobytes() for column in columns)
+
+
+def _concatenated(parts: list[Readings]) -> Readings:
+    return Readings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _moved(line: Line, shift: int) -> Line:
+    return line._replace(number=line.number + shift) if shift else line
 
 
 def _is_remarkable(line: Line) -> bool:

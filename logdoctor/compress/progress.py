@@ -19,7 +19,9 @@ that starts with 512 bytes and doubles whenever the stream has doubled. The choi
 the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
 _GRID = 512
 _MISSING = math.nan
+_HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
+_MANY = 4096  # metric lines that are packed together
 LOOK_BACK = 40
 """How many lines before a metric line are searched for a time stamp."""
 
@@ -91,14 +93,19 @@ def _milestone(residual: Residual, line: int) -> Milestone:
 def _stamp_near(residual: Residual, place: int) -> float | None:
     """The time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment goes."""
     for at in range(place, max(place - LOOK_BACK, -1), -1):
-        if (time := stamp(residual, at)) is not None:
+        if (time := stamp(head(residual, at))) is not None:
             return time
     return None
 
 
-def stamp(residual: Residual, place: int) -> float | None:
+def head(residual: Residual, place: int) -> bytes:
+    """The beginning of a line, without colours."""
+    return residual.line(place)[:_HEAD]
+
+
+def stamp(head: bytes) -> float | None:
     """The time stamp at the beginning of a line."""
-    return seconds_of(decode(residual.line(place)[:200]))
+    return seconds_of(decode(head))
 
 
 def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
@@ -110,6 +117,16 @@ def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
         return None
     raw = b"\n".join(residual.raw(place)[:_TEXT] for place in (lines - residual.segment.line).tolist())
     return MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))
+
+
+def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
+    """The same metric lines in fewer frames: small ones are put together, large ones stay as they are."""
+    large = [part for part in texts if len(part.lines) >= _MANY]
+    small = [part for part in texts if len(part.lines) < _MANY]
+    unpack = zstandard.ZstdDecompressor().decompress
+    raw = b"\n".join(unpack(part.frame) for part in small)
+    lines = np.concatenate([part.lines for part in small])
+    return [*large, MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))]
 
 
 def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

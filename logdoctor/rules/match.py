@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+import threading
 from array import array
 from collections.abc import Sequence
 from functools import cache
@@ -17,7 +18,7 @@ import regex
 from logdoctor.errors import RuleError
 from logdoctor.text import PREFIX
 
-_SMALL = 4096  # bytes of a buffer for which lists for every pattern are not worth their making
+_SMALL = 1 << 16  # bytes of a buffer for which lists for every pattern are not worth their making
 _CACHED = 12  # databases that are kept on disk, the newest
 
 
@@ -124,7 +125,7 @@ class Matcher:
             if path:
                 _store(path, hyperscan.dumpb(database))
         self._database = database
-        database.scratch = hyperscan.Scratch(database)
+        self._threads = threading.local()
 
     @staticmethod
     def _digest(expressions: Sequence[str]) -> str:
@@ -142,14 +143,20 @@ class Matcher:
         if len(buffer) < _SMALL:
             few: list[tuple[int, int]] = []
             self._database.scan(
-                buffer, match_event_handler=lambda number, start, end, flags, _: few.append((number, end))
+                buffer,
+                match_event_handler=lambda number, start, end, flags, _: few.append((number, end)),
+                scratch=self._scratch(),
             )
             pairs = np.array(sorted(few), np.int64).reshape(-1, 2)
             return pairs[:, 0].astype(np.int32), pairs[:, 1]
         found = [array("q") for _ in range(self.size)]
         # this runs for every hit, a million times in 100 MB: one index and one call, no arithmetic
         adders = [ends.append for ends in found]
-        self._database.scan(buffer, match_event_handler=lambda number, start, end, flags, _: adders[number](end))
+        self._database.scan(
+            buffer,
+            match_event_handler=lambda number, start, end, flags, _: adders[number](end),
+            scratch=self._scratch(),
+        )
         hit = [number for number, ends in enumerate(found) if ends]
         if not hit:
             return np.empty(0, np.int32), np.empty(0, np.int64)
@@ -157,6 +164,13 @@ class Matcher:
         return np.repeat(np.array(hit, np.int32), counts), np.concatenate(
             [np.frombuffer(found[number], np.int64) for number in hit]
         )
+
+    def _scratch(self) -> hyperscan.Scratch:
+        """The working space of this thread: Hyperscan lets only one scan at a time use one."""
+        scratch: hyperscan.Scratch | None = getattr(self._threads, "scratch", None)
+        if scratch is None:
+            scratch = self._threads.scratch = hyperscan.Scratch(self._database)
+        return scratch
 
 
 def _load(path: Path) -> hyperscan.Database | None:

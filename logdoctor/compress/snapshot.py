@@ -1,0 +1,44 @@
+"""Where a stream stands, in bytes: a service that was killed goes on from there instead of from the beginning."""
+
+import msgspec
+
+from logdoctor.compress.cut import Cutter
+from logdoctor.compress.excerpt import Recorder, State
+from logdoctor.rules.scanner import Scanner
+
+_VERSION = 1
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A cutter and a recorder at byte `offset` of their stream, with the rule book that made them."""
+
+    version: int
+    rulebook: str
+    offset: int
+    line: int
+    piece: int
+    state: State
+
+
+_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
+    """What is known of a stream up to `cutter.offset`; what the cutter holds back is not in it."""
+    digest = scanner.book.digest
+    state = recorder.state()
+    return msgspec.msgpack.encode(Snapshot(_VERSION, digest, cutter.offset, cutter.line, cutter.piece, state))
+
+
+def resume(stream: str, file: str, snapshot: bytes, scanner: Scanner) -> tuple[Cutter, Recorder] | None:
+    """The cutter and recorder that `snapshot` was taken of; None when it is damaged, of another rule book or
+    of another version, and the stream must be read again."""
+    try:
+        kept = _decoder.decode(snapshot)
+    except msgspec.DecodeError:
+        return None
+    if kept.version != _VERSION or kept.rulebook != scanner.book.digest:
+        return None
+    recorder = Recorder(stream, file, scanner)
+    recorder.restore(kept.state)
+    return Cutter(stream, kept.offset, kept.line, kept.piece), recorder

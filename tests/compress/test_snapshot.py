@@ -1,0 +1,91 @@
+"""A stream that goes on from a snapshot gives the record of one that was never interrupted."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logdoctor.compress import snapshot
+from logdoctor.compress.cut import MAX_LINE, Cutter
+from logdoctor.compress.excerpt import Recorder, excerpt
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges
+from logdoctor.rules.scanner import Scanner
+from tests.compress.records import content, recorded
+
+
+def interrupted(chunks: list[bytes], scanner: Scanner, every: int) -> Recorder:
+    """A recorder that was packed and unpacked after every few chunks; what was held back is sent again."""
+    gauges = Gauges(scanner.book)
+    whole = b"".join(chunks)
+    cutter, recorder = Cutter("main"), Recorder("main", "a.log", scanner)
+    sent = 0
+    for number, chunk in enumerate(chunks, 1):
+        for segment in cutter.push(chunk):
+            recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+        sent += len(chunk)
+        if number % every == 0:
+            resumed = snapshot.resume("main", "a.log", snapshot.take(cutter, recorder, scanner), scanner)
+            assert resumed is not None
+            cutter, recorder = resumed
+            for segment in cutter.push(whole[cutter.offset : sent]):
+                recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+    for segment in cutter.finish():
+        recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+    return recorder
+
+
+def mixed_log(lines: list[bytes], seed: int, count: int) -> bytes:
+    """Known lines, progress with a loss, and words, shuffled."""
+    rng = random.Random(seed)
+    step = 0
+    parts = []
+    for _ in range(count):
+        if rng.random() < 0.5:
+            step += 1
+            parts.append(
+                b"[2026-01-02 03:%02d:%02d] step: %d loss: %.4f" % (step // 60 % 60, step % 60, step, 9 / step)
+            )
+        else:
+            parts.append(rng.choice(lines) if rng.random() < 0.8 else b"plain words %d" % rng.randrange(99))
+    return b"\n".join(parts)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(50, 3000))
+def test_property_a_snapshot_changes_nothing(
+    scanner: Scanner, book_lines: list[bytes], seed: int, every: int, width: int
+) -> None:
+    log = mixed_log(book_lines, seed, 150)
+    chunks = [log[at : at + width] for at in range(0, len(log), width)]
+    assert content(interrupted(chunks, scanner, every).record()) == content(recorded(chunks, scanner, 1 << 20))
+
+
+def test_a_snapshot_inside_a_long_line(scanner: Scanner) -> None:
+    log = b"step: 1 loss: 2.0\n" + b"x" * (3 * MAX_LINE + 5) + b"\nRuntimeError: it broke\n"
+    chunks = [log[at : at + 700_000] for at in range(0, len(log), 700_000)]
+    assert content(interrupted(chunks, scanner, 1).record()) == content(recorded(chunks, scanner, 1 << 20))
+
+
+def test_many_small_parts_are_put_together(scanner: Scanner, book_lines: list[bytes]) -> None:
+    log = mixed_log(book_lines, 7, 1000)
+    chunks = [line + b"\n" for line in log.split(b"\n")]
+    record = interrupted(chunks, scanner, 10**9).record()
+    assert len(record.texts) <= 65
+    assert content(record) == content(recorded([log + b"\n"], scanner, 1 << 20))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda s: s[:-3], lambda s: b"", lambda s: b"\xff" + s, lambda s: b"\x93\x01\x02\x03"]
+)
+def test_a_damaged_snapshot_is_not_used(scanner: Scanner, spoil: object) -> None:
+    whole = snapshot.take(Cutter("main"), Recorder("main", "a.log", scanner), scanner)
+    assert snapshot.resume("main", "a.log", whole, scanner) is not None
+    assert callable(spoil)
+    assert snapshot.resume("main", "a.log", spoil(whole), scanner) is None
+
+
+def test_a_snapshot_of_other_rules_is_not_used(scanner: Scanner) -> None:
+    whole = snapshot.take(Cutter("main"), Recorder("main", "a.log", scanner), scanner)
+    other = whole.replace(scanner.book.digest.encode(), b"0" * len(scanner.book.digest))
+    assert snapshot.resume("main", "a.log", other, scanner) is None
