@@ -50,7 +50,7 @@ def attempts(path: Path) -> list[Attempt]:
             f"{path}{f' ({name})' if name else ''}",
             tuple(Stream(str(file.relative_to(path)), file) for file in files),
         )
-        for name, files in sorted(groups.items(), key=lambda group: _natural(group[0]))
+        for name, files in sorted(groups.items(), key=lambda group: natural(group[0]))
     ]
 
 
@@ -64,10 +64,10 @@ def _logs(folder: Path) -> Iterator[Path]:
         for name in names
         if _LOG_NAME.search(name) and os.path.isfile(os.path.join(root, name))
     ]
-    return iter(sorted(found, key=lambda file: _natural(str(file))))
+    return iter(sorted(found, key=lambda file: natural(str(file))))
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+def natural(text: str) -> list[tuple[int, str]]:
     """A sort key by which rank 2 comes before rank 10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 

@@ -3,9 +3,15 @@
     LogdoctorError
     ├── InputError       a log cannot be read: missing, unreadable, unknown or damaged compression, too large
     ├── RuleError        a rule file is wrong: misspelt key, refused pattern, failing example, duplicate id
-    └── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
+    ├── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
+    ├── NameRefused      a job, attempt or stream may not be called so
+    ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where it goes on
+    ├── LimitReached     a stream, a job or the service holds as much as it may
+    ├── StorageFull      the disk has no room; nothing of the request was kept
+    └── StoreError       the data folder cannot be used: held by another service, damaged, of a newer version
 
-Every message names the thing, the cause and the next step. The command line prints it and exits with code 2.
+Every message names the thing, the cause and the next step. The command line prints it and exits with code 2;
+the service answers with it as JSON.
 """
 
 
@@ -33,3 +39,29 @@ class RuleError(LogdoctorError):
 
 class SettingsError(LogdoctorError):
     """A setting is unknown or has a bad value."""
+
+
+class NameRefused(LogdoctorError):
+    """A job, attempt or stream may not have this name."""
+
+
+class OffsetMismatch(LogdoctorError):
+    """Bytes do not continue their stream."""
+
+    def __init__(self, stream: str, offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"stream {stream}", f"it has {next_offset} bytes, not {offset}", f"Send from offset {next_offset}."
+        )
+        self.next_offset = next_offset
+
+
+class LimitReached(LogdoctorError):
+    """A stream, a job or the service holds as much as it may."""
+
+
+class StorageFull(LogdoctorError):
+    """The disk has no room for what was sent; nothing of it was kept."""
+
+
+class StoreError(LogdoctorError):
+    """The data folder cannot be used."""

@@ -68,6 +68,11 @@ class Cutter:
         self._rest: list[bytes] = []  # without a newline
         self._held = 0
 
+    @property
+    def reached(self) -> int:
+        """The place in the stream up to which bytes were pushed."""
+        return self.offset + self._held
+
     def push(self, data: bytes) -> Iterator[Segment]:
         """The segments that `data` completes; its last line may be held back."""
         end = data.rfind(b"\n") + 1

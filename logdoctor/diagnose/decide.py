@@ -8,7 +8,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.cause import explains, is_numeric, judge
 from logdoctor.diagnose.findings import Finding, findings, read
-from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall
+from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall, stopped
 from logdoctor.diagnose.verdict import Case, Place, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Record, Verdict
@@ -24,18 +24,21 @@ no restart helps."""
 _NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
 
 
-def diagnose(records: Sequence[Record], book: RuleBook) -> Verdict:
-    """The verdict on one attempt, from the records of all its streams. Deterministic."""
+def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = None) -> Verdict:
+    """The verdict on one attempt, from the records of all its streams. Deterministic.
+
+    `idle` are the seconds for which a job that still runs has made no step, when they are too many.
+    """
     readings = [read(record) for record in records]
     courses = [Course(reading) for reading in readings]
     found = findings(readings, book)
     judgement = judge(found, courses)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
     ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
-    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book))
+    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book), idle)
 
 
-def _decide(case: Case) -> Verdict:
+def _decide(case: Case, idle: float | None) -> Verdict:
     """The first answer that holds, from the surest down."""
     cause = case.judgement.cause
     cancelled = _first(case.outcomes("cancelled"))
@@ -64,6 +67,8 @@ def _decide(case: Case) -> Verdict:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
         return _unknown(case, None)
+    if idle is not None:
+        return _hung(case, stopped(case.courses, idle), None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
 
 

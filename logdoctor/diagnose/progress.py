@@ -189,6 +189,14 @@ def stall(courses: list[Course], ended: float | None) -> Stall | None:
     return Stall(stream, int(course.lines[-1]), waited)
 
 
+def stopped(courses: list[Course], seconds: float) -> Stall:
+    """The last step of a job that has made none for so many seconds; when it made none at all, its last line."""
+    stepped = [(int(course.lines[-1]), stream) for stream, course in enumerate(courses) if len(course.lines)]
+    written = [(c.reading.record.last[-1].number, n) for n, c in enumerate(courses) if c.reading.record.last]
+    line, stream = max(stepped or written)
+    return Stall(stream, line, seconds)
+
+
 _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")
 
 

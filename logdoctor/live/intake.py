@@ -1,0 +1,450 @@
+"""Bytes of streams are numbered, made durable and archived; what is acknowledged is never lost or doubled."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.errors import LimitReached, OffsetMismatch, StorageFull
+from logdoctor.live.streams import Attempt, Stream
+from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
+from logdoctor.store.frames import Packer
+from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.names import Key
+from logdoctor.store.records import Records
+
+log = structlog.get_logger()
+
+_MARKS = 256
+_RETRY = 1.0  # seconds between attempts to archive when the disk is full
+
+
+class Bounds(NamedTuple):
+    """How much is taken: bytes of one stream, streams of one attempt, streams in memory, bytes that may wait for
+    compression, bytes in the journal before it is archived, bytes in memory that are in no archive."""
+
+    stream_bytes: int
+    streams: int
+    open_streams: int
+    behind: int
+    journal_bytes: int
+    unarchived: int
+
+
+class Figures(NamedTuple):
+    """Counts since the start, and what is in memory now."""
+
+    bytes_in: int
+    lines_in: int
+    groups: int
+    refused: int
+    streams: int
+    attempts: int
+    unscanned: int
+    unarchived: int
+
+
+class Intake:
+    """All streams that are being sent. Methods are for any thread."""
+
+    def __init__(self, archive: Archive, journal_of: Callable[..., Journal], records: Records, bounds: Bounds) -> None:
+        self._archive, self._records, self._bounds = archive, records, bounds
+        self.lock = threading.Lock()
+        self.fresh = threading.Condition(self.lock)
+        """Told when there is something to scan or to judge."""
+        self.attempts: dict[tuple[str, int], Attempt] = {}
+        self.unscanned: dict[Stream, None] = {}
+        """Streams with bytes to compress, those first that wait longest."""
+        self._streams: dict[Key, Stream] = {}
+        self._opening = threading.Lock()
+        self._packer = Packer()
+        self._touched: dict[Key, StreamFile] = {}
+        self._full = threading.Event()  # a stream has a frame's worth of bytes to archive
+        self._archiving = threading.Lock()
+        self._stopping = False
+        self._unscanned_bytes = self._unarchived_bytes = 0
+        self._bytes_in = self._lines_in = self._groups = self._refused = 0
+        self._journal = journal_of(committed=self._committed, failed=self._failed)
+        self._archivist = threading.Thread(target=self._archive_for_ever, name="archivist", daemon=True)
+
+    def start(self) -> None:
+        """Bring the archive up to what was acknowledged before, then begin to take bytes."""
+        self._replay()
+        self._journal.start()
+        self._archivist.start()
+
+    def stop(self) -> None:
+        """Write and archive everything that was taken."""
+        self._journal.close()
+        self._stopping = True
+        self._full.set()
+        if self._archivist.is_alive():
+            self._archivist.join()
+        self._empty_journal()
+
+    @contextmanager
+    def opened(self, key: Key) -> Iterator[Stream]:
+        """The stream, held in memory while it is used; `LimitReached` when there are too many, `StoreError` when
+        its archive is damaged."""
+        stream = self.open(key)
+        try:
+            yield stream
+        finally:
+            with self.lock:
+                stream.users -= 1
+
+    def open(self, key: Key) -> Stream:
+        """The stream with one user more, read from its archive when it is not in memory."""
+        stream = self._used(key)
+        if stream is None:
+            with self._opening:
+                stream = self._used(key) or self._read(key)
+        if stream.attempt.settled:
+            self._reopen(stream.attempt)
+        return stream
+
+    def is_open(self, key: Key) -> bool:
+        """Whether opening the stream needs no disk."""
+        with self.lock:
+            stream = self._streams.get(key)
+            return stream is not None and not stream.attempt.settled
+
+    def _used(self, key: Key) -> Stream | None:
+        with self.lock:
+            if stream := self._streams.get(key):
+                stream.users += 1
+            return stream
+
+    def _read(self, key: Key) -> Stream:
+        with self.lock:
+            attempt = self.attempts.get((key.job, key.attempt))
+            self._check_room(key, attempt)
+        if attempt is None:
+            attempt = self._load(key.job, key.attempt)
+        stream = Stream(key, self._archive.open(key), attempt)
+        stream.users = 1
+        with self.lock:
+            self._streams[key] = attempt.streams[key.stream] = stream
+            self.unscanned[stream] = None
+            self.fresh.notify_all()
+        return stream
+
+    def _reopen(self, attempt: Attempt) -> None:
+        """Let a settled attempt be judged again, because more may come of it."""
+        self._records.reopen(attempt.job, attempt.number)
+        with self.lock:
+            attempt.settled = False
+            if attempt.abandoned:
+                attempt.ends.pop("", None)
+                attempt.abandoned = False
+
+    def load(self, job: str, number: int) -> Attempt:
+        """An attempt with all streams that its archive has."""
+        for name in self._archive.streams(job, number):
+            with self.opened(Key(job, number, name)):
+                pass
+        with self.lock:
+            if attempt := self.attempts.get((job, number)):
+                return attempt
+        with self._opening:
+            return self._load(job, number)
+
+    def _load(self, job: str, number: int) -> Attempt:
+        kept = self._records.open_attempt(job, number, time.time())
+        attempt = Attempt(job, number)
+        attempt.settled = kept.settled
+        attempt.ends = {end.stream: end for end in kept.ends}
+        with self.lock:
+            return self.attempts.setdefault((job, number), attempt)
+
+    def _check_room(self, key: Key, attempt: Attempt | None) -> None:
+        if len(self._streams) >= self._bounds.open_streams:
+            raise LimitReached("the service", f"it holds {len(self._streams)} open streams", "Try again later.")
+        if attempt is not None and len(attempt.streams) >= self._bounds.streams:
+            cause = f"it has {len(attempt.streams)} streams"
+            raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Send fewer streams, one for each node.")
+
+    def take(self, stream: Stream, offset: int, data: bytes) -> Future[None]:
+        """Bytes that stand at `offset` of an opened stream; the future is done when they are durable.
+
+        `OffsetMismatch` when they do not continue it, `LimitReached` when it is too long; the future fails
+        with `StorageFull` when they cannot be written, and nothing of them is kept.
+        """
+        with self.lock:
+            if offset != stream.accepted:
+                self._refused += 1
+                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+            return self._number(stream, data, "")
+
+    def push(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
+        """Bytes that continue an opened stream wherever it ends, once for each mark: a repetition is not taken."""
+        with self.lock:
+            if mark in stream.marks:
+                return stream.marks[mark] or _done()
+            future = stream.marks[mark] = self._number(stream, data, mark)
+            while len(stream.marks) > _MARKS:
+                stream.marks.popitem(last=False)
+            return future
+
+    def _number(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
+        if stream.accepted + len(data) > self._bounds.stream_bytes:
+            cause = f"it would be longer than {self._bounds.stream_bytes} bytes"
+            raise LimitReached(f"stream {stream.key}", cause, "Begin another stream or attempt.")
+        if self._unarchived_bytes > self._bounds.unarchived:
+            self._refused += 1
+            raise StorageFull("the archive", "it cannot be written fast enough", "The sender will try again.")
+        future: Future[None] = Future()
+        entry = Entry(stream.key, stream.accepted, data, mark)
+        stream.accepted += len(data)
+        stream.futures.append((stream.accepted, future))
+        self._journal.append(entry)
+        return future
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for compression that senders should wait, too."""
+        return self._unscanned_bytes > self._bounds.behind
+
+    def _committed(self, group: Sequence[Entry]) -> None:
+        """Called by the journal: these bytes are durable."""
+        now = time.monotonic()
+        done: list[Future[None]] = []
+        with self.lock:
+            self._groups += 1
+            for entry in group:
+                done += self._settle(entry, now)
+            self.fresh.notify_all()
+        for future in done:
+            future.set_result(None)
+
+    def _settle(self, entry: Entry, now: float) -> list[Future[None]]:
+        """Enter durable bytes; the futures that wait for them."""
+        stream = self._streams[entry.key]
+        size = len(entry.data)
+        stream.durable += size
+        lines = entry.data.count(b"\n")
+        stream.lines_in += lines
+        stream.last_at = stream.attempt.changed_at = now
+        stream.unarchived.append(entry)
+        self._unarchived_bytes += size
+        self._bytes_in += size
+        self._lines_in += lines
+        if stream.durable - stream.archived >= FRAME:
+            self._full.set()
+        if stream.ready:
+            stream.unscanned.append(entry.data)
+            stream.unscanned_bytes += size
+            self._unscanned_bytes += size
+        if stream not in self.unscanned:
+            self.unscanned[stream] = None
+            stream.waiting_since = now
+        if entry.mark and stream.marks.get(entry.mark):
+            stream.marks[entry.mark] = None
+        ready = [future for end, future in stream.futures if end <= stream.durable]
+        del stream.futures[: len(ready)]
+        return ready
+
+    def _failed(self, group: Sequence[Entry], error: StorageFull) -> None:
+        """Called by the journal: these bytes could not be written; what came behind them is given up, too."""
+        lost: list[Future[None]] = []
+        with self.lock:
+            self._refused += 1
+            for key in {entry.key: None for entry in (*group, *self._journal.withdraw())}:
+                stream = self._streams[key]
+                stream.accepted = stream.durable
+                lost += [future for _, future in stream.futures]
+                stream.futures.clear()
+                for mark in [mark for mark, future in stream.marks.items() if future is not None]:
+                    del stream.marks[mark]
+        log.error("disk full", cause=error.cause, refused=len(lost))
+        for future in lost:
+            future.set_exception(error)
+
+    def scanned(self, stream: Stream, limit: int) -> list[bytes]:
+        """Take about `limit` bytes out of what waits for compression; for the watch."""
+        with self.lock:
+            size = taken = 0
+            while taken < len(stream.unscanned) and size < limit:
+                size += len(stream.unscanned[taken])
+                taken += 1
+            chunks = stream.unscanned[:taken]
+            del stream.unscanned[:taken]
+            stream.unscanned_bytes -= size
+            self._unscanned_bytes -= size
+            if not stream.unscanned:
+                self.unscanned.pop(stream, None)
+            return chunks
+
+    def catch_up(self, stream: Stream, reached: int) -> bool:
+        """Let a stream whose file was read up to `reached` go on from memory; False when the file has more."""
+        with self.lock:
+            if reached != stream.archived:
+                return False
+            stream.ready = True
+            stream.unscanned = [entry.data for entry in stream.unarchived]
+            stream.unscanned_bytes = sum(map(len, stream.unscanned))
+            self._unscanned_bytes += stream.unscanned_bytes
+            stream.waiting_since = time.monotonic()
+            if not stream.unscanned:
+                self.unscanned.pop(stream, None)
+            return True
+
+    def fall_back(self, stream: Stream) -> None:
+        """Let the watch read a stream from its archive again."""
+        with self.lock:
+            self._unscanned_bytes -= stream.unscanned_bytes
+            stream.unscanned, stream.unscanned_bytes = [], 0
+            stream.ready, stream.scan = False, None
+            self.unscanned[stream] = None
+
+    def lines(self, key: Key, first: int, last: int, limit: int) -> Lines:
+        """Raw lines of a stream, from its archive and what is not there yet; at most about `limit` bytes."""
+        with self.lock:
+            stream = self._streams.get(key)
+            archived = stream.archived if stream else None
+            tail = [entry.data for entry in stream.unarchived] if stream else []
+        file = stream.file if stream else self._archive.open(key)
+        number, chunks = file.from_line(first, file.offset if archived is None else archived)
+
+        def all_chunks() -> Iterator[bytes]:
+            yield from chunks
+            yield from tail
+
+        return lines_of(all_chunks(), number, first, last, limit)
+
+    def standing_of_archive(self, key: Key) -> tuple[int, int]:
+        """(bytes, newlines) of a stream that is not in memory."""
+        file = self._archive.open(key)
+        return file.offset, file.newlines
+
+    def known(self, key: Key) -> Stream | None:
+        """The stream when it is in memory."""
+        with self.lock:
+            return self._streams.get(key)
+
+    def forget(self, attempt: Attempt) -> bool:
+        """Drop an attempt from memory once its archive is whole; False when somebody uses it."""
+        self.archive(attempt)
+        with self.lock:
+            streams = list(attempt.streams.values())
+            if any(s.users or s.unarchived or s.unscanned or s.accepted != s.durable for s in streams):
+                return False
+            for stream in streams:
+                del self._streams[stream.key]
+                self.unscanned.pop(stream, None)
+            del self.attempts[attempt.job, attempt.number]
+            return True
+
+    def figures(self) -> Figures:
+        """Counts and sizes, for metrics."""
+        with self.lock:
+            return Figures(
+                self._bytes_in,
+                self._lines_in,
+                self._groups,
+                self._refused,
+                len(self._streams),
+                len(self.attempts),
+                self._unscanned_bytes,
+                self._unarchived_bytes,
+            )
+
+    def archive(self, attempt: Attempt) -> None:
+        """Bring the archive of an attempt up to date, durably."""
+        try:
+            with self._archiving:
+                for stream in list(attempt.streams.values()):
+                    self._move(stream)
+                    if file := self._touched.pop(stream.key, None):
+                        file.sync()
+        except OSError as error:
+            log.error("archive not written", cause=str(error))
+
+    def _archive_for_ever(self) -> None:
+        while not self._stopping:
+            self._full.wait(_RETRY)
+            self._full.clear()
+            try:
+                self._archive_full_frames()
+                if self._journal.held > self._bounds.journal_bytes:
+                    self._empty_journal()
+            except OSError as error:
+                log.error("archive not written", cause=str(error))
+                time.sleep(_RETRY)
+
+    def _archive_full_frames(self) -> None:
+        with self.lock:
+            full = [s for s in self._streams.values() if s.durable - s.archived >= FRAME]
+        for stream in full:
+            with self._archiving:
+                self._move(stream)
+
+    def _empty_journal(self) -> None:
+        """Archive all that the journal holds, durably, and delete its files."""
+        number = self._journal.rotate()
+        with self.lock:
+            streams = [stream for stream in self._streams.values() if stream.unarchived]
+        for stream in streams:
+            with self._archiving:
+                self._move(stream)
+        with self._archiving:
+            for file in self._touched.values():
+                file.sync()
+            self._touched.clear()
+        self._journal.release(number)
+
+    def _move(self, stream: Stream) -> None:
+        """Move durable bytes of a stream from memory to its file."""
+        with self.lock:
+            entries = list(stream.unarchived)
+        if not entries:
+            return
+        data = b"".join(entry.data for entry in entries)
+        self._touched[stream.key] = stream.file
+        stream.file.append(data, self._packer, [entry.mark for entry in entries if entry.mark])
+        with self.lock:
+            del stream.unarchived[: len(entries)]
+            stream.archived += len(data)
+            self._unarchived_bytes -= len(data)
+
+    def _replay(self) -> None:
+        """Archive what the journal of a killed service holds."""
+        files: dict[Key, StreamFile] = {}
+        waiting: dict[Key, list[bytes]] = {}
+        marks: dict[Key, list[str]] = {}
+
+        def write(key: Key) -> None:
+            files[key].append(b"".join(waiting.pop(key)), self._packer, marks.pop(key, []))
+
+        for entry in self._journal.replay():
+            key = entry.key
+            if key not in files:
+                files[key] = self._archive.open(key)
+                files[key].mend(entry.offset)
+            reached = files[key].offset + sum(map(len, waiting.get(key, [])))
+            if entry.offset > reached:
+                log.warning("journal without archive", stream=str(key), offset=entry.offset, archived=reached)
+                continue
+            if missing := entry.data[reached - entry.offset :]:
+                waiting.setdefault(key, []).append(missing)
+            if entry.mark:
+                marks.setdefault(key, []).append(entry.mark)
+            if reached + len(missing) - files[key].offset >= FRAME:
+                write(key)
+        for key in list(waiting):
+            write(key)
+        for file in files.values():
+            file.sync()
+        self._journal.release(self._journal.rotate())
+        if files:
+            log.info("journal replayed", streams=len(files))
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

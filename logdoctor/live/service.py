@@ -1,0 +1,97 @@
+"""One data folder and all that works on it: the archive, the journal, the records, the intake and the watch."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from logdoctor.errors import StoreError
+from logdoctor.live.intake import Bounds, Intake
+from logdoctor.live.retention import Retention, Rules
+from logdoctor.live.watch import Timing, Watch
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.archive import Archive
+from logdoctor.store.journal import Journal
+from logdoctor.store.names import Key
+from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.tokens import Tokens
+
+
+class Plan(NamedTuple):
+    """How a service is to work: where its database is, how much it takes, when it acts, what it keeps."""
+
+    database: str
+    bounds: Bounds
+    timing: Timing
+    retention: Rules
+    min_free: int
+
+
+class Service:
+    """A service over one data folder, which only one process may use. `StoreError` when another one does."""
+
+    def __init__(self, folder: Path, scanner: Scanner, plan: Plan) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        self.scanner = scanner
+        self.archive = Archive(folder / "archive")
+        self.records = Records(plan.database)
+        self.tokens = Tokens(self.records.database)
+        journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
+        self.intake = Intake(self.archive, journal_of, self.records, plan.bounds)
+        self.listeners: list[Callable[[StoredVerdict], None]] = []
+        self.watch = Watch(scanner, self.intake, self.archive, self.records, self._announce, plan.timing)
+        self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
+
+    def start(self) -> None:
+        """Carry on where the last process stopped, however it stopped."""
+        self.intake.start()
+        self.watch.start()
+        self.retention.start()
+
+    def stop(self) -> None:
+        """Write, compress and archive all that was taken; then let go of the folder."""
+        self.retention.stop()
+        self.watch.stop()
+        self.intake.stop()
+        self.records.close()
+        os.close(self._lock)
+
+    def end(self, job: str, number: int, end: End) -> None:
+        """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
+        if self.records.end(job, number, end).settled:
+            self.records.reopen(job, number)
+        attempt = self.intake.load(job, number)
+        with self.intake.lock:
+            attempt.ends[end.stream] = end
+            attempt.settled = attempt.abandoned = False
+        self.watch.ask(attempt)
+
+    def streams(self, job: str, number: int) -> list[str]:
+        """The names of the streams of an attempt."""
+        with self.intake.lock:
+            live = self.intake.attempts.get((job, number))
+            known = set(live.streams) if live else set()
+        return sorted(known | set(self.archive.streams(job, number)))
+
+    def has_stream(self, key: Key) -> bool:
+        """Whether bytes of the stream are kept."""
+        return self.intake.known(key) is not None or key.stream in self.archive.streams(key.job, key.attempt)
+
+    def _announce(self, verdict: StoredVerdict) -> None:
+        for listener in list(self.listeners):
+            listener(verdict)
+
+
+def _locked(folder: Path) -> int:
+    """A lock on the folder, held until the process ends."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        cause = "another service works on this data folder"
+        raise StoreError(str(folder), cause, "Stop it, or choose another folder with --data-dir.") from error
+    return descriptor

@@ -1,0 +1,96 @@
+"""What is in memory of an attempt that is being sent: its streams, and where each stands."""
+
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from logdoctor.compress.cut import Cutter
+from logdoctor.compress.excerpt import Recorder
+from logdoctor.store.archive import StreamFile
+from logdoctor.store.journal import Entry
+from logdoctor.store.names import Key
+from logdoctor.store.records import End
+
+
+class Standing(NamedTuple):
+    """Where a stream stands: the byte to send next, lines received, lines compressed so far, lines left of these."""
+
+    next_offset: int
+    lines_in: int
+    lines_scanned: int
+    lines_kept: int
+
+
+class Scan:
+    """The compression of one stream. Only the watch uses it."""
+
+    def __init__(self, cutter: Cutter, recorder: Recorder) -> None:
+        self.cutter, self.recorder = cutter, recorder
+        self.finished = False  # the last line was taken although no newline came
+        self.kept_at = cutter.offset  # where the last snapshot was taken
+        self.kept_bytes = 0
+
+
+class Stream:
+    """One stream. What is not said to be the watch's own is guarded by the lock of the intake.
+
+    `accepted` bytes are numbered, `durable` ones acknowledged, `archived` ones in the file; `unarchived` holds
+    those between the last two. `unscanned` holds durable bytes that the watch has not seen, once it has caught
+    up with the file (`ready`).
+    """
+
+    def __init__(self, key: Key, file: StreamFile, attempt: "Attempt") -> None:
+        self.key, self.file, self.attempt = key, file, attempt
+        self.accepted = self.durable = self.archived = file.offset
+        self.lines_in = file.newlines
+        self.unarchived: list[Entry] = []
+        self.unscanned: list[bytes] = []
+        self.unscanned_bytes = 0
+        self.waiting_since = 0.0
+        self.ready = False
+        self.scan: Scan | None = None
+        self.users = 0
+        self.marks: OrderedDict[str, Future[None] | None] = OrderedDict.fromkeys(file.marks)
+        self.futures: list[tuple[int, Future[None]]] = []
+        self.failures = 0
+        self.last_at = self.progress_at = time.monotonic()
+
+    def standing(self) -> Standing:
+        """Where the stream stands now."""
+        scan = self.scan
+        if scan is None:
+            return Standing(self.accepted, self.lines_in, 0, 0)
+        account = scan.recorder.account
+        return Standing(self.accepted, self.lines_in, account.lines_in, account.lines_kept)
+
+
+class Attempt:
+    """One attempt in memory. `ends` tells how its streams ended, "" how the whole of it did; `settled` when a
+    final verdict stands, `asked` when one is wanted now, `abandoned` when the end was only supposed."""
+
+    def __init__(self, job: str, number: int) -> None:
+        self.job, self.number = job, number
+        self.streams: dict[str, Stream] = {}
+        self.ends: dict[str, End] = {}
+        self.settled = self.asked = self.abandoned = False
+        self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
+        self.changed_at = self.looked_at = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything that was known to run has ended."""
+        return "" in self.ends or (bool(self.ends) and self.streams.keys() <= self.ends.keys())
+
+    @property
+    def ended(self) -> set[str]:
+        """The streams to which nothing is expected to be added."""
+        return set(self.streams) if "" in self.ends else self.streams.keys() & self.ends.keys()
+
+    @property
+    def ending(self) -> End | None:
+        """How the attempt ended: as was said of the whole, else the first of its streams that failed, else any."""
+        if "" in self.ends:
+            return self.ends[""]
+        ends = sorted(self.ends.values(), key=lambda end: (not (end.exit_code or end.signal), end.at))
+        return ends[0] if ends else None

@@ -1,0 +1,333 @@
+"""The watch: compresses what has come, and gives verdicts when attempts end, fall silent or stop making steps."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from logdoctor.attempts import natural
+from logdoctor.compress import snapshot
+from logdoctor.compress.cut import Cutter
+from logdoctor.compress.excerpt import Recorder, excerpt
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.ending import with_ending
+from logdoctor.errors import LogdoctorError
+from logdoctor.live.intake import Intake
+from logdoctor.live.streams import Attempt, Scan, Stream
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.archive import Archive
+from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.types import Segment, Verdict
+
+log = structlog.get_logger()
+
+_SEGMENT = 1 << 20  # bytes that are compressed at a time: what scans fastest
+_CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
+_SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
+_SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
+_TICK = 0.2  # seconds
+_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_BREATH = 5.0  # an attempt is judged again after this many times what the last time took
+
+
+class Timing(NamedTuple):
+    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
+    a hang, until a settled one leaves memory, until a silent one is given up."""
+
+    scan: float
+    quiet: float
+    hang: float
+    linger: float
+    abandon: float
+
+
+class Watch:
+    """One thread that scans and judges. `ask` is for any thread; `announce` is called with each new verdict."""
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        intake: Intake,
+        archive: Archive,
+        records: Records,
+        announce: Callable[[StoredVerdict], None],
+        timing: Timing,
+    ) -> None:
+        self._scanner, self._intake, self._archive, self._records = scanner, intake, archive, records
+        self._announce, self._timing = announce, timing
+        self._gauges = Gauges(scanner.book)
+        self._stopping = False
+        self._asked: dict[Attempt, None] = {}
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._next_look = 0.0
+        self.verdicts = 0
+        """Verdicts published since the start."""
+        self.lag = 0.0
+        """Seconds that the bytes scanned last had waited."""
+
+    def start(self) -> None:
+        """Take up all attempts without a final verdict, then begin."""
+        for kept in self._records.unsettled():
+            attempt = self._intake.load(kept.job, kept.number)
+            if attempt.over:
+                self.ask(attempt)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Compress what has come, keep snapshots, and stop."""
+        self._stopping = True
+        with self._intake.lock:
+            self._intake.fresh.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ask(self, attempt: Attempt) -> None:
+        """Want a verdict on an attempt now."""
+        with self._intake.lock:
+            attempt.asked = True
+            self._asked[attempt] = None
+            self._intake.fresh.notify_all()
+
+    def is_behind(self) -> bool:
+        """Whether streams are still being read from the archive after a start."""
+        with self._intake.lock:
+            return any(not stream.ready for stream in self._intake.unscanned)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                worked = self._turn()
+            except Exception:
+                log.exception("watch failed")
+                worked = False
+            if not worked:
+                with self._intake.lock:
+                    if not self._asked:
+                        self._intake.fresh.wait(_TICK)
+        self._finish()
+
+    def _turn(self) -> bool:
+        """Do what is due; False when nothing was."""
+        worked = self._judge_asked()
+        for stream in self._due():
+            self._advance(stream)
+            worked = True
+            self._judge_asked()
+            if self._stopping:
+                break
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + 1.0
+            self._look()
+        return worked
+
+    def _due(self) -> list[Stream]:
+        """Streams with enough to scan, or that have waited long enough."""
+        now = time.monotonic()
+        with self._intake.lock:
+            return [
+                stream
+                for stream in self._intake.unscanned
+                if not stream.ready
+                or stream.unscanned_bytes >= _SEGMENT
+                or now - stream.waiting_since >= self._timing.scan
+                or stream.attempt.asked
+            ]
+
+    def _advance(self, stream: Stream) -> None:
+        """Compress what comes next of a stream; one that cannot be read is given up for now."""
+        try:
+            if stream.ready:
+                self._scan(stream)
+            else:
+                self._catch_up(stream)
+        except (LogdoctorError, OSError) as error:
+            log.error("stream not readable", stream=str(stream.key), cause=str(error))
+            self._give_up(stream, str(error))
+        except Exception as error:
+            log.exception("stream not compressed", stream=str(stream.key))
+            self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
+
+    def _scan(self, stream: Stream) -> None:
+        scan = stream.scan
+        if scan is None or scan.finished:
+            self._intake.archive(stream.attempt)
+            self._intake.fall_back(stream)
+            return
+        waiting_since = stream.waiting_since
+        if chunks := self._intake.scanned(stream, _SEGMENT):
+            self._push(stream, scan, b"".join(chunks))
+            stream.waiting_since = time.monotonic()
+            self.lag = stream.waiting_since - waiting_since
+
+    def _catch_up(self, stream: Stream) -> None:
+        """Read the next part of a stream's archive, from its last snapshot on."""
+        scan = stream.scan
+        if scan is None:
+            scan = stream.scan = self._resumed(stream)
+        begin = scan.cutter.reached
+        data = stream.file.read(begin, min(begin + _CATCH_UP, stream.archived))
+        if data:
+            self._push(stream, scan, data)
+        elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
+            stream.scan = Scan(*self._fresh(stream))  # the snapshot is of bytes that a loss of power took
+
+    def _resumed(self, stream: Stream) -> Scan:
+        kept = self._archive.state(stream.key)
+        resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, self._scanner) if kept else None
+        return Scan(*(resumed or self._fresh(stream)))
+
+    def _fresh(self, stream: Stream) -> tuple[Cutter, Recorder]:
+        return Cutter(stream.key.stream), Recorder(stream.key.stream, str(stream.key), self._scanner)
+
+    def _push(self, stream: Stream, scan: Scan, data: bytes) -> None:
+        for segment in scan.cutter.push(data):
+            self._add(stream, scan, segment)
+        grown = scan.cutter.offset - scan.kept_at
+        if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
+            self._keep(stream, scan)
+
+    def _add(self, stream: Stream, scan: Scan, segment: Segment) -> None:
+        part = excerpt(compress(segment, self._scanner), self._scanner, self._gauges)
+        scan.recorder.add(part, 0)
+        if part.meter.readings:
+            stream.progress_at = time.monotonic()
+
+    def _keep(self, stream: Stream, scan: Scan) -> None:
+        state = snapshot.take(scan.cutter, scan.recorder, self._scanner)
+        try:
+            self._archive.keep_state(stream.key, state)
+        except OSError as error:  # without it, more must be read again after a crash
+            log.warning("snapshot not written", stream=str(stream.key), cause=str(error))
+        scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
+
+    def _give_up(self, stream: Stream, cause: str) -> None:
+        """Judge without the rest of a stream whose archive is damaged, and say so."""
+        scan = stream.scan or Scan(*self._fresh(stream))
+        if cause not in scan.recorder.problems:
+            scan.recorder.problems.append(cause)
+        stream.scan = scan
+        with self._intake.lock:
+            self._intake.unscanned.pop(stream, None)
+
+    def _judge_asked(self) -> bool:
+        """Judge the attempts that wait for it and whose streams were scanned to their ends."""
+        worked = False
+        for attempt in list(self._asked):
+            if time.monotonic() - attempt.judged_at < _BREATH * attempt.judged_for:
+                continue
+            with self._intake.lock:
+                behind = [stream for stream in attempt.streams.values() if stream in self._intake.unscanned]
+            for stream in behind:
+                self._advance(stream)
+                worked = True
+            if not behind:
+                with self._intake.lock:
+                    attempt.asked = False
+                    self._asked.pop(attempt, None)
+                self._judge_safely(attempt, None)
+                worked = True
+        return worked
+
+    def _judge_safely(self, attempt: Attempt, idle: float | None) -> None:
+        """Judge; a fault of ours costs this attempt a minute, and no other anything."""
+        try:
+            self._judge(attempt, idle)
+        except Exception:
+            log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
+            attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
+
+    def _judge(self, attempt: Attempt, idle: float | None) -> None:
+        """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
+        begin = time.perf_counter()
+        with self._intake.lock:
+            streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
+            final, ended, ending = attempt.over, attempt.ended, attempt.ending
+            changed_at = attempt.changed_at
+        for stream in streams:
+            if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
+                stream.scan.finished = True
+                for segment in stream.scan.cutter.finish():
+                    self._add(stream, stream.scan, segment)
+        records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
+        verdict = judge(records, self._scanner.book, idle)
+        if ending is not None:
+            verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
+        if ending is not None:
+            verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
+        attempt.judged_for = time.perf_counter() - begin
+        attempt.judged_at = time.monotonic()
+        verdict = msgspec.structs.replace(verdict, seconds=round(attempt.judged_for, 3))
+        self._publish(attempt, verdict, final)
+        attempt.settled = final and attempt.changed_at == changed_at
+
+    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
+        """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
+        unsure = verdict.outcome == "running" or verdict.reason == "Unknown"
+        if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
+            return
+        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
+        if stored is not None:
+            self.verdicts += 1
+            self._announce(stored)
+            log.info("verdict", job=attempt.job, attempt=attempt.number, reason=verdict.reason, final=final)
+
+    def _look(self) -> None:
+        """Judge attempts that are silent or make no steps, and let go of those that are settled."""
+        now = time.monotonic()
+        with self._intake.lock:
+            attempts = list(self._intake.attempts.values())
+        for attempt in attempts:
+            silent = now - attempt.changed_at
+            if attempt.asked:
+                continue
+            if attempt.settled:
+                if silent > self._timing.linger and self._intake.forget(attempt):
+                    self._drop_states(attempt)
+            elif attempt.over:
+                self.ask(attempt)
+            elif silent > self._timing.abandon:
+                self._abandon(attempt)
+            elif self._wants_a_look(attempt, now):
+                attempt.looked_at = now
+                self._judge_safely(attempt, self._idle(attempt, now))
+
+    def _wants_a_look(self, attempt: Attempt, now: float) -> bool:
+        """Whether a running attempt fell silent since it was looked at, or has made no step for too long."""
+        with self._intake.lock:
+            if not attempt.streams or any(s in self._intake.unscanned for s in attempt.streams.values()):
+                return False
+        if now - attempt.changed_at > self._timing.quiet and attempt.looked_at <= attempt.changed_at:
+            return True
+        return self._idle(attempt, now) is not None and now - attempt.looked_at > self._timing.hang / _LOOKS
+
+    def _idle(self, attempt: Attempt, now: float) -> float | None:
+        """Seconds since an attempt last made a step, when these are too many."""
+        last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
+        return now - last if now - last > self._timing.hang else None
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
+        with self._intake.lock:
+            attempt.ends[""] = End("", None, None, None, time.time())
+            attempt.abandoned = True
+        self.ask(attempt)
+
+    def _drop_states(self, attempt: Attempt) -> None:
+        for stream in attempt.streams.values():
+            self._archive.drop_state(stream.key)
+
+    def _finish(self) -> None:
+        """Before the service stops: compress what has come and keep it for the next start."""
+        with self._intake.lock:
+            streams = [stream for attempt in self._intake.attempts.values() for stream in attempt.streams.values()]
+        for stream in streams:
+            while stream.ready and stream.unscanned and stream.scan and not stream.scan.finished:
+                self._scan(stream)
+            if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
+                self._keep(stream, stream.scan)

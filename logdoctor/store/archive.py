@@ -1,0 +1,259 @@
+"""The raw bytes of every stream, as `<folder>/<job>/<attempt>/<stream>.zst`: frames that `zstdcat` reads."""
+
+import os
+import shutil
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from logdoctor.errors import StoreError
+from logdoctor.store.frames import Frame, Packer, unpack, walk
+from logdoctor.store.names import Key, file_name
+
+FRAME = 1 << 20
+"""Bytes of a stream that one frame holds at most: what must be unpacked to read one line."""
+_NOTE = struct.Struct("<QQ")  # offset in the stream and number of the line of the first byte
+_SUFFIX, _STATE = ".zst", ".state"
+_KEPT_MARKS = 256
+
+
+class Lines(NamedTuple):
+    """Raw lines of a stream from number `first` on; `complete` is False when more were asked for than are shown."""
+
+    first: int
+    lines: list[bytes]
+    complete: bool
+
+
+def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit: int) -> Lines:
+    """Lines `first` to `last` of a stream whose chunks begin in line `number`, at most about `limit` bytes of them.
+
+    When `number` is `first`, the chunks begin at its first byte.
+    """
+    found: list[bytes] = []
+    current, taken = b"", 0
+    for chunk in chunks:
+        if number + (count := chunk.count(b"\n")) < first:
+            number += count
+            continue
+        for place, part in enumerate(chunk.split(b"\n")):
+            if place:
+                if number >= first:
+                    found.append(current)
+                    taken += len(current)
+                if number >= last or taken > limit:
+                    return Lines(first, found, number >= last)
+                number += 1
+                current = b""
+            if number >= first and len(current) <= limit:
+                current += part
+        if taken + len(current) > limit:
+            return Lines(first, [*found, current[:limit]], False)
+    if current:
+        found.append(current)
+    return Lines(first, found, True)
+
+
+class Size(NamedTuple):
+    """What one archived attempt takes: bytes on disk, and when it was last written (seconds since the epoch)."""
+
+    job: str
+    attempt: int
+    bytes: int
+    changed: float
+
+
+class StreamFile:
+    """One stream's file, with an index of its frames. One thread appends; any may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offsets: list[int] = []
+        self._lines: list[int] = []
+        self._begins: list[int] = []
+        self._end = 0  # of the file, as far as it is whole
+        self.offset, self.newlines = 0, 0
+        """Bytes and newlines of the stream that the file holds."""
+        self.marks: list[str] = []
+        """The last marks that were given with appended bytes."""
+        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
+            self._read_index(descriptor)
+
+    def _read_index(self, descriptor: int) -> None:
+        last: Frame | None = None
+        for frame in walk(descriptor):
+            self._enter(frame)
+            last = frame
+        if last is not None:
+            self.newlines = self._lines[-1] - 1 + unpack(descriptor, last, str(self.path)).count(b"\n")
+
+    def _enter(self, frame: Frame) -> None:
+        offset, line = _NOTE.unpack_from(frame.note)
+        if offset != self.offset:
+            cause = f"the frame at byte {frame.begin} holds offset {offset}, not {self.offset}"
+            raise StoreError(str(self.path), cause, "Restore the file, or delete it to give the stream up.")
+        self._offsets.append(offset)
+        self._lines.append(line)
+        self._begins.append(frame.begin)
+        self._end = frame.end
+        self.offset = offset + frame.raw
+        if len(frame.note) > _NOTE.size:
+            self.marks = [*self.marks, *frame.note[_NOTE.size :].decode().split()][-_KEPT_MARKS:]
+
+    def append(self, data: bytes, packer: Packer, marks: Sequence[str] = ()) -> None:
+        """Write the bytes that come next; all or nothing unless the machine dies. `sync` makes them last."""
+        parts, notes = [], []
+        offset, newlines = self.offset, self.newlines
+        for begin in range(0, len(data), FRAME):
+            part = data[begin : begin + FRAME]
+            note = _NOTE.pack(offset, newlines + 1)
+            if not begin:
+                note += " ".join(marks[-_KEPT_MARKS:]).encode()
+            parts.append(packer.pack(note, part))
+            notes.append((offset, newlines + 1, len(parts[-1])))
+            offset += len(part)
+            newlines += part.count(b"\n")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._opened(os.O_WRONLY | os.O_CREAT) as descriptor:
+            os.ftruncate(descriptor, self._end)  # what an append that failed has left
+            _write(descriptor, b"".join(parts), self._end)
+        for at, line, length in notes:
+            self._offsets.append(at)
+            self._lines.append(line)
+            self._begins.append(self._end)
+            self._end += length
+        self.offset, self.newlines = offset, newlines
+        self.marks = [*self.marks, *marks][-_KEPT_MARKS:]
+
+    def sync(self) -> None:
+        """Make all that was appended outlive a loss of power."""
+        with self._opened(os.O_RDONLY) as descriptor:
+            os.fdatasync(descriptor)
+
+    def mend(self, offset: int) -> None:
+        """Drop a damaged end: frames that hold bytes from `offset` on are verified, the first bad one ends the file."""
+        first = max(bisect_right(self._offsets, offset) - 1, 0)
+        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
+            for number in range(first, len(self._begins)):
+                frame = next(walk(descriptor, self._begins[number]), None)
+                try:
+                    if frame is None:
+                        raise StoreError(str(self.path), "a frame is cut off", "It will be written again.")
+                    unpack(descriptor, frame, str(self.path))
+                except StoreError:
+                    self._cut(number)
+                    return
+
+    def _cut(self, number: int) -> None:
+        """Forget the frames from `number` on."""
+        self.offset, self._end = self._offsets[number], self._begins[number]
+        self.newlines = self._lines[number] - 1
+        del self._offsets[number:], self._lines[number:], self._begins[number:]
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes [begin, end) of the stream, as far as the file has them."""
+        parts = []
+        for offset, data in self._frames(max(bisect_right(self._offsets, begin) - 1, 0)):
+            if offset >= end:
+                break
+            parts.append(data[max(begin - offset, 0) : end - offset])
+        return b"".join(parts)
+
+    def from_line(self, line: int, end: int) -> tuple[int, Iterator[bytes]]:
+        """(number of the line of the first byte, chunks) from a place at or before the start of `line` to byte `end`.
+
+        `end` is where something once ended that was appended.
+        """
+        start = max(bisect_left(self._lines, line) - 1, 0)
+        number = self._lines[start] if self._lines else 1
+        return number, (data for offset, data in self._frames(start) if offset < end)
+
+    def _frames(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of the frames from number `start` on."""
+        count = len(self._begins)
+        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
+            for number in range(start, count):
+                frame = next(walk(descriptor, self._begins[number]), None)
+                if frame is None:
+                    return
+                yield self._offsets[number], unpack(descriptor, frame, str(self.path))
+
+    @contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        descriptor = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    """Write all bytes at a place; `OSError` when there is no room."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
+
+
+class Archive:
+    """The folder with the streams of all jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, key: Key) -> StreamFile:
+        """The file of a stream, which need not exist yet; `StoreError` when it is damaged."""
+        return StreamFile(self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX))
+
+    def streams(self, job: str, attempt: int) -> list[str]:
+        """The names of the streams of an attempt that have a file."""
+        with suppress(FileNotFoundError):
+            names = os.listdir(self._attempt(job, attempt))
+            return [unquote(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+        return []
+
+    def sizes(self) -> Iterator[Size]:
+        """What every attempt takes."""
+        for folder in self._folder.glob("*/*"):
+            with suppress(FileNotFoundError, ValueError):
+                facts = [entry.stat() for entry in os.scandir(folder)]
+                changed = max((fact.st_mtime for fact in facts), default=folder.stat().st_mtime)
+                yield Size(
+                    unquote(folder.parent.name), int(folder.name), sum(f.st_blocks * 512 for f in facts), changed
+                )
+
+    def delete(self, job: str, attempt: int) -> None:
+        """Remove the streams of an attempt."""
+        folder = self._attempt(job, attempt)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()  # when it was the last attempt
+
+    def keep_state(self, key: Key, state: bytes) -> None:
+        """Put a snapshot beside the stream; a torn one is found out when it is read."""
+        path = self._state(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_bytes(state)
+        os.replace(fresh, path)
+
+    def state(self, key: Key) -> bytes | None:
+        """The last snapshot of a stream."""
+        try:
+            return self._state(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def drop_state(self, key: Key) -> None:
+        """Remove the snapshot of a stream that has ended."""
+        self._state(key).unlink(missing_ok=True)
+
+    def _attempt(self, job: str, attempt: int) -> Path:
+        return self._folder / file_name(job) / str(attempt)
+
+    def _state(self, key: Key) -> Path:
+        return self._attempt(key.job, key.attempt) / (file_name(key.stream) + _STATE)

@@ -1,0 +1,221 @@
+"""What was acknowledged, whatever happens next: bytes of all streams in one file, made durable in groups.
+
+Appending returns at once; a thread writes all that has come since its last write as one frame, and syncs it.
+So a thousand streams share one sync, and each answer waits for little more than that.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from logdoctor.errors import StorageFull, StoreError
+from logdoctor.store.frames import MAX_RAW, Packer, unpack, walk
+from logdoctor.store.names import Key
+
+_SUFFIX = ".zst"
+_GROUP = MAX_RAW // 8
+"""Bytes after which a group is written although more has come."""
+
+
+class Entry(NamedTuple):
+    """Bytes of a stream, from `offset` on. `mark` tells a push that has no offset from its repetition."""
+
+    key: Key
+    offset: int
+    data: bytes
+    mark: str = ""
+
+
+class Note(NamedTuple):
+    """An entry without its bytes, which stand in the frame."""
+
+    key: Key
+    offset: int
+    length: int
+    mark: str
+
+
+_decoder = msgspec.msgpack.Decoder(list[Note])
+
+
+class Journal:
+    """A folder of journal files. `append` is for any thread; `committed` and `failed` are called by its own.
+
+    `committed` gets each group once it is durable; `failed` gets one that could not be written, with the
+    cause, and must answer with whatever else is to be given up (see `withdraw`).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        committed: Callable[[Sequence[Entry]], None],
+        failed: Callable[[Sequence[Entry], StorageFull], None],
+        min_free: int = 0,
+    ) -> None:
+        self._folder, self._committed, self._failed, self._min_free = folder, committed, failed, min_free
+        folder.mkdir(parents=True, exist_ok=True)
+        self._number = max(self._numbers(), default=0) + 1
+        self._descriptor: int | None = None
+        self._size = 0
+        self._packer = Packer()
+        self._waiting: list[Entry] = []
+        self._changed = threading.Condition()
+        self._rotating = self._closing = False
+        self.held = 0
+        """Bytes of streams that the current file holds."""
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write; after the old files were replayed."""
+        self._thread.start()
+
+    def append(self, entry: Entry) -> None:
+        """Queue bytes; `committed` or `failed` will be called with them."""
+        with self._changed:
+            self._waiting.append(entry)
+            self._changed.notify()
+
+    def withdraw(self) -> list[Entry]:
+        """Take back all that waits to be written."""
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            return waiting
+
+    def close(self) -> None:
+        """Write what waits, and stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._close_file()
+
+    def rotate(self) -> int:
+        """Go on in a new file; the number of the last file that is complete, for `release`."""
+        with self._changed:
+            self._rotating = True
+            self._changed.notify()
+            self._changed.wait_for(lambda: not self._rotating or not self._thread.is_alive(), timeout=60)
+            return self._number - 1
+
+    def release(self, number: int) -> None:
+        """Delete the files up to `number`: all that they hold is safe elsewhere."""
+        for old in self._numbers():
+            if old <= number:
+                self._path(old).unlink(missing_ok=True)
+
+    def replay(self) -> Iterator[Entry]:
+        """All entries that were committed, in order; `StoreError` when one in the middle is damaged."""
+        for number in sorted(self._numbers()):
+            descriptor = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield from self._entries(descriptor, str(self._path(number)))
+            finally:
+                os.close(descriptor)
+
+    def _entries(self, descriptor: int, name: str) -> Iterator[Entry]:
+        size = os.fstat(descriptor).st_size
+        for frame in walk(descriptor):
+            try:
+                data = unpack(descriptor, frame, name)
+            except StoreError:
+                if frame.end == size:
+                    return  # torn by a loss of power before it was acknowledged
+                raise
+            begin = 0
+            for note in _decoder.decode(frame.note):
+                yield Entry(note.key, note.offset, data[begin : begin + note.length], note.mark)
+                begin += note.length
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._rotating or self._closing)
+                if self._rotating:
+                    self._close_file()
+                    self._number += 1
+                    self._rotating = False
+                    self._changed.notify_all()
+                group = self._next_group()
+                if not group and self._closing:
+                    return
+            if group:
+                self._commit(group)
+
+    def _next_group(self) -> list[Entry]:
+        """The entries that are written next, about `_GROUP` bytes of them."""
+        size = 0
+        for place, entry in enumerate(self._waiting):
+            size += len(entry.data)
+            if size > _GROUP and place:
+                group, self._waiting = self._waiting[:place], self._waiting[place:]
+                return group
+        group, self._waiting = self._waiting, []
+        return group
+
+    def _commit(self, group: list[Entry]) -> None:
+        notes = [Note(entry.key, entry.offset, len(entry.data), entry.mark) for entry in group]
+        frame = self._packer.pack(msgspec.msgpack.encode(notes), b"".join(entry.data for entry in group))
+        try:
+            self._write(frame)
+        except OSError as error:
+            self._undo()
+            cause = f"nothing can be written ({error.strerror or error})"
+            self._failed(group, StorageFull(str(self._folder), cause, "Free some space; the sender will try again."))
+            return
+        self._size += len(frame)
+        self.held += sum(len(entry.data) for entry in group)
+        self._committed(group)
+
+    def _write(self, frame: bytes) -> None:
+        if self._descriptor is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._descriptor = os.open(self._path(self._number), flags, 0o600)
+            self._size = self.held = 0
+            _sync_folder(self._folder)
+        room = os.fstatvfs(self._descriptor)
+        if room.f_bavail * room.f_frsize < self._min_free + len(frame):
+            raise OSError(28, f"less than {self._min_free} bytes are free on the disk")
+        view = memoryview(frame)
+        at = self._size
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            view, at = view[written:], at + written
+        os.fdatasync(self._descriptor)
+
+    def _undo(self) -> None:
+        """Drop what a failed write has left; when that fails, too, go on in a new file."""
+        if self._descriptor is None:
+            return
+        try:
+            os.ftruncate(self._descriptor, self._size)
+            os.fdatasync(self._descriptor)
+        except OSError:
+            self._close_file()
+            self._number += 1
+
+    def _close_file(self) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08}{_SUFFIX}"
+
+    def _numbers(self) -> list[int]:
+        return [int(path.stem) for path in self._folder.glob(f"[0-9]*{_SUFFIX}")]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

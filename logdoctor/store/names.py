@@ -1,0 +1,58 @@
+"""Names that come from outside, and the file names that are made of them."""
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from logdoctor.errors import NameRefused
+
+MAX_NAME = 200
+"""Characters of a job or stream name."""
+MAX_ATTEMPT = 999_999
+_MAX_FILE_NAME = 240  # bytes; file systems allow 255, and suffixes are added
+
+
+class Key(NamedTuple):
+    """Which stream: of which job, of which attempt."""
+
+    job: str
+    attempt: int
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.attempt}/{self.stream}"
+
+
+def key(job: str, attempt: int, stream: str) -> Key:
+    """A checked key; `NameRefused` when a name cannot be one."""
+    return Key(checked("job", job), checked_attempt(attempt), checked("stream", stream))
+
+
+def checked_attempt(attempt: int) -> int:
+    """The number of an attempt; `NameRefused` when it is out of range."""
+    if not 0 <= attempt <= MAX_ATTEMPT:
+        raise NameRefused(f"attempt {attempt}", "it is out of range", f"Use 0 to {MAX_ATTEMPT}.")
+    return attempt
+
+
+def checked(kind: str, name: str) -> str:
+    """The name of a job or stream (`kind`); `NameRefused` for one that is empty, too long or not printable."""
+    if not name or len(name) > MAX_NAME:
+        raise NameRefused(f"{kind} name", f"it has {len(name)} characters", f"Use 1 to {MAX_NAME}.")
+    shown = name.encode("ascii", "backslashreplace").decode()
+    if name in (".", "..") or name != name.strip():
+        raise NameRefused(f"{kind} name '{shown}'", "it is a dot, or has blanks at an end", "Use another one.")
+    if bad := next((c for c in name if c in "/\\\N{REPLACEMENT CHARACTER}" or not c.isprintable()), None):
+        cause = f"it contains {bad.encode('ascii', 'backslashreplace').decode()!r}"
+        raise NameRefused(f"{kind} name '{shown}'", cause, "Use printable characters (UTF-8) without / and \\.")
+    if len(file_name(name)) > _MAX_FILE_NAME:
+        raise NameRefused(f"{kind} name '{shown}'", "it makes too long a file name", "Use a shorter one.")
+    return name
+
+
+def file_name(name: str) -> str:
+    """What stands for a name in the file system: letters, digits, `-`, `_`, inner dots; the rest percent-encoded.
+
+    Different names give different file names, and none is hidden or leaves its folder.
+    """
+    quoted = quote(name, safe="").replace("~", "%7E")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted

@@ -1,0 +1,552 @@
+"""Jobs, their attempts, and the verdicts about them: what is known, kept for ever.
+
+Retention takes raw logs, never records: nothing here deletes a job, an attempt or a verdict.
+"""
+
+import base64
+import binascii
+import contextlib
+import math
+from collections.abc import Iterable
+from typing import Any, overload
+
+import msgspec
+import sqlalchemy as sa
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.store.schema import FACETS, STANDS, Database, StoreError, attempts, bodies, counters, ends, jobs, nodes
+from logdoctor.store.schema import verdicts as table
+from logdoctor.types import Verdict
+
+MAX_PAGE = 500
+"""Items of a page, at most; a larger limit means this one."""
+
+MAX_ATTEMPT = 999_999
+_MAX_ID = 2**63 - 1
+_MAX_CURSOR = 2000
+
+
+# moves to errors.py
+class CursorError(LogdoctorError):
+    """A page was asked for with a cursor that no page gave."""
+
+
+class JobFacts(msgspec.Struct, frozen=True):
+    """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from."""
+
+    name: str | None = None
+    user: str | None = None
+    framework: str | None = None
+    launcher: str | None = None
+    image: str | None = None
+    command: str | None = None
+    checkpoint_dir: str | None = None
+    parent: str | None = None
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    gpus: int | None = None
+    labels: dict[str, str] = {}
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job and when it was first and last told about. All times are seconds since the epoch."""
+
+    job: str
+    facts: JobFacts
+    created: float
+    updated: float
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Some jobs, and the cursor of the next page if there is one."""
+
+    items: list[Job]
+    next: str | None
+
+
+class End(msgspec.Struct, frozen=True):
+    """How a stream's process ended; the stream "" stands for the whole attempt."""
+
+    stream: str
+    exit_code: int | None
+    signal: int | None
+    scheduler_state: str | None
+    at: float
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One try to run a job. `ended` is when the whole attempt was said to have ended; `settled` means that a
+    final verdict stands. `ends` are ordered by stream."""
+
+    job: str
+    number: int
+    started: float
+    ended: float | None
+    settled: bool
+    ends: tuple[End, ...]
+
+
+class StoredVerdict(msgspec.Struct, frozen=True):
+    """A verdict in its place: the `current` one of its attempt or `superseded_by` the id of another.
+
+    `event` numbers the changes of all verdicts: it is raised when a verdict is published and when its `final`
+    changes, so it orders what a listener has seen. `user` is the job's, as it is known now.
+    """
+
+    id: int
+    event: int
+    job: str
+    attempt: int
+    at: float
+    final: bool
+    current: bool
+    superseded_by: int | None
+    user: str | None
+    verdict: Verdict
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which current verdicts to list: all that is given must hold. `since` <= time < `until`.
+
+    `prefixes` are job-name prefixes of which one must fit; none means all jobs.
+    """
+
+    reason: str | None = None
+    category: str | None = None
+    node: str | None = None
+    user: str | None = None
+    job: str | None = None
+    outcome: str | None = None
+    recovery: str | None = None
+    fingerprint: str | None = None
+    since: float | None = None
+    until: float | None = None
+    prefixes: tuple[str, ...] = ()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some verdicts, and the cursor of the next page if there is one."""
+
+    items: list[StoredVerdict]
+    next: str | None
+
+
+Counts = dict[str, dict[str, int]]
+
+_FIELDS = (table, bodies.c.body)
+_FROM = table.join(bodies, bodies.c.verdict == table.c.id)
+_COUNTED = ("reason", "category", "outcome")
+_encode = msgspec.json.Encoder().encode
+_verdict = msgspec.json.Decoder(Verdict)
+_facts = msgspec.json.Decoder(JobFacts)
+_place = msgspec.json.Decoder(tuple[float, int | str])
+
+
+class Records:
+    """The records of one database; any thread may call. Every change is durable when its call returns.
+
+    All calls raise `StoreError` when the database fails or a name is not fit to be stored.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+
+    def close(self) -> None:
+        """Lets go of the database."""
+        self.database.close()
+
+    def put_job(self, job: str, facts: JobFacts, at: float) -> Job:
+        """The job with these facts: those given replace what was known, those absent leave it."""
+        with self.database.writing() as connection:
+            known = _open_job(connection, job, at)
+            merged = _merge(known.facts, facts)
+            connection.execute(
+                sa.update(jobs).where(jobs.c.job == job).values(facts=_text(merged), updated=max(at, known.updated))
+            )
+            if merged.user != known.facts.user:
+                connection.execute(sa.update(table).where(table.c.job == job).values(user=_plain(merged.user)))
+        return Job(job, merged, known.created, max(at, known.updated))
+
+    def job(self, job: str) -> Job | None:
+        """What is known of a job."""
+        with self.database.reading() as connection:
+            return _job(connection, job)
+
+    def jobs(self, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> JobPage:
+        """A page of jobs, the newest first; `CursorError` for a cursor that is none."""
+        query = sa.select(jobs).order_by(jobs.c.created.desc(), jobs.c.job.desc())
+        if cursor is not None:
+            query = query.where(_after(jobs.c.created, jobs.c.job, cursor, str))
+        if prefixes:
+            query = query.where(_begins(jobs.c.job, prefixes))
+        limit = _limit(limit)
+        with self.database.reading() as connection:
+            found = [_job_of(row) for row in connection.execute(query.limit(limit + 1))]
+        more = len(found) > limit
+        return JobPage(found[:limit], _cursor(found[limit - 1].created, found[limit - 1].job) if more else None)
+
+    def allot_attempt(self, job: str, key: str, at: float) -> int:
+        """The number of the attempt with this key: the same for the same key, else the next one, from 1."""
+        with self.database.writing() as connection:
+            _open_job(connection, job, at)
+            mine = attempts.c.job == job
+            known = connection.scalar(sa.select(attempts.c.number).where(mine, attempts.c.key == _name("key", key)))
+            if known is not None:
+                return int(known)
+            last = connection.scalar(sa.select(sa.func.max(attempts.c.number)).where(mine))
+            number = (last or 0) + 1
+            _insert_attempt(connection, job, number, key, at)
+            return number
+
+    def open_attempt(self, job: str, number: int, at: float) -> Attempt:
+        """The attempt, which now exists, and so does its job."""
+        with self.database.writing() as connection:
+            return _open_attempt(connection, job, number, at)
+
+    def end(self, job: str, number: int, end: End) -> Attempt:
+        """The attempt with this end of a stream; a later one replaces it.
+
+        The stream "" ends the attempt: the first time stays as `ended`.
+        """
+        with self.database.writing() as connection:
+            _open_attempt(connection, job, number, end.at)
+            connection.execute(
+                sa.delete(ends).where(
+                    ends.c.job == job, ends.c.attempt == number, ends.c.stream == _name("stream", end.stream)
+                )
+            )
+            values = msgspec.structs.asdict(end) | {"scheduler_state": _plain(end.scheduler_state)}
+            connection.execute(sa.insert(ends).values(job=job, attempt=number, **values))
+            if not end.stream:
+                connection.execute(
+                    sa.update(attempts).where(*_is(job, number), attempts.c.ended.is_(None)).values(ended=end.at)
+                )
+            return _open_attempt(connection, job, number, end.at)
+
+    def settle(self, job: str, number: int, settled: bool = True) -> None:
+        """Says whether the attempt needs no more judging; nothing happens to one that is unknown."""
+        with self.database.writing() as connection:
+            connection.execute(sa.update(attempts).where(*_is(job, number)).values(settled=settled))
+
+    def reopen(self, job: str, number: int) -> None:
+        """The attempt is to be judged again: after a restart it is among those of `unsettled`."""
+        self.settle(job, number, False)
+
+    def attempt(self, job: str, number: int) -> Attempt | None:
+        """One attempt of a job."""
+        with self.database.reading() as connection:
+            return _attempt(connection, job, number)
+
+    def attempts(self, job: str) -> list[Attempt]:
+        """The attempts of a job, in order."""
+        with self.database.reading() as connection:
+            return _attempts(connection, attempts.c.job == job)
+
+    def unsettled(self) -> list[Attempt]:
+        """All attempts that need judging, in the order of their jobs and numbers: for a restart."""
+        with self.database.reading() as connection:
+            return _attempts(connection, attempts.c.settled.is_(False))
+
+    def publish(self, job: str, number: int, verdict: Verdict, final: bool, at: float) -> StoredVerdict | None:
+        """The verdict, now the current one of its attempt; None when that says the same already.
+
+        What is the same is compared without `seconds`. Where only `final` differs the current one is changed in
+        place: it keeps its id and time and gets a new `event`. In each case the attempt is settled afterwards
+        exactly if the verdict is final.
+        """
+        body = _text(verdict)
+        verdict = _readable(body)
+        with self.database.writing() as connection:
+            _open_attempt(connection, job, number, at)
+            connection.execute(
+                sa.update(attempts).where(*_is(job, number), attempts.c.settled != final).values(settled=final)
+            )
+            former = _current(connection, job, number)
+            if former is None or _untimed(former.verdict) != _untimed(verdict):
+                return _supersede(connection, former, job, number, verdict, body, final, at)
+            if former.final == final:
+                return None
+            event = _next_event(connection)
+            connection.execute(sa.update(table).where(table.c.id == former.id).values(final=final, event=event))
+            return msgspec.structs.replace(former, final=final, event=event)
+
+    def verdict(self, id: int) -> StoredVerdict | None:
+        """The verdict with this id, superseded or not."""
+        if not 0 < id <= _MAX_ID:
+            return None
+        with self.database.reading() as connection:
+            return _one(connection, table.c.id == id)
+
+    def current(self, job: str, number: int) -> StoredVerdict | None:
+        """The verdict that stands for an attempt."""
+        with self.database.reading() as connection:
+            return _current(connection, job, number)
+
+    def history(self, job: str, number: int, limit: int = 100) -> list[StoredVerdict]:
+        """The verdicts about an attempt, the newest first."""
+        query = _select().where(table.c.job == job, table.c.attempt == number).order_by(table.c.id.desc())
+        with self.database.reading() as connection:
+            return _stored(connection.execute(query.limit(_limit(limit))))
+
+    def search(self, wanted: Wanted, cursor: str | None = None, limit: int = 50) -> Page:
+        """A page of the current verdicts that are wanted, the newest first; `CursorError` for a bad cursor.
+
+        While others publish, each verdict comes once and in order: a new one belongs before the first page.
+        """
+        limit = _limit(limit)
+        with self.database.reading() as connection:
+            found = _stored(connection.execute(searching(wanted, cursor).limit(limit + 1)))
+        more = len(found) > limit
+        return Page(found[:limit], _cursor(found[limit - 1].at, found[limit - 1].id) if more else None)
+
+    def newer(self, event: int, limit: int = 100) -> list[StoredVerdict]:
+        """The verdicts that changed after an event, in the order of their last change: for resuming a stream.
+
+        Superseded ones are among them (`current` tells). A verdict comes once, with its last event, so `limit`
+        many of them and the last event of these go on without a gap.
+        """
+        if event >= _MAX_ID:
+            return []
+        query = _select().where(table.c.event > max(event, 0)).order_by(table.c.event)
+        with self.database.reading() as connection:
+            return _stored(connection.execute(query.limit(_limit(limit))))
+
+    def last_event(self) -> int:
+        """The number of the last change of a verdict; 0 before the first."""
+        with self.database.reading() as connection:
+            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "event")) or 0)
+
+    def counts(self, wanted: Wanted) -> Counts:
+        """How many wanted verdicts there are: `{"reason": {...}, "category": {...}, "outcome": {...}}`."""
+        columns = [table.c[name] for name in _COUNTED]
+        source, where = _where(wanted)
+        query = sa.select(*columns, sa.func.count()).select_from(source).where(*where).group_by(*columns)
+        counts: Counts = {name: {} for name in _COUNTED}
+        with self.database.reading() as connection:
+            for *values, count in connection.execute(query):
+                for name, value in zip(_COUNTED, values, strict=True):
+                    counts[name][value] = counts[name].get(value, 0) + count
+        return counts
+
+
+def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
+    """The query of `Records.search`, without its limit."""
+    source, where = _where(wanted)
+    # verdict_nodes has the time too, so that its own index gives a node's verdicts in order
+    at, id = (table.c.at, table.c.id) if wanted.node is None else (nodes.c.at, nodes.c.verdict)
+    if cursor is not None:
+        where.append(_after(at, id, cursor, int))
+    query = sa.select(*_FIELDS).select_from(source.join(bodies, bodies.c.verdict == table.c.id))
+    return query.where(*where).order_by(at.desc(), id.desc())
+
+
+def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]:
+    """The tables and the conditions of those that are wanted."""
+    source: sa.FromClause = table
+    where: list[sa.ColumnElement[bool]] = [STANDS]
+    at = table.c.at
+    if wanted.node is not None:
+        source = nodes.join(table, table.c.id == nodes.c.verdict)
+        where.append(nodes.c.node == _plain(wanted.node))
+        at = nodes.c.at
+    for facet in FACETS:
+        if (value := getattr(wanted, facet)) is not None:
+            where.append(table.c[facet] == _plain(value))
+    if wanted.since is not None:
+        where.append(at >= wanted.since)
+    if wanted.until is not None:
+        where.append(at < wanted.until)
+    if wanted.prefixes:
+        where.append(_begins(table.c.job, wanted.prefixes))
+    return source, where
+
+
+def _begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Whether the column begins with one of the prefixes. LIKE would not do: SQLite's ignores case."""
+    return sa.or_(*(sa.func.substr(column, 1, len(prefix)) == _plain(prefix) for prefix in prefixes))
+
+
+def _after(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any], cursor: str, kind: type) -> Any:
+    """The condition of what stands after the cursor, in descending order."""
+    return sa.tuple_(first, second) < sa.tuple_(*(sa.literal(value) for value in _read_cursor(cursor, kind)))
+
+
+def _cursor(first: float, second: int | str) -> str:
+    return base64.urlsafe_b64encode(_encode((first, second))).decode("ascii")
+
+
+def _read_cursor(cursor: str, kind: type) -> tuple[float, int | str]:
+    with contextlib.suppress(binascii.Error, UnicodeError, ValueError, msgspec.DecodeError):
+        if len(cursor) <= _MAX_CURSOR:
+            first, second = _place.decode(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
+            if math.isfinite(first) and type(second) is kind and (kind is str or abs(int(second)) <= _MAX_ID):
+                return first, second
+    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+
+
+def _limit(limit: int) -> int:
+    return min(max(limit, 1), MAX_PAGE)
+
+
+def _name(thing: str, text: str) -> str:
+    """The text, which tells things apart; `StoreError` for one that not every database can hold."""
+    if _plain(text) != text:
+        raise StoreError(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
+    return text
+
+
+@overload
+def _plain(text: str) -> str: ...
+@overload
+def _plain(text: None) -> None: ...
+@overload
+def _plain(text: str | None) -> str | None: ...
+def _plain(text: str | None) -> str | None:
+    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced.
+
+    What is looked for goes the same way, so it is found again.
+    """
+    if text is None:
+        return None
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(value: Verdict | JobFacts) -> str:
+    """The value as JSON; `StoreError` when it holds what JSON cannot."""
+    try:
+        return _encode(value).decode("utf-8")
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise StoreError("a record", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers.") from error
+
+
+def _readable(body: str) -> Verdict:
+    """The verdict as it will be read; `StoreError` for one that could not be (JSON knows no NaN)."""
+    try:
+        return _verdict.decode(body)
+    except msgspec.ValidationError as error:
+        raise StoreError("the verdict", f"cannot be stored ({error})", "Report this as a bug.") from error
+
+
+def _untimed(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, seconds=0.0)
+
+
+def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
+    return msgspec.structs.replace(
+        old, **{name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
+    )
+
+
+def _job(connection: sa.Connection, job: str) -> Job | None:
+    row = connection.execute(sa.select(jobs).where(jobs.c.job == job)).first()
+    return None if row is None else _job_of(row)
+
+
+def _job_of(row: sa.Row[Any]) -> Job:
+    return Job(row.job, _facts.decode(row.facts), row.created, row.updated)
+
+
+def _open_job(connection: sa.Connection, job: str, at: float) -> Job:
+    if known := _job(connection, job):
+        return known
+    new = Job(_name("job", job), JobFacts(), at, at)
+    connection.execute(sa.insert(jobs).values(job=job, facts=_text(new.facts), created=at, updated=at))
+    return new
+
+
+def _is(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return attempts.c.job == job, attempts.c.number == number
+
+
+def _attempt(connection: sa.Connection, job: str, number: int) -> Attempt | None:
+    return next(iter(_attempts(connection, *_is(job, number))), None)
+
+
+def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Attempt]:
+    """The attempts for which the conditions hold, in order, with their ends."""
+    place = sa.and_(ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
+    told: dict[tuple[str, int], list[End]] = {}
+    for row in connection.execute(sa.select(ends).join(attempts, place).where(*where).order_by(ends.c.stream)):
+        end = End(row.stream, row.exit_code, row.signal, row.scheduler_state, row.at)
+        told.setdefault((row.job, row.attempt), []).append(end)
+    query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
+    return [
+        Attempt(row.job, row.number, row.started, row.ended, row.settled, tuple(told.get((row.job, row.number), ())))
+        for row in connection.execute(query)
+    ]
+
+
+def _open_attempt(connection: sa.Connection, job: str, number: int, at: float) -> Attempt:
+    if known := _attempt(connection, job, number):
+        return known
+    _open_job(connection, job, at)
+    _insert_attempt(connection, job, number, None, at)
+    return Attempt(job, number, at, None, False, ())
+
+
+def _insert_attempt(connection: sa.Connection, job: str, number: int, key: str | None, at: float) -> None:
+    if not 0 <= number <= MAX_ATTEMPT:
+        raise StoreError(f"attempt {number} of job {job}", "is out of range", f"Use 0 to {MAX_ATTEMPT}.")
+    connection.execute(sa.insert(attempts).values(job=job, number=number, key=key, started=at, settled=False))
+
+
+def _select() -> sa.Select[Any]:
+    return sa.select(*_FIELDS).select_from(_FROM)
+
+
+def _stored(rows: Iterable[sa.Row[Any]]) -> list[StoredVerdict]:
+    return [
+        StoredVerdict(
+            id=row.id,
+            event=row.event,
+            job=row.job,
+            attempt=row.attempt,
+            at=row.at,
+            final=row.final,
+            current=row.superseded_by is None,
+            superseded_by=row.superseded_by,
+            user=row.user,
+            verdict=_verdict.decode(row.body),
+        )
+        for row in rows
+    ]
+
+
+def _one(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> StoredVerdict | None:
+    return next(iter(_stored(connection.execute(_select().where(*where)))), None)
+
+
+def _current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
+    return _one(connection, STANDS, table.c.job == job, table.c.attempt == number)
+
+
+def _next_event(connection: sa.Connection) -> int:
+    """A number above all given; the row stays locked until the transaction ends, so they are seen in order."""
+    query = sa.update(counters).where(counters.c.name == "event").values(value=counters.c.value + 1)
+    return int(connection.execute(query.returning(counters.c.value)).scalar_one())
+
+
+def _supersede(
+    connection: sa.Connection,
+    former: StoredVerdict | None,
+    job: str,
+    number: int,
+    verdict: Verdict,
+    body: str,
+    final: bool,
+    at: float,
+) -> StoredVerdict:
+    """The verdict in the place of the former one."""
+    user = _plain(_open_job(connection, job, at).facts.user)
+    event = _next_event(connection)
+    facets = {name: _plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
+    new = sa.insert(table).values(event=event, job=job, attempt=number, at=at, final=final, user=user, **facets)
+    id = int(connection.execute(new.returning(table.c.id)).scalar_one())
+    connection.execute(sa.insert(bodies).values(verdict=id, body=body))
+    suspected = {_plain(suspect.node) for suspect in verdict.suspects if suspect.node is not None}
+    if suspected:
+        connection.execute(sa.insert(nodes), [{"node": node, "at": at, "verdict": id} for node in suspected])
+    if former is not None:
+        connection.execute(sa.update(table).where(table.c.id == former.id).values(superseded_by=id))
+        connection.execute(sa.delete(nodes).where(nodes.c.verdict == former.id))
+    return StoredVerdict(id, event, job, number, at, final, True, None, user, verdict)

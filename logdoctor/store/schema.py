@@ -1,0 +1,243 @@
+"""The database: its tables, how it is opened, and how one reads and writes.
+
+The SQL is neutral between SQLite and PostgreSQL; what only one of them has stands in `Database`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.store.migrations import UnknownRevision, upgrade
+
+BUSY_MS = 30_000
+"""How long a writer waits for one of another process, in milliseconds."""
+
+READERS = 40
+"""Connections at most; as many as the web server has threads."""
+
+
+# moves to errors.py
+class StoreError(LogdoctorError):
+    """The records cannot be kept or read."""
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # only INTEGER is an alias of SQLite's row id
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("facts", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),
+    sa.Index("ix_jobs_newest", "created", "job"),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("job", sa.Text, sa.ForeignKey("jobs.job"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("key", sa.Text),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("settled", sa.Boolean, nullable=False),
+    sa.UniqueConstraint("job", "key"),
+    sa.Index("ix_attempts_settled", "settled", "job", "number"),
+)
+
+ends = sa.Table(
+    "ends",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("exit_code", sa.BigInteger),
+    sa.Column("signal", sa.BigInteger),
+    sa.Column("scheduler_state", sa.Text),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.ForeignKeyConstraint(["job", "attempt"], ["attempts.job", "attempts.number"]),
+)
+
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("event", sa.BigInteger, nullable=False, unique=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("final", sa.Boolean, nullable=False),
+    sa.Column("superseded_by", _NUMBER, sa.ForeignKey("verdicts.id")),
+    sa.Column("user", sa.Text),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("category", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("recovery", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.ForeignKeyConstraint(["job", "attempt"], ["attempts.job", "attempts.number"]),
+    sa.Index("ix_verdicts_history", "job", "attempt", "id"),
+)
+"""What lists look for. The bodies are elsewhere, so that a walk over many verdicts touches few pages."""
+
+STANDS = verdicts.c.superseded_by.is_(None)
+"""True of the current verdict of an attempt."""
+
+FACETS = ("reason", "category", "user", "job", "outcome", "recovery", "fingerprint")
+"""Columns that a list is filtered by; each has its own index in the order of the list."""
+
+for _name, _columns in {"newest": (), **{facet: (facet,) for facet in FACETS}}.items():
+    sa.Index(
+        f"ix_verdicts_{_name}",
+        *(verdicts.c[column] for column in (*_columns, "at", "id")),
+        sqlite_where=STANDS,
+        postgresql_where=STANDS,
+    )
+
+bodies = sa.Table(
+    "verdict_bodies",
+    metadata,
+    sa.Column("verdict", _NUMBER, sa.ForeignKey("verdicts.id"), primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+nodes = sa.Table(
+    "verdict_nodes",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("at", sa.Double, primary_key=True),
+    sa.Column("verdict", _NUMBER, sa.ForeignKey("verdicts.id"), primary_key=True, autoincrement=False),
+    sa.Index("ix_verdict_nodes_verdict", "verdict"),
+)
+"""The suspected nodes of current verdicts; when a verdict is superseded its rows go (its body keeps them)."""
+
+counters = sa.Table(
+    "counters",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("prefixes", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double),
+    sa.Column("revoked", sa.Double),
+)
+
+
+_WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
+
+
+class Database:
+    """An open database of the newest form; any thread may use it. `StoreError` when it cannot be opened.
+
+    `url` is SQLAlchemy's, such as `sqlite:////var/lib/logdoctor/records.sqlite`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(url)
+        self._thing = f"the database {self._engine.url.render_as_string()}"  # without its password
+        # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads
+        # of this process a lock is fair enough, and quicker.
+        self._writer = threading.Lock()
+        try:
+            with self.writing() as connection:
+                upgrade(connection)
+        except UnknownRevision as error:
+            self.close()
+            raise StoreError(
+                self._thing,
+                f"was written by a newer logdoctor (revision {error.revision})",
+                "Upgrade logdoctor, or use another database.",
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the connections that nobody uses."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection that sees one state of the database. `StoreError` when the database fails."""
+        with self._told(), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A connection in a transaction that nobody else writes beside; durable when the block is left.
+
+        `StoreError` when the database fails; then nothing of it was written.
+        """
+        with self._told(), self._writer, self._engine.connect() as connection:
+            connection = connection.execution_options(logdoctor_writes=True)
+            with connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns what the database says into a `StoreError`."""
+        try:
+            yield
+        except (DBAPIError, PoolTimeout) as error:
+            cause = getattr(error, "orig", error)
+            raise StoreError(
+                self._thing, f"fails ({cause})", "Check the disk's space, the file and its permissions."
+            ) from error
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise StoreError(
+                "a value", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers."
+            ) from error
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = sa.make_url(url)
+        pool: dict[str, Any] = {"pool_size": 5, "max_overflow": READERS - 5}
+        if parsed.get_backend_name() != "sqlite":
+            engine = sa.create_engine(parsed, pool_pre_ping=True, **pool)
+        elif parsed.database in (None, "", ":memory:"):
+            raise StoreError("the database URL", "names no file", "Use sqlite:////path/of/the/file.")
+        else:  # BEGIN is ours, see _begin
+            engine = sa.create_engine(parsed, connect_args={"isolation_level": None, "timeout": BUSY_MS / 1000}, **pool)
+            sa.event.listen(engine, "connect", _prepare)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError("the database URL", f"cannot be used ({error})", "Use sqlite:////path/of/the/file.") from error
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: sa.Connection) -> None:
+    """Makes a writer the only one at once: one that read first and then finds the database changed cannot wait."""
+    writes = connection.get_execution_options().get("logdoctor_writes")
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    elif writes and connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")

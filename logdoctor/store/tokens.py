@@ -1,0 +1,141 @@
+"""Who may do what: tokens, their scopes, and the jobs they are bound to."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.store.schema import Database, tokens
+
+SCOPES = ("ingest", "read", "operate", "admin")
+"""Words of their own: none holds another, but `admin` holds all. One who operates and reads has both."""
+
+PREFIX = "ldr_"
+"""How a secret begins, so that scanners for leaked secrets know it."""
+
+_SECRET_BYTES = 32
+_MAX_SECRET = 200
+_MAX_NAME = 200
+
+
+# moves to errors.py
+class TokenError(LogdoctorError):
+    """A token cannot be made or revoked as asked."""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token without its secret. `prefixes` bind it to the jobs whose names begin so; without any it is free.
+
+    `created`, `expires` and `revoked` are seconds since the epoch.
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+
+class Tokens:
+    """The tokens of one database; any thread may call. `StoreError` when the database fails."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def create(
+        self, name: str, scopes: Iterable[str], prefixes: Iterable[str] = (), expires: float | None = None
+    ) -> tuple[Token, str]:
+        """A new token and its secret, which nobody can read again.
+
+        `TokenError` when the name is taken (by a revoked one, too: names stand in the records of who did what),
+        or a scope or prefix is none.
+        """
+        token = Token(name, _scopes(scopes), _prefixes(prefixes), self._clock(), expires)
+        if not name.isprintable() or not name.strip() or len(name) > _MAX_NAME:
+            raise TokenError(f"the token name {ascii(name)[:100]}", "is no name", "Use 1 to 200 printable characters.")
+        if expires is not None and not expires > token.created:
+            raise TokenError(f"the token {name!r}", "would have expired already", "Give a time that is to come.")
+        secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+        with self._database.writing() as connection:
+            if connection.execute(sa.select(tokens.c.name).where(tokens.c.name == name)).first():
+                raise TokenError(f"the token {name!r}", "exists already", "Choose another name.")
+            connection.execute(sa.insert(tokens).values(digest=_digest(secret), **_row(token)))
+        return token, secret
+
+    def find(self, secret: str) -> Token | None:
+        """The token with this secret; None for one that is unknown, expired or revoked."""
+        if not secret.startswith(PREFIX) or len(secret) > _MAX_SECRET or not secret.isascii():
+            return None
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(tokens).where(tokens.c.digest == _digest(secret))).first()
+        token = row and _token(row)
+        return token if token and self._lives(token) else None
+
+    def revoke(self, name: str) -> Token:
+        """The token, which is of no use from now on; the first time stays. `TokenError` when there is none."""
+        with self._database.writing() as connection:
+            query = sa.update(tokens).where(tokens.c.name == name, tokens.c.revoked.is_(None))
+            connection.execute(query.values(revoked=self._clock()))
+            row = connection.execute(sa.select(tokens).where(tokens.c.name == name)).first()
+        if row is None:
+            raise TokenError(f"the token {ascii(name)[:100]}", "does not exist", "List the tokens.")
+        return _token(row)
+
+    def list(self) -> tuple[Token, ...]:
+        """All tokens by name, expired and revoked ones too."""
+        with self._database.reading() as connection:
+            return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
+
+    def _lives(self, token: Token) -> bool:
+        return token.revoked is None and (token.expires is None or self._clock() < token.expires)
+
+
+def holds(token: Token, scope: str) -> bool:
+    """Whether the token has a scope; `admin` has all. For one bound to jobs this says nothing about others."""
+    return scope in token.scopes or ("admin" in token.scopes and scope in SCOPES)
+
+
+def may(token: Token, scope: str, job: str = "") -> bool:
+    """Whether the token has a scope for a job; without a job, for what belongs to no job or to all.
+
+    A list is for everybody who `holds` the scope, narrowed to the token's prefixes.
+    """
+    return holds(token, scope) and (not token.prefixes or any(job.startswith(prefix) for prefix in token.prefixes))
+
+
+def _digest(secret: str) -> str:
+    # A fast hash is right: the secret is 256 random bits, so there is nothing to guess that a slow one would
+    # guard, and every request pays for it.
+    return hashlib.sha256(secret.encode("utf-8")).hexdigest()
+
+
+def _scopes(given: Iterable[str]) -> tuple[str, ...]:
+    chosen = set(given)
+    if not chosen or not chosen <= set(SCOPES):
+        unknown = ", ".join(sorted(ascii(scope)[:50] for scope in chosen - set(SCOPES)))
+        raise TokenError("the scopes", f"hold {unknown or 'nothing'}", f"Use some of {', '.join(SCOPES)}.")
+    return tuple(scope for scope in SCOPES if scope in chosen)
+
+
+def _prefixes(given: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(sorted(set(given)))
+    if bad := [prefix for prefix in chosen if not prefix or not prefix.isprintable()]:
+        raise TokenError(f"the prefix {ascii(bad[0])[:100]}", "fits no job or all", "Leave it out to allow all jobs.")
+    return chosen
+
+
+def _row(token: Token) -> dict[str, Any]:
+    lists = {name: msgspec.json.encode(getattr(token, name)).decode() for name in ("scopes", "prefixes")}
+    return msgspec.structs.asdict(token) | lists
+
+
+def _token(row: sa.Row[Any]) -> Token:
+    texts = {name: msgspec.json.decode(getattr(row, name), type=tuple[str, ...]) for name in ("scopes", "prefixes")}
+    return Token(row.name, **texts, created=row.created, expires=row.expires, revoked=row.revoked)
