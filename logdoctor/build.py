@@ -1,13 +1,23 @@
-"""The composition root: settings in, working parts out. Nothing else constructs them."""
+"""The composition root: settings in, working parts out. Nothing else constructs them.
+
+What serves is imported inside the functions, because the command line diagnoses without it.
+"""
 
 import os
+import secrets
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from logdoctor.pipeline import Limits
 from logdoctor.rules.check import require
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
-from logdoctor.settings import Settings, cache_folder, rules_folder
+from logdoctor.settings import Settings, cache_folder, data_folder, rules_folder
+
+if TYPE_CHECKING:
+    from logdoctor.live.service import Plan, Service
+    from logdoctor.store.records import Records
 
 
 def rule_book(settings: Settings) -> RuleBook:
@@ -37,3 +47,63 @@ def unchecked_scanner(settings: Settings) -> Scanner:
 def limits(settings: Settings) -> Limits:
     """How a log is read."""
     return Limits(settings.block_bytes, settings.workers, settings.max_decompressed_bytes, settings.max_expansion)
+
+
+def database_url(settings: Settings) -> str:
+    """The URL of the records, whose folder exists then."""
+    folder = data_folder(settings)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return settings.database_url or f"sqlite:///{folder.resolve() / 'logdoctor.db'}"
+
+
+def records(settings: Settings) -> "Records":
+    """The records alone, for commands that work beside a service."""
+    from logdoctor.store.records import Records
+
+    return Records(database_url(settings))
+
+
+def plan(settings: Settings) -> "Plan":
+    """How the service is to work."""
+    from logdoctor.live.intake import Bounds
+    from logdoctor.live.retention import Rules
+    from logdoctor.live.service import Plan
+    from logdoctor.live.watch import Timing
+
+    return Plan(
+        database_url(settings),
+        Bounds(
+            settings.max_stream_bytes,
+            settings.max_streams,
+            settings.max_open_streams,
+            behind=64 << 20,
+            journal_bytes=settings.journal_bytes,
+            unarchived=8 * settings.journal_bytes,
+        ),
+        Timing(
+            settings.scan_seconds,
+            settings.quiet_seconds,
+            settings.hang_seconds,
+            settings.linger_seconds,
+            settings.abandon_seconds,
+        ),
+        Rules(settings.retention_days * 86_400, settings.retention_bytes, every=600.0),
+        settings.min_free_bytes,
+    )
+
+
+def service(settings: Settings) -> "Service":
+    """The live service over the data folder; not yet started."""
+    from logdoctor.live.service import Service
+
+    return Service(data_folder(settings), scanner(settings), plan(settings))
+
+
+def session_key(folder: Path) -> str:
+    """The key that signs browser sessions, made once."""
+    path = folder / "session.key"
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    return path.read_text()

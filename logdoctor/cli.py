@@ -1,4 +1,4 @@
-"""The command line: `logdoctor diagnose`, `logdoctor rules`, `logdoctor eval`.
+"""The command line.
 
 Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
@@ -17,6 +17,7 @@ from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
     from logdoctor.attempts import Attempt
+    from logdoctor.store.tokens import Tokens
     from logdoctor.types import Verdict
 
     Judge = Callable[[Attempt | LogdoctorError, int], Verdict | LogdoctorError]
@@ -239,6 +240,78 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(cli, {}, "logdoctor", "_LOGDOCTOR_COMPLETE").source())
+
+
+@cli.command()
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for logs and records.")
+def serve(host: str | None, port: int | None, data_dir: Path | None) -> None:
+    """Take logs over HTTP while jobs run, and say why they died."""
+    import msgspec
+
+    from logdoctor.web.serve import serve as serve_for_ever
+
+    given = {"host": host, "port": port, "data_dir": data_dir}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    serve_for_ever(msgspec.structs.replace(read_settings(), **chosen))
+
+
+@cli.group()
+def tokens() -> None:
+    """Make, list and revoke the tokens of the service."""
+
+
+_data_dir = click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
+)
+
+
+def _tokens(data_dir: Path | None) -> "Tokens":
+    import msgspec
+
+    from logdoctor import build
+    from logdoctor.store.tokens import Tokens
+
+    settings = read_settings()
+    settings = msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
+    return Tokens(build.records(settings).database)
+
+
+@tokens.command("create")
+@click.argument("name")
+@click.option("--scope", "scopes", multiple=True, required=True, help="ingest, read, operate or admin; repeatable.")
+@click.option("--prefix", "prefixes", multiple=True, help="Only jobs whose names begin so; repeatable.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days after which it expires.")
+@_data_dir
+def tokens_create(
+    name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], days: float | None, data_dir: Path | None
+) -> None:
+    """Make a token and print its secret, which cannot be read again."""
+    import time
+
+    expires = time.time() + days * 86_400 if days else None
+    _, secret = _tokens(data_dir).create(name, scopes, prefixes, expires)
+    click.echo(secret)
+
+
+@tokens.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each token, a line each.")
+@_data_dir
+def tokens_list(as_json: bool, data_dir: Path | None) -> None:
+    """List all tokens, without their secrets."""
+    from logdoctor import show
+
+    show.tokens(_tokens(data_dir).list(), as_json)
+
+
+@tokens.command("revoke")
+@click.argument("name")
+@_data_dir
+def tokens_revoke(name: str, data_dir: Path | None) -> None:
+    """Make a token useless, within seconds."""
+    _tokens(data_dir).revoke(name)
+    click.echo(f"revoked {name}")
 
 
 def _complain(error: LogdoctorError) -> None:

@@ -6,9 +6,12 @@
     ├── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
     ├── NameRefused      a job, attempt or stream may not be called so
     ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where it goes on
-    ├── LimitReached     a stream, a job or the service holds as much as it may
+    ├── LimitReached     a stream or an attempt holds as much as it may
+    ├── Busy             the service cannot take more now; the same may be sent again later
     ├── StorageFull      the disk has no room; nothing of the request was kept
-    └── StoreError       the data folder cannot be used: held by another service, damaged, of a newer version
+    ├── CursorError      a page was asked for with a cursor that no page gave
+    ├── TokenError       a token cannot be made or revoked as asked
+    └── StoreError       the data folder or database cannot be used: held by another service, damaged, too new
 
 Every message names the thing, the cause and the next step. The command line prints it and exits with code 2;
 the service answers with it as JSON.
@@ -56,7 +59,11 @@ class OffsetMismatch(LogdoctorError):
 
 
 class LimitReached(LogdoctorError):
-    """A stream, a job or the service holds as much as it may."""
+    """A stream or an attempt holds as much as it may."""
+
+
+class Busy(LogdoctorError):
+    """The service cannot take more now."""
 
 
 class StorageFull(LogdoctorError):
@@ -64,4 +71,12 @@ class StorageFull(LogdoctorError):
 
 
 class StoreError(LogdoctorError):
-    """The data folder cannot be used."""
+    """The data folder or the database cannot be used."""
+
+
+class CursorError(LogdoctorError):
+    """A page was asked for with a cursor that no page gave."""
+
+
+class TokenError(LogdoctorError):
+    """A token cannot be made or revoked as asked."""

@@ -36,10 +36,11 @@ class Limits(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """One log file of an attempt."""
+    """One log file of an attempt. `label` is what a verdict calls it when that is not its path."""
 
     name: str
     path: Path
+    label: str = ""
 
 
 def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> Verdict:
@@ -57,7 +58,7 @@ def records(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> list
 
 
 def _record(stream: Stream, scanner: Scanner, limits: Limits, submit: "Submit") -> Record:
-    recorder = Recorder(stream.name, str(stream.path), scanner)
+    recorder = Recorder(stream.name, stream.label or str(stream.path), scanner)
     try:
         if is_packed(stream.path):
             _follow_bytes(stream, recorder, limits, submit)

@@ -1,9 +1,10 @@
 """Everything that can be set, in one place. Only this module reads the environment."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -21,6 +22,31 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_bytes: int = 4 << 20
     max_decompressed_bytes: int = 1 << 40
     max_expansion: int = 2000
+    host: str = "127.0.0.1"
+    port: int = 8080
+    data_dir: Path | None = None
+    database_url: str = ""
+    auth: Literal["auto", "on"] = "auto"
+    labels: str = ""
+    max_body_bytes: int = 64 << 20
+    max_stream_bytes: int = 1 << 40
+    max_streams: int = 20_000
+    max_open_streams: int = 20_000
+    rate_limit: int = 5000
+    slow_seconds: float = 30.0
+    scan_seconds: float = 1.0
+    quiet_seconds: float = 60.0
+    hang_seconds: float = 900.0
+    linger_seconds: float = 60.0
+    abandon_seconds: float = 86_400.0
+    journal_bytes: int = 64 << 20
+    min_free_bytes: int = 256 << 20
+    retention_days: float = 30.0
+    retention_bytes: int = 0
+    url: str = "http://127.0.0.1:8080"
+    token: str = ""
+    job: str = ""
+    spool_dir: Path | None = None
 
 
 class Help(NamedTuple):
@@ -38,7 +64,56 @@ MEANINGS = {
     "block_bytes": "bytes that are scanned at a time, 64 KiB to 64 MiB; memory grows with it",
     "max_decompressed_bytes": "a compressed log that unpacks to more is refused",
     "max_expansion": "a compressed log that unpacks to more than this many times its size (and over 64 MiB) is refused",
+    "host": "`serve`: address to listen on; off loopback every request needs a token",
+    "port": "`serve`: port to listen on; 0 takes a free one",
+    "data_dir": "`serve`: folder for logs and records; default: $XDG_DATA_HOME/logdoctor or ~/.local/share/logdoctor",
+    "database_url": "`serve`: SQLAlchemy URL of the records; default: a SQLite file in the data folder",
+    "auth": "`serve`: `on` wants tokens on loopback, too (behind a proxy); `auto` wants them anywhere else",
+    "labels": "`serve`: which labels of Loki and OTLP pushes name job, attempt and stream; see docs/service.md",
+    "max_body_bytes": "`serve`: a larger request body, as sent, is refused; also what a push may unpack to",
+    "max_stream_bytes": "`serve`: bytes that one stream may have",
+    "max_streams": "`serve`: streams that one attempt may have",
+    "max_open_streams": "`serve`: streams that may be in memory at once; more are told to wait",
+    "rate_limit": "`serve`: requests per second of one token (without tokens: of one address); 0 means any",
+    "slow_seconds": "`serve`: a client that sends nothing of a request for so long is cut off",
+    "scan_seconds": "`serve`: lines are compressed at the latest so long after they came",
+    "quiet_seconds": "`serve`: an attempt that has sent nothing for so long is looked at",
+    "hang_seconds": "`serve`: a job that has made no step for so long, and says nothing of an error, hangs",
+    "linger_seconds": "`serve`: a settled attempt stays in memory so long, for late bytes",
+    "abandon_seconds": "`serve`: an attempt that has sent nothing for so long counts as ended",
+    "journal_bytes": "`serve`: bytes that the journal holds before they are moved to the archive",
+    "min_free_bytes": "`serve`: below so much free space nothing is taken (507), so that what was taken can be kept",
+    "retention_days": "`serve`: raw logs of settled attempts are deleted after so long, verdicts never; 0 keeps all",
+    "retention_bytes": "`serve`: the oldest raw logs of settled attempts are deleted above so much; 0 means no limit",
+    "url": "`run`, `ship`: the service to send to",
+    "token": "`run`, `ship`: the token to send with",
+    "job": "`run`, `ship`: the job when --job is not given",
+    "spool_dir": "`run`: where bytes wait that could not be sent; default: ~/.cache/logdoctor/spool",
 }
+_SECRET = {"token", "database_url"}
+_RANGES: dict[str, tuple[float, float]] = {
+    "workers": (0, 256),
+    "block_bytes": (1 << 16, 1 << 26),
+    "max_decompressed_bytes": (1, math.inf),
+    "max_expansion": (1, math.inf),
+    "port": (0, 65535),
+    "max_body_bytes": (1 << 16, 1 << 34),
+    "max_stream_bytes": (1, math.inf),
+    "max_streams": (1, 1_000_000),
+    "max_open_streams": (1, 1_000_000),
+    "rate_limit": (0, math.inf),
+    "slow_seconds": (0.1, 3600),
+    "scan_seconds": (0.01, 60),
+    "quiet_seconds": (0.1, math.inf),
+    "hang_seconds": (0.1, math.inf),
+    "linger_seconds": (0, math.inf),
+    "abandon_seconds": (1, math.inf),
+    "journal_bytes": (1 << 20, 1 << 34),
+    "min_free_bytes": (0, math.inf),
+    "retention_days": (0, math.inf),
+    "retention_bytes": (0, math.inf),
+}
+"""What a number may be: the least and the greatest."""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -52,20 +127,27 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         if name not in Settings.__struct_fields__:
             raise SettingsError(variable, "there is no such setting", "See the table of settings in README.md.")
         given[name] = value
-    try:
-        settings = msgspec.convert(given, Settings, strict=False, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{PREFIX}*", f"{error}", "See the table of settings in README.md.") from error
-    if not 1 << 16 <= settings.block_bytes <= 1 << 26:
-        raise SettingsError(
-            "LOGDOCTOR_BLOCK_BYTES", f"{settings.block_bytes} is out of range", "Use 65536 to 67108864."
-        )
-    if not 0 <= settings.workers <= 256:
-        raise SettingsError("LOGDOCTOR_WORKERS", f"{settings.workers} is out of range", "Use 0 (one per core) to 256.")
-    for name in ("max_decompressed_bytes", "max_expansion"):
-        if getattr(settings, name) < 1:
-            raise SettingsError(f"{PREFIX}{name.upper()}", f"{getattr(settings, name)} is too small", "Use 1 or more.")
+    settings = Settings(**{name: _converted(name, value) for name, value in given.items()})
+    for name, (least, most) in _RANGES.items():
+        if not least <= getattr(settings, name) <= most:
+            raise SettingsError(
+                f"{PREFIX}{name.upper()}",
+                f"{getattr(settings, name)} is out of range",
+                f"Use {least} to {most}." if most < math.inf else f"Use {least} or more.",
+            )
     return settings
+
+
+def _converted(name: str, value: str) -> Any:
+    """The value of one setting in its type."""
+    variable = f"{PREFIX}{name.upper()}"
+    try:
+        return msgspec.convert(value, get_type_hints(Settings)[name], strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        shown = "its value" if name in _SECRET else repr(value)
+        raise SettingsError(
+            variable, f"{shown} cannot be used ({error})", "See the table of settings in README.md."
+        ) from error
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -88,6 +170,14 @@ def cache_folder(settings: Settings) -> Path:
     if settings.cache_dir:
         return settings.cache_dir
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "logdoctor"
+
+
+def data_folder(settings: Settings) -> Path:
+    """The folder for logs and records; it may not exist yet."""
+    if settings.data_dir:
+        return settings.data_dir
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(home).expanduser() / "logdoctor"
 
 

@@ -1,5 +1,9 @@
 """What people see in a terminal."""
 
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -10,6 +14,9 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.text import shown
 from logdoctor.types import Evidence, Verdict
+
+if TYPE_CHECKING:
+    from logdoctor.store.tokens import Token
 
 _RECOVERY = {
     "restart": "restart from the last checkpoint",
@@ -152,6 +159,24 @@ def rules(book: RuleBook, as_json: bool) -> None:
         says = ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _says(one)
         table.add_row(one.id, one.status, says, one.title)
     console.print(table)
+
+
+def tokens(every: "Sequence[Token]", as_json: bool) -> None:
+    """Print one row, or one JSON object, for each token."""
+    if as_json:
+        for one in every:
+            print(msgspec.json.encode(one).decode())
+        return
+    table = Table("token", "scopes", "jobs", "created", "expires", "revoked", box=None, header_style="dim")
+    for one in every:
+        jobs = ", ".join(f"{prefix}*" for prefix in one.prefixes) or "all"
+        times = [_day(time) for time in (one.created, one.expires, one.revoked)]
+        table.add_row(one.name, " ".join(one.scopes), jobs, *times)
+    Console(highlight=False).print(table)
+
+
+def _day(time: float | None) -> str:
+    return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
 
 
 def _says(rule: Rule) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.errors import LimitReached, OffsetMismatch, StorageFull
+from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull
 from logdoctor.live.streams import Attempt, Stream
 from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
@@ -88,14 +88,18 @@ class Intake:
 
     @contextmanager
     def opened(self, key: Key) -> Iterator[Stream]:
-        """The stream, held in memory while it is used; `LimitReached` when there are too many, `StoreError` when
-        its archive is damaged."""
+        """The stream, held in memory while it is used; `Busy` or `LimitReached` when there are too many, `StoreError`
+        when its archive is damaged."""
         stream = self.open(key)
         try:
             yield stream
         finally:
-            with self.lock:
-                stream.users -= 1
+            self.close(stream)
+
+    def close(self, stream: Stream) -> None:
+        """Let go of a stream that was opened."""
+        with self.lock:
+            stream.users -= 1
 
     def open(self, key: Key) -> Stream:
         """The stream with one user more, read from its archive when it is not in memory."""
@@ -163,7 +167,7 @@ class Intake:
 
     def _check_room(self, key: Key, attempt: Attempt | None) -> None:
         if len(self._streams) >= self._bounds.open_streams:
-            raise LimitReached("the service", f"it holds {len(self._streams)} open streams", "Try again later.")
+            raise Busy("the service", f"it holds {len(self._streams)} open streams", "Try again later.")
         if attempt is not None and len(attempt.streams) >= self._bounds.streams:
             cause = f"it has {len(attempt.streams)} streams"
             raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Send fewer streams, one for each node.")
@@ -316,7 +320,7 @@ class Intake:
 
         return lines_of(all_chunks(), number, first, last, limit)
 
-    def standing_of_archive(self, key: Key) -> tuple[int, int]:
+    def archived(self, key: Key) -> tuple[int, int]:
         """(bytes, newlines) of a stream that is not in memory."""
         file = self._archive.open(key)
         return file.offset, file.newlines

@@ -1,13 +1,17 @@
 """One data folder and all that works on it: the archive, the journal, the records, the intake and the watch."""
 
+import errno
 import fcntl
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from logdoctor.errors import StoreError
+from logdoctor.errors import StorageFull, StoreError
 from logdoctor.live.intake import Bounds, Intake
 from logdoctor.live.retention import Retention, Rules
 from logdoctor.live.watch import Timing, Watch
@@ -29,6 +33,27 @@ class Plan(NamedTuple):
     min_free: int
 
 
+class ScratchFile(NamedTuple):
+    """An open file for bytes that are not kept."""
+
+    path: Path
+    descriptor: int
+    min_free: int
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; `StorageFull` when that would leave too little room for what is to be kept."""
+        try:
+            room = os.fstatvfs(self.descriptor)
+            if room.f_bavail * room.f_frsize < self.min_free + len(data):
+                raise OSError(errno.ENOSPC, f"less than {self.min_free} bytes are free on the disk")
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self.descriptor, view) :]
+        except OSError as error:
+            cause = f"the log cannot be put aside ({error.strerror})"
+            raise StorageFull("the disk", cause, "Free some space.") from error
+
+
 class Service:
     """A service over one data folder, which only one process may use. `StoreError` when another one does."""
 
@@ -36,6 +61,8 @@ class Service:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(folder)
         self.scanner = scanner
+        self._scratch, self._min_free = folder / "scratch", plan.min_free
+        shutil.rmtree(self._scratch, ignore_errors=True)
         self.archive = Archive(folder / "archive")
         self.records = Records(plan.database)
         self.tokens = Tokens(self.records.database)
@@ -79,6 +106,13 @@ class Service:
     def has_stream(self, key: Key) -> bool:
         """Whether bytes of the stream are kept."""
         return self.intake.known(key) is not None or key.stream in self.archive.streams(key.job, key.attempt)
+
+    @contextmanager
+    def scratch_file(self) -> Iterator["ScratchFile"]:
+        """A file that is deleted when it is no longer used."""
+        self._scratch.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._scratch, buffering=0) as file:
+            yield ScratchFile(Path(file.name), file.fileno(), self._min_free)
 
     def _announce(self, verdict: StoredVerdict) -> None:
         for listener in list(self.listeners):

@@ -4,6 +4,7 @@ Appending returns at once; a thread writes all that has come since its last writ
 So a thousand streams share one sync, and each answer waits for little more than that.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -180,7 +181,7 @@ class Journal:
             _sync_folder(self._folder)
         room = os.fstatvfs(self._descriptor)
         if room.f_bavail * room.f_frsize < self._min_free + len(frame):
-            raise OSError(28, f"less than {self._min_free} bytes are free on the disk")
+            raise OSError(errno.ENOSPC, f"less than {self._min_free} bytes are free on the disk")
         view = memoryview(frame)
         at = self._size
         while view:

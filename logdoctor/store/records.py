@@ -13,22 +13,17 @@ from typing import Any, overload
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.errors import LogdoctorError
-from logdoctor.store.schema import FACETS, STANDS, Database, StoreError, attempts, bodies, counters, ends, jobs, nodes
+from logdoctor.errors import CursorError, StoreError
+from logdoctor.store.names import MAX_ATTEMPT
+from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
 from logdoctor.store.schema import verdicts as table
 from logdoctor.types import Verdict
 
 MAX_PAGE = 500
 """Items of a page, at most; a larger limit means this one."""
 
-MAX_ATTEMPT = 999_999
 _MAX_ID = 2**63 - 1
 _MAX_CURSOR = 2000
-
-
-# moves to errors.py
-class CursorError(LogdoctorError):
-    """A page was asked for with a cursor that no page gave."""
 
 
 class JobFacts(msgspec.Struct, frozen=True):

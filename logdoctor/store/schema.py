@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import StorageFull, StoreError
 from logdoctor.store.migrations import UnknownRevision, upgrade
 
 BUSY_MS = 30_000
@@ -20,11 +20,6 @@ BUSY_MS = 30_000
 
 READERS = 40
 """Connections at most; as many as the web server has threads."""
-
-
-# moves to errors.py
-class StoreError(LogdoctorError):
-    """The records cannot be kept or read."""
 
 
 metadata = sa.MetaData(
@@ -203,6 +198,8 @@ class Database:
             yield
         except (DBAPIError, PoolTimeout) as error:
             cause = getattr(error, "orig", error)
+            if getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL":
+                raise StorageFull(self._thing, f"it cannot grow ({cause})", "Free some space.") from error
             raise StoreError(
                 self._thing, f"fails ({cause})", "Check the disk's space, the file and its permissions."
             ) from error

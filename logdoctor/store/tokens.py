@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import TokenError
 from logdoctor.store.schema import Database, tokens
 
 SCOPES = ("ingest", "read", "operate", "admin")
@@ -21,11 +21,6 @@ PREFIX = "ldr_"
 _SECRET_BYTES = 32
 _MAX_SECRET = 200
 _MAX_NAME = 200
-
-
-# moves to errors.py
-class TokenError(LogdoctorError):
-    """A token cannot be made or revoked as asked."""
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -1,0 +1,141 @@
+"""`python -m logdoctor.send run|ship`: the sender alone, for a node that has nothing but Python."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.send.environment import Environment, read_environment
+from logdoctor.send.target import Facts, SendError, Target, make_target
+
+COULD_NOT_WORK = 2
+_TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent")
+_NUMBERS = ("nodes", "ranks_per_node", "gpus")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code; of `run` it is the command's."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _run(given) if given.task == "run" else _ship(given)
+    except LogdoctorError as error:
+        print(f"logdoctor: {error}", file=sys.stderr)
+        return COULD_NOT_WORK
+
+
+def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str] = ()) -> Facts:
+    """The facts about a job that were given as options, None left out; `SendError` for a label without a `=`."""
+    found: dict[str, object] = {key: value for key, value in given.items() if value is not None}
+    if command:
+        found.setdefault("command", shlex.join(command)[:4096].encode("utf-8", "replace").decode())
+    for label in labels:
+        if not label.partition("=")[0] or "=" not in label:
+            raise SendError(f"--label {label[:80]!r}", "is no key=value", "Give --label key=value.")
+    if labels:
+        found["labels"] = {label.partition("=")[0]: label.partition("=")[2] for label in labels}
+    return found  # type: ignore[return-value]
+
+
+def _run(given: argparse.Namespace) -> int:
+    from logdoctor.send.run import run
+
+    command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
+    if not command:
+        raise SendError("run", "no command is given", "Put it behind --, like: run --job J -- python train.py")
+    environment = read_environment()
+    return run(
+        command,
+        _target(given, environment, command),
+        spool_folders=environment.spool_folders,
+        spool_bytes=given.spool_bytes,
+        drain_seconds=given.drain_seconds,
+        slurm_job=environment.slurm_job,
+    )
+
+
+def _ship(given: argparse.Namespace) -> int:
+    environment = read_environment()
+    if given.resume:
+        from logdoctor.send.resume import resume
+
+        token = make_target(environment, job="resume", token_file=given.token_file).token
+        return resume(environment.spool_folders, url=given.url, token=token, give_up_seconds=given.give_up_seconds)
+    from logdoctor.send.ship import ship
+
+    if not given.files:
+        raise SendError("ship", "no file is given", "Name files, folders or patterns, or give --resume.")
+    if given.end and given.follow:
+        raise SendError("--end", "needs --no-follow", "A file that is followed has no end.")
+    return ship(
+        given.files,
+        _target(given, environment),
+        spool_folders=environment.spool_folders,
+        follow=given.follow,
+        stream_from=given.stream_from,
+        end=given.end,
+        exit_code=given.exit_code,
+        state_file=given.state,
+        give_up_seconds=given.give_up_seconds,
+    )
+
+
+def _target(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> Target:
+    options = {key: getattr(given, key) for key in (*_TEXTS, *_NUMBERS, "command")}
+    return make_target(
+        environment,
+        job=given.job,
+        attempt=given.attempt,
+        attempt_key=given.attempt_key,
+        stream=getattr(given, "stream", None),
+        url=given.url,
+        token_file=given.token_file,
+        metadata=facts(options, given.label, command),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m logdoctor.send", description=__doc__, allow_abbrev=False)
+    tasks = parser.add_subparsers(dest="task", required=True)
+    run = tasks.add_parser("run", allow_abbrev=False, help="run a command and ship what it prints")
+    _common(run)
+    run.add_argument("--stream", help="default: the host, and the rank where there is one")
+    run.add_argument("--spool-bytes", type=_positive, default=1 << 30, help="bound of what waits to be sent")
+    run.add_argument("--drain-seconds", type=float, default=30.0, help="how long to send after the command's end")
+    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command")
+    ship = tasks.add_parser("ship", allow_abbrev=False, help="follow files and ship them")
+    _common(ship)
+    ship.add_argument("files", nargs="*", metavar="FILE", help="a file, a folder or a glob pattern")
+    ship.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="like tail -F")
+    ship.add_argument("--stream-from", choices=("path", "name", "host"), default="path", help="names of streams")
+    ship.add_argument("--end", action="store_true", help="end the attempt when all is sent")
+    ship.add_argument("--exit-code", type=int, help="with --end: the exit code of the job")
+    ship.add_argument("--state", metavar="FILE", help="where it is kept how far we are")
+    ship.add_argument("--give-up-seconds", type=float, default=300.0, help="without progress")
+    ship.add_argument("--resume", action="store_true", help="send what earlier runs left in the spool folder")
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", help="default: LOGDOCTOR_JOB or SLURM_JOB_ID")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--attempt", type=int, help="default: the service numbers it by its key")
+    which.add_argument("--attempt-key", help="what all processes of one try share; default: from Slurm, or random")
+    parser.add_argument("--url", help="default: LOGDOCTOR_URL or http://127.0.0.1:8080")
+    parser.add_argument("--token-file", help="a file with the token; default: LOGDOCTOR_TOKEN")
+    for text in (*_TEXTS, "command"):
+        parser.add_argument(f"--{text.replace('_', '-')}", help="of the job")
+    for number in _NUMBERS:
+        parser.add_argument(f"--{number.replace('_', '-')}", type=_positive, help="of the job")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the job")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

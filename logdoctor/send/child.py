@@ -1,0 +1,159 @@
+"""The command as a child process: its outputs, its start, its signals and its end."""
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import termios
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+PIPE_BYTES = 1 << 20
+_SI_KERNEL = 0x80
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
+FORWARDED = frozenset(
+    number
+    for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH", "ALRM", "XCPU", "PWR", "URG", "IO")
+    if (number := getattr(signal, f"SIG{name}", None)) is not None
+) | frozenset(range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
+"""Not the stops of job control (TSTP, TTIN, TTOU): the terminal sends these to both of us, and both shall stop."""
+
+
+class Channel(NamedTuple):
+    """One output of the command: where we read it, where the command writes it, where we pass it on to."""
+
+    reading: int
+    writing: int
+    outputs: tuple[int, ...]
+    """The command's descriptors: 1, 2 or both."""
+    passing: int
+    capacity: int
+    terminal: bool
+
+
+def open_channels() -> list[Channel]:
+    """A pipe, or a pseudo-terminal where ours is a terminal, for each output; one for both when they are the same.
+
+    With one for both (`2>&1`, a terminal) the order of stdout and stderr stays exactly what it would be without us.
+    """
+    for descriptor in (0, 1, 2):
+        _fill(descriptor)
+    if _same(1, 2):
+        return [_channel((1, 2))]
+    return [_channel((1,)), _channel((2,))]
+
+
+def start(command: Sequence[str], environment: dict[bytes, bytes], channels: list[Channel], mask: set[int]) -> int:
+    """The process id of the started command; `OSError` when it cannot be started.
+
+    It gets the signal mask given and the dispositions that we were started with, as far as Python kept them.
+    """
+    actions = [(os.POSIX_SPAWN_DUP2, channel.writing, output) for channel in channels for output in channel.outputs]
+    return os.posix_spawnp(
+        command[0],
+        list(command),
+        environment,
+        file_actions=actions,
+        setsigmask=mask,
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two for itself
+    )
+
+
+def start_failure(command: Sequence[str], error: OSError) -> tuple[int, str]:
+    """The exit code and the words of a shell for a command that cannot be started."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return 127, f"{command[0]}: command not found"
+    return 126, f"{command[0]}: cannot be run ({error.strerror})"
+
+
+class Child:
+    """A running command. Signals are passed to it until it has ended, never to a later process with its number."""
+
+    def __init__(self, pid: int, channels: list[Channel]) -> None:
+        self._pid = pid
+        self._channels = channels
+        self._guard = threading.Lock()
+        self._ended = False
+
+    def wait(self) -> int:
+        """Waits for its end and returns the wait status."""
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        with self._guard:
+            self._ended = True
+            return os.waitpid(self._pid, 0)[1]
+
+    def pass_signal(self, number: int, code: int) -> bool:
+        """Sends a signal on; whether the command still ran.
+
+        One that the kernel made (Ctrl-C, a closed terminal) went to our whole process group, so the command has it.
+        """
+        if number == signal.SIGWINCH:
+            for channel in self._channels:
+                if channel.terminal:
+                    copy_window_size(channel.passing, channel.reading)
+        with self._guard:
+            if self._ended:
+                return False
+            if code != _SI_KERNEL or number == signal.SIGWINCH:
+                with suppress(OSError):  # it may have become somebody else's (setuid)
+                    os.kill(self._pid, number)
+            return True
+
+
+def die_by(number: int) -> None:
+    """Ends this process by a signal, without a core file, so that our parent sees what the command died of."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ValueError):  # SIGKILL has no handler
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    signal.raise_signal(number)
+
+
+def copy_window_size(terminal: int, pseudo_terminal: int) -> None:
+    """Gives a pseudo-terminal the size of a terminal."""
+    with suppress(OSError):
+        size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
+        fcntl.ioctl(pseudo_terminal, termios.TIOCSWINSZ, size)
+
+
+def _channel(outputs: tuple[int, ...]) -> Channel:
+    passing = outputs[0]
+    if os.isatty(passing):
+        with suppress(OSError):  # no pseudo-terminal is left: a pipe does as well
+            return Channel(*_pseudo_terminal(passing), outputs, passing, 4096, True)
+    reading, writing = os.pipe()
+    with suppress(OSError):
+        fcntl.fcntl(writing, _F_SETPIPE_SZ, PIPE_BYTES)
+    return Channel(reading, writing, outputs, passing, fcntl.fcntl(writing, _F_GETPIPE_SZ), False)
+
+
+def _pseudo_terminal(terminal: int) -> tuple[int, int]:
+    """Both ends of a pseudo-terminal that changes no byte: the real terminal behind us does what is to be done."""
+    reading, writing = os.openpty()
+    modes = termios.tcgetattr(terminal)
+    modes[1] &= ~termios.OPOST
+    modes[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(writing, termios.TCSANOW, modes)
+    copy_window_size(terminal, reading)
+    return reading, writing
+
+
+def _fill(descriptor: int) -> None:
+    """Opens /dev/null in the place of a closed standard descriptor, or a pipe of ours would take its number."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != descriptor:
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        else:
+            os.set_inheritable(descriptor, True)
+
+
+def _same(one: int, other: int) -> bool:
+    a, b = os.fstat(one), os.fstat(other)
+    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)

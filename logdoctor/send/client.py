@@ -1,0 +1,167 @@
+"""The service over HTTP: one connection that is kept, one request at a time."""
+
+import http.client
+import json
+import ssl
+import time
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from logdoctor.send.target import SendError, Target
+
+_ANSWER_BYTES = 256 << 10
+_ANSWER_SECONDS = 60.0
+_CONNECT_SECONDS = 10.0
+_REFUSED_SECONDS = 30.0
+
+
+class NotTaken(SendError):  # moves to errors.py
+    """The service did not take a request now; it is to be tried again after a while.
+
+    `only_this` says that the refusal is about this stream, not about the service as a whole.
+    """
+
+    def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
+        super().__init__("the service", cause, "It is tried again.")
+        self.retry_after = retry_after
+        self.only_this = only_this
+
+    def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool]]:  # type: ignore[override]
+        return NotTaken, (self.cause, self.retry_after, self.only_this)
+
+
+class Answer(NamedTuple):
+    """What the service said; `repeated` when the request was sent twice, as the first may have been taken."""
+
+    status: int
+    body: dict[str, Any]
+    retry_after: float | None
+    repeated: bool
+
+    def refusal(self) -> NotTaken:
+        """Why a request was not taken, as the error to raise."""
+        told = self.body.get("error")
+        cause = str(told.get("cause") or "")[:200] if isinstance(told, dict) else ""
+        detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
+        if self.status in (401, 403):
+            return NotTaken(f"it does not let us in: {detail}; check the token", self.retry_after or _REFUSED_SECONDS)
+        if self.status == 429 or self.status >= 500:
+            return NotTaken(f"it answered {detail}", self.retry_after)
+        return NotTaken(f"it refused with {detail}", self.retry_after or _REFUSED_SECONDS, only_this=True)
+
+
+class Client:
+    """Requests of one job. `deadline` (time.monotonic) bounds the requests that are made after it is set."""
+
+    def __init__(self, target: Target) -> None:
+        parts = urlsplit(target.url)
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._prefix = f"{parts.path}/v1/jobs/{quote(target.job, safe='')}"
+        self._headers = {"User-Agent": "logdoctor-send", "Accept": "application/json"}
+        if target.token:
+            self._headers["Authorization"] = f"Bearer {target.token}"
+        self._connection: http.client.HTTPConnection | None = None
+        self.deadline: float | None = None
+
+    def describe_job(self, metadata: dict[str, Any]) -> Answer:
+        """PUT of the facts about the job."""
+        return self._json("PUT", "", metadata)
+
+    def number_attempt(self, key: str) -> Answer:
+        """The attempt's number for a key is in `body["attempt"]`."""
+        return self._json("POST", "/attempts", {"key": key})
+
+    def look(self, attempt: int, stream: str) -> Answer:
+        """How far a stream has come is in `body["next_offset"]`; status 404 for a stream that is not there yet."""
+        return self._send("GET", self._stream(attempt, stream), None, {})
+
+    def send_log(self, attempt: int, stream: str, offset: int, body: bytes, encoding: str) -> Answer:
+        """POST of bytes that stand at `offset` of the stream."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Encoding": encoding}
+        return self._send("POST", f"{self._stream(attempt, stream)}/log?offset={offset}", body, headers)
+
+    def end(self, attempt: int, facts: dict[str, Any]) -> Answer:
+        """POST of how a stream's process, or the attempt, ended."""
+        return self._json("POST", f"/attempts/{attempt}/end", facts)
+
+    def close(self) -> None:
+        """Drops the connection; the next request opens another."""
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+
+    def _stream(self, attempt: int, stream: str) -> str:
+        return f"/attempts/{attempt}/streams/{quote(stream, safe='')}"
+
+    def _json(self, method: str, path: str, value: dict[str, Any]) -> Answer:
+        return self._send(method, path, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+        """The answer to a request; `NotTaken` when there is none.
+
+        A kept connection may have been closed by the other side in the meantime: then the request is repeated once.
+        """
+        kept = self._connection is not None
+        try:
+            return self._exchange(method, path, body, headers, repeated=False)
+        except (ConnectionError, http.client.HTTPException, OSError, ValueError) as error:
+            self.close()
+            if not (kept and isinstance(error, (ConnectionError, http.client.HTTPException))):
+                raise NotTaken(_cause(error)) from error
+        try:
+            return self._exchange(method, path, body, headers, repeated=True)
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            self.close()
+            raise NotTaken(_cause(error)) from error
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], *, repeated: bool
+    ) -> Answer:
+        connection = self._connection or self._connect()
+        if connection.sock:
+            connection.sock.settimeout(self._seconds(_ANSWER_SECONDS))
+        connection.request(method, self._prefix + path, body, {**self._headers, **headers})
+        response = connection.getresponse()
+        content = response.read(_ANSWER_BYTES)
+        if not response.isclosed() or response.will_close:
+            self.close()
+        return Answer(response.status, _object(content), _retry_after(response.getheader("Retry-After")), repeated)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        seconds = self._seconds(_CONNECT_SECONDS)
+        if self._secure:
+            context = ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+        self._connection.connect()
+        return self._connection
+
+    def _seconds(self, most: float) -> float:
+        if self.deadline is None:
+            return most
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time is left")
+        return min(most, left)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"it cannot be reached ({str(text)[:200]})"
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds; a date is not read, as clocks of nodes are not to be trusted."""
+    return float(value) if value and value.isascii() and value.isdigit() and len(value) < 7 else None

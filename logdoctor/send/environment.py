@@ -1,0 +1,121 @@
+"""What the sender takes from the environment; no other module of the sender reads it."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+_NUMBER = re.compile(r"\d{1,9}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class Environment(NamedTuple):
+    """Values from the environment, with their defaults where there are any."""
+
+    url: str
+    token: str | None
+    job: str | None
+    spool_folders: tuple[str, ...]
+    """Tried in this order; the last one, a temporary folder, is always there."""
+    attempt_key: str | None
+    stream: str
+    metadata: dict[str, str | int]
+    slurm_job: str | None
+    """The Slurm job whose state this process may ask for: one process of a job only, to be kind to the controller."""
+
+    def __repr__(self) -> str:
+        return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """The sender's own variables and what schedulers and launchers tell about this process."""
+    given = os.environ if variables is None else variables
+    slurm_job = given.get("SLURM_JOB_ID") or None
+    return Environment(
+        url=given.get("LOGDOCTOR_URL") or DEFAULT_URL,
+        token=given.get("LOGDOCTOR_TOKEN") or None,
+        job=given.get("LOGDOCTOR_JOB") or slurm_job,
+        spool_folders=_spool_folders(given),
+        attempt_key=_attempt_key(given),
+        stream=_stream(given),
+        metadata=_metadata(given),
+        slurm_job=slurm_job if given.get("SLURM_PROCID", "0") == "0" else None,
+    )
+
+
+def for_child() -> dict[bytes, bytes]:
+    """The environment as we were given it.
+
+    Python itself sets LC_CTYPE when the locale is C (PEP 538); the child must not see that.
+    """
+    variables = dict(os.environb)
+    if variables.get(b"LC_CTYPE") == b"C.UTF-8":
+        try:
+            with open("/proc/self/environ", "rb") as file:
+                given = file.read()
+        except OSError:
+            return variables
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in given.split(b"\0")):
+            del variables[b"LC_CTYPE"]
+    return variables
+
+
+def _spool_folders(given: Mapping[str, str]) -> tuple[str, ...]:
+    cache = given.get("XDG_CACHE_HOME") or os.path.join(given.get("HOME") or "", ".cache")
+    folders = [given.get("LOGDOCTOR_SPOOL_DIR") or ""]
+    if os.path.isabs(cache) or given.get("HOME"):
+        folders.append(os.path.join(cache, "logdoctor", "spool"))
+    folders.append(os.path.join(given.get("TMPDIR") or "/tmp", f"logdoctor-spool-{os.getuid()}"))
+    return tuple(os.path.expanduser(folder) for folder in folders if folder)
+
+
+def _attempt_key(given: Mapping[str, str]) -> str | None:
+    """A key that all processes of one try share and no other try has; None when nothing honest is known.
+
+    torchrun's run id counts only when it is a UUID: a hand-given `--rdzv-id` is the same for every try.
+    """
+    restarts = _number(given, "TORCHELASTIC_RESTART_COUNT")
+    suffix = "" if restarts is None else f".{restarts}"
+    if job := given.get("SLURM_JOB_ID"):
+        return f"{job}.{_number(given, 'SLURM_RESTART_COUNT') or 0}{suffix}"[:200]
+    run = given.get("TORCHELASTIC_RUN_ID", "")
+    return f"{run}{suffix}" if _UUID.fullmatch(run) else None
+
+
+def _stream(given: Mapping[str, str]) -> str:
+    host = os.uname().nodename or "host"
+    if (rank := _number(given, "RANK")) is not None:
+        return f"{host}.rank{rank}"
+    if (proc := _number(given, "SLURM_PROCID")) is not None:
+        return f"{host}.proc{proc}"
+    return host
+
+
+def _metadata(given: Mapping[str, str]) -> dict[str, str | int]:
+    nodes = _number(given, "SLURM_JOB_NUM_NODES") or _number(given, "SLURM_NNODES")
+    per_node = _number(given, "SLURM_GPUS_ON_NODE")
+    found: dict[str, str | int | None] = {
+        "name": given.get("SLURM_JOB_NAME"),
+        "user": given.get("SLURM_JOB_USER") or _user(),
+        "launcher": "torchrun" if "TORCHELASTIC_RUN_ID" in given else "srun" if "SLURM_STEP_ID" in given else None,
+        "nodes": nodes,
+        "ranks_per_node": _number(given, "LOCAL_WORLD_SIZE") or _number(given, "SLURM_NTASKS_PER_NODE"),
+        "gpus": nodes * per_node if nodes and per_node else _number(given, "WORLD_SIZE"),
+        "image": given.get("SLURM_CONTAINER_IMAGE") or given.get("SLURM_CONTAINER"),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _user() -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # containers often run with a user id that has no name
+        return None
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name, "")
+    return int(value) if _NUMBER.fullmatch(value) else None

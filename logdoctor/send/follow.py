@@ -1,0 +1,327 @@
+"""Files that grow, rotate and are cut, each as one stream of bytes.
+
+A stream is the concatenation of the generations of its file: the file, then the file that took its name after a
+rotation, and so on. Each generation is known by its inode and by a digest of its first bytes, so that it is found
+again under another name, after a restart too.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+HEAD_BYTES = 256
+SETTLE_SECONDS = 1.0
+_ROTATED = re.compile(r"[.-](?:\d+(?:-\d+)?|old|bak)")
+_NOWHERE = (-1, -1)
+"""The device and inode of a generation that is gone."""
+_PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$")
+
+
+class Head(NamedTuple):
+    """A digest of the first bytes of a file: what is in it cannot change, whatever is added later."""
+
+    size: int
+    digest: str
+
+
+class Generation:
+    """One file of a stream: byte 0 of it stands at `start` of the stream, `size` bytes of it are known."""
+
+    def __init__(self, device: int, inode: int, start: int, size: int = 0, head: Head = Head(0, "")) -> None:  # noqa: B008  a tuple cannot change
+        self.device = device
+        self.inode = inode
+        self.start = start
+        self.size = size
+        self.head = head
+        self.changed_at = -1
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.device, self.inode
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+class Descriptors:
+    """Open files, at most `most`; the one that was not used for the longest time is closed for another."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def find(self, key: tuple[int, int], path: str) -> int | None:
+        """A descriptor of the file with this device and inode: kept open, at its path or renamed beside it."""
+        if key == _NOWHERE:
+            return None
+        if key in self._open:
+            self._open.move_to_end(key)
+            return self._open[key]
+        for candidate in _beside(path, key[1]):
+            with suppress(OSError):
+                descriptor = os.open(candidate, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                if _key(os.fstat(descriptor)) == key:
+                    self._open[key] = descriptor
+                    while len(self._open) > self._most:
+                        os.close(self._open.popitem(last=False)[1])
+                    return descriptor
+                os.close(descriptor)
+        return None
+
+    def drop(self, key: tuple[int, int]) -> None:
+        """Closes a file that is done with."""
+        if key in self._open:
+            os.close(self._open.pop(key))
+
+    def close(self) -> None:
+        """Closes all."""
+        for key in list(self._open):
+            self.drop(key)
+
+
+class FollowedFile:
+    """The source of one stream. `poll` looks at the file, `read` and `release` are for the sender."""
+
+    def __init__(self, path: str, descriptors: Descriptors, say: Callable[[str], object]) -> None:
+        self.path = path
+        self.generations: list[Generation] = []
+        self.changed = False
+        """Whether what is to be kept over a restart has changed."""
+        self.lost: Generation | None = None
+        """A generation whose unsent bytes are gone; `cut` goes on without them."""
+        self._descriptors = descriptors
+        self._say = say
+        self._rotated_at: float | None = None
+
+    @property
+    def start(self) -> int:
+        return self.generations[0].start if self.generations else 0
+
+    @property
+    def end(self) -> int:
+        if self.lost:
+            return self.lost.end
+        return self.generations[-1].end if self.generations else 0
+
+    def poll(self, now: float, settle: float = SETTLE_SECONDS) -> None:
+        """Looks for new bytes, a rotation or a cut. After a rotation the old file may grow for `settle` seconds."""
+        if self.lost:
+            return
+        about = _regular(self.path)
+        if not (about and self.knows(_key(about))) and not os.access(self.path, os.R_OK):
+            about = None
+        if not self.generations:
+            if about:
+                self._begin(about)
+            return
+        last = self.generations[-1]
+        if about and _key(about) == last.key:
+            self._rotated_at = None
+            self._look(last, about)
+            return
+        descriptor = self._descriptors.find(last.key, self.path)
+        if descriptor is not None and self._look(last, os.fstat(descriptor)):
+            self._rotated_at = now
+        if not about or self.lost:
+            return
+        if self._rotated_at is None:
+            self._rotated_at = now
+        if descriptor is None or now - self._rotated_at >= settle:
+            self._rotated_at = None
+            self._turn_over(last, about)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, none when they are not to be had now."""
+        for generation in self.generations:
+            if offset < generation.end:
+                return self._read(generation, offset - generation.start, min(size, generation.end - offset))
+        return b""
+
+    def release(self, offset: int) -> None:
+        """Generations that are sent whole are forgotten, but for the last."""
+        while len(self.generations) > 1 and self.generations[0].end <= offset:
+            self._descriptors.drop(self.generations.pop(0).key)
+            self.changed = True
+
+    def cut(self, offset: int) -> None:
+        """Goes on without the unsent bytes of the lost generation; `offset` is what the service really has."""
+        if not self.lost:
+            return
+        lost, index = self.lost, self.generations.index(self.lost)
+        self.lost = None
+        kept = min(max(offset - lost.start, 0), lost.size)
+        if kept < lost.size:
+            self._say(f"{lost.size - kept} bytes of {self.path} were gone before they could be sent.")
+        for later in self.generations[index + 1 :]:
+            later.start -= lost.size - kept
+        was_last = lost is self.generations[-1]
+        self.generations[: index + 1] = [Generation(*_NOWHERE, start=lost.start + kept)]
+        self.changed = True
+        about = _readable(self.path)
+        if was_last and about:
+            if lost.key not in (_NOWHERE, _key(about)):
+                self._begin_between(lost, about)
+            self._begin(about)
+
+    def knows(self, key: tuple[int, int]) -> bool:
+        """Whether a file is one of this stream's."""
+        return any(generation.key == key for generation in self.generations)
+
+    def _look(self, generation: Generation, about: os.stat_result) -> bool:
+        """Takes in what is new in a file; whether anything was."""
+        if about.st_size == generation.size and about.st_mtime_ns == generation.changed_at:
+            return False
+        head = self._content(generation.key, 0, generation.head.size)
+        if head is None:
+            return False
+        if about.st_size < generation.size or not _is_head(head, generation.head):
+            self._was_cut(generation)
+            return True
+        grew = about.st_size > generation.size
+        generation.size, generation.changed_at = about.st_size, about.st_mtime_ns
+        if generation.head.size < HEAD_BYTES and generation.size > generation.head.size:
+            self._take_head(generation)
+        return grew
+
+    def _was_cut(self, generation: Generation) -> None:
+        """The file was truncated. A copy that was made before (copytruncate) has everything; else bytes may be lost."""
+        for about in self._rotations(generation.changed_at):
+            head = self._content(_key(about), 0, generation.head.size)
+            if about.st_size >= generation.size > 0 and head and _is_head(head, generation.head):
+                generation.device, generation.inode = _key(about)
+                generation.size, generation.changed_at = about.st_size, about.st_mtime_ns
+                now = _regular(self.path)
+                if now:
+                    self._begin(now)
+                return
+        self.lost = generation
+
+    def _turn_over(self, last: Generation, about: os.stat_result) -> None:
+        """The name stands for another file now: the ones in between, if we were away for long, come first."""
+        if self._descriptors.find(last.key, self.path) is None:
+            self.lost = last
+            return
+        self._begin_between(last, about)
+        self._begin(about)
+
+    def _begin_between(self, last: Generation, about: os.stat_result) -> None:
+        for between in self._rotations(last.changed_at):
+            if _key(between) not in (_key(about), last.key):
+                self._begin(between)
+
+    def _begin(self, about: os.stat_result) -> None:
+        generation = Generation(*_key(about), start=self.generations[-1].end if self.generations else 0)
+        generation.size, generation.changed_at = about.st_size, about.st_mtime_ns
+        self.generations.append(generation)
+        self._take_head(generation)
+        self.changed = True
+
+    def _rotations(self, since: int) -> list[os.stat_result]:
+        """Files that rotation made of ours, changed since then and not known yet, oldest first."""
+        folder, name = os.path.split(self.path)
+        found = []
+        with suppress(OSError):
+            for other in os.listdir(folder or "."):
+                if other.startswith(name) and is_rotated(other, name) and not _PACKED.search(other):
+                    about = _regular(os.path.join(folder, other))
+                    if about and about.st_mtime_ns >= since and not self.knows(_key(about)):
+                        found.append(about)
+        return sorted(found, key=lambda about: about.st_mtime_ns)
+
+    def _take_head(self, generation: Generation) -> None:
+        content = self._content(generation.key, 0, min(HEAD_BYTES, generation.size))
+        if content is not None:
+            generation.head = Head(len(content), _digest(content))
+            self.changed = True
+
+    def _read(self, generation: Generation, offset: int, size: int) -> bytes:
+        content = self._content(generation.key, offset, size)
+        if content is None:
+            self.lost = generation
+            return b""
+        descriptor = self._descriptors.find(generation.key, self.path)
+        if descriptor is None or os.fstat(descriptor).st_size < offset + len(content) or not content:
+            return b""  # cut while we read: the next look at it tells
+        return content
+
+    def _content(self, key: tuple[int, int], offset: int, size: int) -> bytes | None:
+        descriptor = self._descriptors.find(key, self.path)
+        if descriptor is None:
+            return None
+        try:
+            return os.pread(descriptor, size, offset)
+        except OSError:  # a stale handle of a network file system
+            self._descriptors.drop(key)
+            return None
+
+    def state(self) -> list[dict[str, Any]]:
+        """The generations, to be kept over a restart."""
+        return [
+            {
+                "device": generation.device,
+                "inode": generation.inode,
+                "start": generation.start,
+                "size": generation.size,
+                "head": list(generation.head),
+                "changed_at": generation.changed_at,
+            }
+            for generation in self.generations
+        ]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Takes up the generations of an earlier process; `KeyError`, `TypeError` or `ValueError` when damaged."""
+        for kept in state:
+            generation = Generation(
+                int(kept["device"]), int(kept["inode"]), int(kept["start"]), int(kept["size"]),
+                Head(int(kept["head"][0]), str(kept["head"][1])),
+            )  # fmt: skip
+            generation.changed_at = int(kept["changed_at"])
+            self.generations.append(generation)
+
+
+def is_rotated(name: str, original: str) -> bool:
+    """Whether a file's name is what rotation makes of another's: `train.log.1`, `train.log-20260101.gz`."""
+    rest = _PACKED.sub("", name)
+    if name == original or not rest.startswith(original):
+        return False
+    return rest == original or bool(_ROTATED.fullmatch(rest[len(original) :]))
+
+
+def _beside(path: str, inode: int) -> Iterator[str]:
+    """The path, then all files in its folder that have this inode."""
+    yield path
+    folder = os.path.dirname(path) or "."
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.inode() == inode:
+                yield entry.path
+
+
+def _regular(path: str) -> os.stat_result | None:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about if stat.S_ISREG(about.st_mode) else None
+
+
+def _readable(path: str) -> os.stat_result | None:
+    return _regular(path) if os.access(path, os.R_OK) else None
+
+
+def _is_head(content: bytes, head: Head) -> bool:
+    return len(content) == head.size and (not content or _digest(content) == head.digest)
+
+
+def _key(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,26 @@
+"""The first words to the service: what the job is, and which attempt of it this is."""
+
+from logdoctor.send.client import Client, NotTaken
+from logdoctor.send.notices import Notices
+from logdoctor.send.target import Target
+
+
+def introduce(client: Client, target: Target, notices: Notices) -> int:
+    """The number of the attempt, after the facts about the job are told; `NotTaken` when the service is away.
+
+    Facts that the service does not like are no reason not to send logs.
+    """
+    answer = client.describe_job(dict(target.metadata))
+    if answer.status in (401, 403, 429) or answer.status >= 500:
+        raise answer.refusal()
+    if answer.status >= 300:
+        notices.once("job", f"the facts about the job were not taken: {answer.refusal().cause}.")
+    if target.attempt is not None:
+        return target.attempt
+    answer = client.number_attempt(target.attempt_key)
+    number = answer.body.get("attempt")
+    if answer.status >= 300:
+        raise answer.refusal()
+    if not isinstance(number, int):
+        raise NotTaken("its answer names no attempt; is this logdoctor?", 30.0)
+    return number

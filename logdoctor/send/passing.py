@@ -1,0 +1,71 @@
+"""Passes an output on as it comes, and keeps a copy for shipping."""
+
+import errno
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from logdoctor.send.child import Channel
+
+READ_BYTES = 1 << 20
+_NAP_SECONDS = 0.004
+
+
+class Passing:
+    """A thread that reads one output of the command, writes it to ours and hands it to `keep`.
+
+    While bytes come quickly and in small pieces it naps between two reads: a write to a pipe that nobody waits on
+    is much cheaper for the command than one that wakes a reader. A piece is late by the nap at most.
+    """
+
+    def __init__(self, channel: Channel, keep: Callable[[bytes], None]) -> None:
+        self.last_read = time.monotonic()
+        self._channel = channel
+        self._keep = keep
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name="logdoctor-pass", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Waits for the end of the output; whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        reading, keep = self._channel.reading, self._keep
+        small = 0 if self._channel.terminal else self._channel.capacity // 8
+        clock, read = time.monotonic, os.read
+        while True:
+            try:
+                data = read(reading, READ_BYTES)
+            except OSError:  # a pseudo-terminal ends with EIO
+                return
+            if not data:
+                return
+            self._pass_on(data)
+            keep(data)
+            now = clock()
+            quick = now - self.last_read < 2 * _NAP_SECONDS
+            self.last_read = now
+            if quick and len(data) < small:
+                time.sleep(_NAP_SECONDS)
+
+    def _pass_on(self, data: bytes) -> None:
+        """Writes all of it to our own output; when that is closed, the command still goes on."""
+        at = 0
+        while self._open and at < len(data):
+            try:
+                at += os.write(self._channel.passing, data[at:] if at else data)
+            except BlockingIOError:  # whoever we share it with has made it non-blocking
+                waiter = select.poll()
+                waiter.register(self._channel.passing, select.POLLOUT)
+                waiter.poll(1000)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk may have room again later
+                    self._open = False
+                return

@@ -1,0 +1,160 @@
+"""`logdoctor run`: runs a command as if we were not there, and ships what it prints."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+
+from logdoctor.send import child as children
+from logdoctor.send import environment
+from logdoctor.send.child import Channel, Child
+from logdoctor.send.merge import LineMerge
+from logdoctor.send.notices import PREFIX, Notices
+from logdoctor.send.passing import Passing
+from logdoctor.send.scheduler import scheduler_state
+from logdoctor.send.shipper import End, Shipper
+from logdoctor.send.spool import Spool, new_spool
+from logdoctor.send.target import Target
+
+SPOOL_BYTES = 1 << 30
+DRAIN_SECONDS = 30.0
+_QUIET_SECONDS = 0.5
+_MOST_QUIET_SECONDS = 5.0
+_GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+
+
+def run(
+    command: Sequence[str],
+    target: Target,
+    *,
+    spool_folders: tuple[str, ...],
+    spool_bytes: int = SPOOL_BYTES,
+    drain_seconds: float = DRAIN_SECONDS,
+    slurm_job: str | None = None,
+) -> int:
+    """Runs the command and returns its exit code; 127 and 126 when it cannot be started.
+
+    When the command died of a signal, this process dies of the same one and nothing is returned. To be called from
+    the main thread of a process that has nothing else to do: signals are blocked and passed on to the command.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored no status could be had
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
+    notices = Notices()
+    channels = children.open_channels()
+    failure: tuple[int, str] | None = None
+    try:
+        running = Child(children.start(command, environment.for_child(), channels, set(mask)), channels)
+    except OSError as error:
+        failure = children.start_failure(command, error)
+    for channel in channels:
+        os.close(channel.writing)
+    output = _Output(len(channels), _open_spool(spool_folders, spool_bytes, notices))
+    shipper = Shipper(target, output.spool, notices) if output.spool else None
+    if failure:
+        code, text = failure
+        notices.say(text)
+        output.keep(0, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
+        status = code << 8
+        _pass_signals(None, shipper)
+    else:
+        _pass_signals(running, shipper)
+        status = _pass_outputs(running, channels, output, shipper)
+    output.close()
+    end = _end_of(status, slurm_job)
+    if shipper:
+        if failure:
+            shipper.start()
+        _finish(shipper, output, end, drain_seconds, notices)
+    if end.signal is not None:
+        children.die_by(end.signal)
+        return 128 + end.signal  # only process 1 of a container survives that
+    return end.exit_code or 0
+
+
+class _Output:
+    """The command's outputs, merged, on their way to the spool; without a spool they go nowhere."""
+
+    def __init__(self, channels: int, spool: Spool | None) -> None:
+        self.spool = spool
+        self._channels = channels
+        self._merge = LineMerge(channels)
+        self._guard = threading.Lock()
+        self._closed = False
+
+    def keep(self, channel: int, data: bytes) -> None:
+        with self._guard:
+            if self.spool and not self._closed:
+                self.spool.append(self._merge.feed(channel, data))
+
+    def close(self) -> None:
+        """Unfinished lines go too; what comes later (from a grandchild) is not kept."""
+        with self._guard:
+            self._closed = True
+            if self.spool:
+                for channel in range(self._channels):
+                    self.spool.append(self._merge.close(channel))
+                self.spool.finish()
+
+
+def _open_spool(folders: tuple[str, ...], limit: int, notices: Notices) -> Spool | None:
+    try:
+        return new_spool(folders, limit)
+    except OSError as error:
+        notices.say(f"logs are not sent: no spool folder can be used ({error}); set LOGDOCTOR_SPOOL_DIR.")
+        return None
+
+
+def _pass_signals(running: Child | None, shipper: Shipper | None) -> None:
+    """A thread passes signals to the command; one that comes after its end lets us end without the rest."""
+
+    def wait_for_signals() -> None:
+        while True:
+            came = signal.sigwaitinfo(children.FORWARDED)
+            alive = running is not None and running.pass_signal(came.si_signo, came.si_code)
+            if not alive and shipper and came.si_signo in _GIVE_UP_SIGNALS:
+                shipper.stop()
+
+    threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
+
+
+def _pass_outputs(running: Child, channels: list[Channel], output: _Output, shipper: Shipper | None) -> int:
+    """The wait status of the command, when it has ended and its outputs have come to rest."""
+    passings = []
+    for number, channel in enumerate(channels):
+        passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc]
+        passings[-1].start()
+    if shipper:
+        shipper.start()
+    status = running.wait()
+    _await_rest(passings)
+    return status
+
+
+def _await_rest(passings: list[Passing]) -> None:
+    """Waits for the end of the outputs, but not long for processes that outlive the command and hold them open."""
+    ended = time.monotonic()
+    while not all(passing.join(0.02) for passing in passings):
+        now = time.monotonic()
+        quiet_since = max(ended, *(passing.last_read for passing in passings))
+        if now - quiet_since >= _QUIET_SECONDS or now - ended >= _MOST_QUIET_SECONDS:
+            return
+
+
+def _end_of(status: int, slurm_job: str | None) -> End:
+    if os.WIFSIGNALED(status):
+        return End(None, os.WTERMSIG(status), scheduler_state(slurm_job))
+    code = os.WEXITSTATUS(status)
+    return End(code, None, scheduler_state(slurm_job) if code else None)
+
+
+def _finish(shipper: Shipper, output: _Output, end: End, seconds: float, notices: Notices) -> None:
+    spool = output.spool
+    assert spool is not None
+    if shipper.finish(end, seconds):
+        spool.remove()
+        return
+    notices.say(
+        f"not all logs were sent; the rest is in {spool.folder}. "
+        "Send it with: logdoctor ship --resume (python -m logdoctor.send ship --resume)"
+    )

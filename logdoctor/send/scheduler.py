@@ -1,0 +1,23 @@
+"""What the scheduler says about a job that failed."""
+
+_SECONDS = 3.0
+_SAYS_NOTHING = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "PENDING", "COMPLETED"))
+
+
+def scheduler_state(slurm_job: str | None) -> str | None:
+    """Slurm's word for why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it says nothing of use."""
+    if not slurm_job or not slurm_job.isalnum():
+        return None
+    import subprocess
+
+    try:
+        said = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={slurm_job}", "--format=%T"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    words = said.stdout[:200].decode("ascii", "replace").split()
+    return words[0] if words and words[0].isupper() and words[0] not in _SAYS_NOTHING else None

@@ -1,0 +1,179 @@
+"""The thread that sends a spool while the command runs, and what is left after it."""
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from logdoctor.send.backoff import Backoff
+from logdoctor.send.notices import Notices
+from logdoctor.send.spool import Spool
+from logdoctor.send.target import Target
+
+if TYPE_CHECKING:
+    from logdoctor.send.client import Client
+    from logdoctor.send.stream import StreamSender
+
+FLUSH_SECONDS = 1.0
+FLUSH_BYTES = 256 << 10
+_TICK_SECONDS = 0.1
+_LONGEST_WAIT_AT_THE_END = 1.0
+_NICE = 10
+
+
+class End(NamedTuple):
+    """How a command ended: an exit code, or the signal it died of, and what the scheduler says."""
+
+    exit_code: int | None
+    signal: int | None
+    scheduler_state: str | None = None
+
+
+class Shipper:
+    """Sends one spool to a target. Nothing that goes wrong here reaches the command."""
+
+    def __init__(self, target: Target, spool: Spool, notices: Notices, *, base: int | None = None) -> None:
+        self.done = threading.Event()
+        self._target = target
+        self._spool = spool
+        self._notices = notices
+        self._base = base
+        self._stream = target.stream
+        self._attempt = target.attempt
+        self._described = False
+        self._sender: StreamSender | None = None
+        self._waiting_since: float | None = None
+        self._end: End | None = None
+        self._deadline: float | None = None
+        self._ending = threading.Event()
+        self._stopped = threading.Event()
+        self._all_sent = False
+        self._keeping = threading.Lock()
+        self._keep()
+
+    def start(self) -> None:
+        """Begins to send, in a thread that never keeps the process alive."""
+        threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
+
+    def finish(self, end: End, seconds: float) -> bool:
+        """Sends the rest and the end, for at most so many seconds; whether the service has it all."""
+        self._deadline = time.monotonic() + seconds
+        self._end = end
+        self._keep()
+        self._ending.set()
+        self.done.wait(seconds + 0.5)
+        return self._all_sent
+
+    def stop(self) -> None:
+        """Gives up sending at once; what is left stays in the spool."""
+        self._stopped.set()
+        self._ending.set()
+        self.done.set()
+
+    def run(self) -> None:
+        """Sends until all is sent and the end is told, or until the time is over."""
+        from logdoctor.send.client import Client, NotTaken  # here, as they are slow to import
+
+        client = Client(self._target)
+        backoff = Backoff()
+        try:
+            while not self._is_over() and not self._all_sent:
+                client.deadline = self._deadline
+                try:
+                    self._all_sent = self._step(client)
+                    backoff.reset()
+                    self._notices.back()
+                except NotTaken as refused:
+                    if not self._is_over():
+                        self._notices.away(refused.cause)
+                        self._wait(backoff.seconds(refused.retry_after))
+        finally:
+            client.close()
+            self.done.set()
+
+    def _run_apart(self) -> None:
+        with suppress(OSError):  # the command matters more than the shipping
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001  the edge of the thread: the command goes on whatever happens here
+            self._notices.say(f"logs are not sent any more: {type(error).__name__}: {error}")
+
+    def _step(self, client: "Client") -> bool:
+        """Makes the next request that is due; whether that was the last one."""
+        from logdoctor.send.introduce import introduce
+
+        if self._attempt is None or not self._described:
+            self._attempt = introduce(client, self._target._replace(attempt=self._attempt), self._notices)
+            self._described = True
+            self._keep()
+        elif self._bytes_are_due():
+            self._sender_on(client).send(self._attempt)
+            self._waiting_since = None
+        else:
+            return self._tell_end(client, self._attempt)
+        return False
+
+    def _sender_on(self, client: "Client") -> "StreamSender":
+        from logdoctor.send.stream import StreamSender
+
+        if self._sender is None:
+            self._sender = StreamSender(
+                client, self._stream, self._spool, self._notices, base=self._base, placed=self._keep_place
+            )
+        return self._sender
+
+    def _bytes_are_due(self) -> bool:
+        """Waits until there is enough to send, or something old enough; false when all is sent and the end has come."""
+        while True:
+            ending = self._ending.is_set()
+            waiting = self._sender.waiting if self._sender else self._spool.end - self._spool.start
+            if waiting:
+                now = time.monotonic()
+                self._waiting_since = self._waiting_since or now
+                if ending or waiting >= FLUSH_BYTES or now - self._waiting_since >= FLUSH_SECONDS:
+                    return True
+            elif ending:
+                return False
+            self._ending.wait(_TICK_SECONDS)
+
+    def _tell_end(self, client: "Client", attempt: int) -> bool:
+        assert self._end is not None
+        answer = client.end(attempt, {**self._end._asdict(), "stream": self._stream})
+        if answer.status >= 300:
+            raise answer.refusal()
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Waits, but begins anew at once when the end comes, and is quicker after it."""
+        if not self._ending.is_set():
+            self._ending.wait(seconds)
+        else:
+            left = max(0.0, (self._deadline or 0.0) - time.monotonic())
+            self._stopped.wait(min(seconds, _LONGEST_WAIT_AT_THE_END, left))
+
+    def _is_over(self) -> bool:
+        return self._stopped.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def _keep_place(self, stream: str, base: int) -> None:
+        self._stream, self._base = stream, base
+        self._keep()
+
+    def _keep(self) -> None:
+        """Writes down what `logdoctor ship --resume` needs; without a token."""
+        about = {
+            "version": 1,
+            "url": self._target.url,
+            "job": self._target.job,
+            "attempt": self._attempt,
+            "attempt_key": self._target.attempt_key,
+            "stream": self._stream,
+            "base": self._base,
+            "metadata": dict(self._target.metadata),
+            "host": os.uname().nodename,
+            "missing": self._spool.missing,
+            "end": self._end._asdict() if self._end else None,
+        }
+        with self._keeping, suppress(OSError):
+            self._spool.save_about(about)

@@ -1,0 +1,225 @@
+"""Bytes that wait to be sent: segment files in a folder, bounded, deleted as they are acknowledged.
+
+FOLDER/20261121T101500-host-4711-9f3c/
+    lock                 held (flock) by the process that writes or sends it
+    about.json           what it is and where it goes, never the token
+    0000000000000000     a segment, named by the offset of its first byte in hexadecimal
+    0000000000400000
+"""
+
+import fcntl
+import json
+import os
+import re
+import stat
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+SEGMENT_BYTES = 4 << 20
+_SEGMENT = re.compile(r"[0-9a-f]{16}")
+_NOTE_BYTES = 4096
+
+
+def gap_note(missing: int) -> bytes:
+    """The line that stands in the stream where bytes are missing."""
+    return b"[logdoctor] %d bytes were not sent: the spool was full\n" % missing
+
+
+class Spool:
+    """One stream's bytes. When it is full the oldest are kept, new ones are dropped and a line tells how many.
+
+    `append` and `finish` belong to one thread at a time, `read` and `release` to another.
+    """
+
+    def __init__(self, folder: str, limit: int, lock: int) -> None:
+        self.folder = folder
+        self._lock_descriptor = lock
+        self._limit = limit
+        self._segment_bytes = min(SEGMENT_BYTES, max(limit // 8, 4096))
+        self._room_again = min(1 << 20, limit // 4)
+        self._guard = threading.Lock()
+        self._starts = sorted(int(name, 16) for name in os.listdir(folder) if _SEGMENT.fullmatch(name))
+        self.start = self._starts[0] if self._starts else 0
+        self.end = self._starts[-1] + os.stat(self._path(self._starts[-1])).st_size if self._starts else 0
+        self.missing = 0
+        self._line_open = False
+        self._written: int | None = None
+        self._reading: tuple[int, int] | None = None
+
+    def append(self, data: bytes) -> None:
+        """Takes bytes, or drops them when there is no room; never an error, never a wait for the network."""
+        if not data:
+            return
+        held = self.end - self.start
+        if self.missing and held + len(data) + self._room_again <= self._limit and not self._note():
+            self.missing += len(data)
+        elif self.missing or held + len(data) > self._limit:
+            self.missing += len(data)
+        else:
+            self.missing += len(data) - self._write(data)
+
+    def finish(self) -> None:
+        """Nothing comes any more: what was dropped last is told."""
+        if self.missing:
+            self._note()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`; fewer at the end of a segment, none at the end of the spool."""
+        with self._guard:
+            index = _last_at_or_before(self._starts, offset)
+            if index is None:
+                return b""
+            first = self._starts[index]
+            bound = self._starts[index + 1] if index + 1 < len(self._starts) else self.end
+        return os.pread(self._descriptor(first), min(size, bound - offset), offset - first)
+
+    def release(self, offset: int) -> None:
+        """Everything before `offset` is acknowledged: segments that lie before it are deleted."""
+        with self._guard:
+            index = _last_at_or_before(self._starts, offset) or 0
+            gone, self._starts = self._starts[:index], self._starts[index:]
+        for first in gone:
+            with suppress(OSError):
+                os.unlink(self._path(first))
+        if gone:
+            self.start = self._starts[0]
+
+    def remove(self) -> None:
+        """All is sent: the folder goes."""
+        for name in os.listdir(self.folder):
+            with suppress(OSError):
+                os.unlink(os.path.join(self.folder, name))
+        with suppress(OSError):
+            os.rmdir(self.folder)
+
+    def close(self) -> None:
+        """Lets another process send what is left."""
+        for descriptor in (self._written, self._reading[1] if self._reading else None, self._lock_descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._written = self._reading = None
+
+    def save_about(self, about: dict[str, Any]) -> None:
+        """Keeps what is needed to send the rest later; `OSError` when it cannot be written."""
+        write_whole(os.path.join(self.folder, "about.json"), json.dumps(about).encode())
+
+    def _note(self) -> bool:
+        """Whether the line about missing bytes could be written; it has its own little room above the limit."""
+        note = (b"\n" if self._line_open else b"") + gap_note(self.missing)
+        before = self.missing
+        self.missing = 0
+        if self._write(note) == len(note):
+            return True
+        self.missing = before
+        return False
+
+    def _write(self, data: bytes) -> int:
+        """How many of the bytes were kept; fewer when the disk is full."""
+        try:
+            if self._written is None or self.end - self._starts[-1] >= self._segment_bytes:
+                self._next_segment()
+            assert self._written is not None
+            kept = os.write(self._written, data)
+        except OSError:
+            return 0
+        self.end += kept
+        self._line_open = data[kept - 1] != 10 if kept else self._line_open
+        return kept
+
+    def _next_segment(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        if self._starts and self._starts[-1] == self.end:  # the disk was full before the first byte
+            flags &= ~os.O_EXCL
+        descriptor = os.open(self._path(self.end), flags, 0o600)
+        if self._written is not None:
+            os.close(self._written)
+        self._written = descriptor
+        with self._guard:
+            if not self._starts or self._starts[-1] != self.end:
+                self._starts.append(self.end)
+
+    def _descriptor(self, first: int) -> int:
+        if self._reading and self._reading[0] == first:
+            return self._reading[1]
+        if self._reading:
+            os.close(self._reading[1])
+            self._reading = None
+        self._reading = first, os.open(self._path(first), os.O_RDONLY | os.O_CLOEXEC)
+        return self._reading[1]
+
+    def _path(self, first: int) -> str:
+        return os.path.join(self.folder, f"{first:016x}")
+
+
+def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
+    """An empty spool in the first folder that can be written; `OSError` of the last one when none can."""
+    name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.uname().nodename}-{os.getpid()}-{os.urandom(2).hex()}"
+    failure = OSError("there is no spool folder")
+    for folder in folders:
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if folder == folders[-1]:
+                _check_private(folder)
+            os.mkdir(os.path.join(folder, name), 0o700)
+            return Spool(os.path.join(folder, name), limit, _locked(os.path.join(folder, name)))
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def left_spools(folder: str) -> list[str]:
+    """Folders of spools below a spool folder, oldest first."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [path for name in names if os.path.isfile(os.path.join(path := os.path.join(folder, name), "about.json"))]
+
+
+def reopened(folder: str) -> Spool:
+    """A spool that was left behind; `BlockingIOError` when its process still lives."""
+    return Spool(folder, 0, _locked(folder))
+
+
+def read_about(folder: str) -> dict[str, Any]:
+    """What was kept with a spool; `OSError` or `ValueError` when it cannot be read."""
+    with open(os.path.join(folder, "about.json"), "rb") as file:
+        about = json.loads(file.read(1 << 20))
+    if not isinstance(about, dict):
+        raise ValueError("about.json holds no object")
+    return about
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new, never a part."""
+    with open(f"{path}.new", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+    os.replace(f"{path}.new", path)
+
+
+def _check_private(folder: str) -> None:
+    """`PermissionError` when somebody else can write there: anybody may have laid that name into /tmp before us."""
+    about = os.lstat(folder)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{folder} can be written by others")
+
+
+def _locked(folder: str) -> int:
+    descriptor = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks: its folder is still ours alone by its name
+        pass
+    return descriptor
+
+
+def _last_at_or_before(starts: list[int], offset: int) -> int | None:
+    for index in range(len(starts) - 1, -1, -1):
+        if starts[index] <= offset:
+            return index
+    return None

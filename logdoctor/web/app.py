@@ -1,0 +1,99 @@
+"""The whole application on one page."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from fastapi import FastAPI
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from logdoctor.live.service import Service
+from logdoctor.pipeline import Limits
+from logdoctor.web import events, health, ingest, pages, problems, shippers, verdicts
+from logdoctor.web.bodies import Allowed
+from logdoctor.web.gate import Gate
+from logdoctor.web.labels import LabelMap
+
+_DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
+it is, whether a restart helps and which node to take out, with the lines that prove it."""
+
+
+class Options(NamedTuple):
+    """What the application needs beside the service: whether it wants tokens and over HTTPS only, requests per second,
+    bounds of bodies and logs, labels of pushes, the key that signs browser sessions."""
+
+    wants_token: bool
+    rate: int
+    allowed: Allowed
+    limits: Limits
+    labels: LabelMap
+    session_key: str
+
+
+def application(service: Service, options: Options) -> FastAPI:
+    """The application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
+    by itself."""
+    hub, state = events.Hub(), health.State()
+    service.listeners.append(hub.publish)
+
+    def stopping() -> None:
+        state.ready = False
+        hub.close()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        hub.open(asyncio.get_running_loop())
+        await asyncio.to_thread(service.start)
+        state.ready = True
+        yield
+        stopping()
+        await asyncio.to_thread(service.stop)
+
+    app = FastAPI(
+        title="logdoctor", version="1", description=_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.stopping = stopping
+    gate = Gate(service.tokens, options.wants_token, options.rate)
+    app.include_router(health.routes(service, gate, state))
+    app.include_router(ingest.routes(service, gate, options.allowed, options.limits))
+    app.include_router(shippers.routes(service, gate, options.allowed, options.labels))
+    app.include_router(verdicts.routes(service, gate))
+    app.include_router(events.routes(service, gate, hub))
+    app.include_router(pages.routes(service, gate))
+    app.mount("/static", pages.static_files())
+    problems.install(app)
+    app.add_middleware(
+        SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="strict"
+    )
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+class SecurityHeaders:
+    """Tells browsers to run and embed nothing that is not ours."""
+
+    _HEADERS = (
+        (
+            b"content-security-policy",
+            b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+            b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+        ),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"same-origin"),
+        (b"x-frame-options", b"DENY"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *self._HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

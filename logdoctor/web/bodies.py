@@ -1,0 +1,160 @@
+"""Request bodies as they come: decoded, bounded in size and time, never whole in memory."""
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import NamedTuple
+
+import zstandard
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from logdoctor.errors import InputError
+from logdoctor.web.problems import RequestRefused
+
+CHUNK = 1 << 18
+"""Bytes that are handed on at a time, at least, unless the body ends."""
+_STEP = 1 << 20  # bytes that a decoder gives at a time
+_ZSTD_STEP = 512  # bytes of a Zstandard body that are unpacked at a time: 16 MiB at most come of it
+_ZSTD_WINDOW = 1 << 23  # RFC 9659: what a content coding may ask for
+_MIN_RATE = 1024  # bytes per second, of a body that takes longer than the time-out
+
+
+class Allowed(NamedTuple):
+    """What a body may be: bytes as sent, bytes unpacked, seconds without a byte."""
+
+    sent: int
+    unpacked: int
+    seconds: float
+
+
+async def chunks(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
+    """The decoded body in chunks of about `CHUNK` bytes; `RequestRefused` when it is too large or too slow, of an
+    unknown or damaged encoding."""
+    decode = _decoder(request)
+    parts: list[bytes] = []
+    size = total = 0
+    async for raw in _received(request, allowed):
+        for part in decode(raw):
+            parts.append(part)
+            size += len(part)
+            total += len(part)
+            if total > allowed.unpacked:
+                raise too_large(f"it unpacks to more than {allowed.unpacked} bytes")
+            if size >= CHUNK:
+                yield b"".join(parts)
+                parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+    for _ in decode(b""):
+        pass
+
+
+async def whole(request: Request, allowed: Allowed) -> bytes:
+    """The whole decoded body."""
+    return b"".join([chunk async for chunk in chunks(request, allowed)])
+
+
+async def _received(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > allowed.sent:
+        raise too_large(f"it has {length} bytes, more than {allowed.sent}")
+    begin, total = time.monotonic(), 0
+    stream = request.stream()
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(stream), allowed.seconds)
+        except StopAsyncIteration:
+            return
+        except ClientDisconnect as error:
+            raise RequestRefused(
+                400, "cut_off", "the body", "the connection broke in the middle", "Send the rest again."
+            ) from error
+        except TimeoutError as error:
+            raise _too_slow() from error
+        total += len(part)
+        if total > allowed.sent:
+            raise too_large(f"it has more than {allowed.sent} bytes")
+        if time.monotonic() - begin > allowed.seconds + total / _MIN_RATE:
+            raise _too_slow()
+        yield part
+
+
+def _too_slow() -> RequestRefused:
+    return RequestRefused(408, "too_slow", "the body", "it came too slowly", "Send it again, in smaller parts.")
+
+
+def too_large(cause: str) -> RequestRefused:
+    """The refusal of a body for its size."""
+    return RequestRefused(413, "too_large", "the body", cause, "Send smaller bodies.")
+
+
+def _decoder(request: Request) -> Callable[[bytes], Iterator[bytes]]:
+    """A function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return lambda data: iter((data,) if data else ())
+    if encoding in ("gzip", "x-gzip"):
+        return _Gunzip().unpack
+    if encoding == "zstd":
+        return _Unzstd().unpack
+    cause = f"its Content-Encoding {encoding[:40]!r} is not supported"
+    raise RequestRefused(415, "unknown_encoding", "the body", cause, "Use identity, gzip or zstd.")
+
+
+class _Gunzip:
+    """Unpacks gzip members one after the other, a bounded step at a time."""
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(31)
+        self._fresh = True
+
+    def unpack(self, data: bytes) -> Iterator[bytes]:
+        if not data:
+            if not self._fresh:
+                raise _damaged("gzip", "it ends in the middle")
+            return
+        while data:
+            try:
+                part = self._unpacker.decompress(data, _STEP)
+            except zlib.error as error:
+                raise _damaged("gzip", str(error)) from error
+            self._fresh = False
+            if part:
+                yield part
+            data = self._unpacker.unconsumed_tail
+            if self._unpacker.eof:
+                data = self._unpacker.unused_data
+                self._unpacker, self._fresh = zlib.decompressobj(31), True
+
+
+class _Unzstd:
+    """Unpacks Zstandard frames one after the other, in steps so small that what comes of them is bounded."""
+
+    def __init__(self) -> None:
+        self._context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        self._unpacker = self._context.decompressobj()
+        self._fresh = True
+
+    def unpack(self, data: bytes) -> Iterator[bytes]:
+        if not data and not self._fresh:
+            raise _damaged("Zstandard", "it ends in the middle")
+        for at in range(0, len(data), _ZSTD_STEP):
+            part = data[at : at + _ZSTD_STEP]
+            while part:
+                try:
+                    unpacked = self._unpacker.decompress(part)
+                except zstandard.ZstdError as error:
+                    raise _damaged("Zstandard", str(error)) from error
+                self._fresh = False
+                if unpacked:
+                    yield unpacked
+                if not self._unpacker.eof:
+                    break
+                part = self._unpacker.unused_data
+                self._unpacker, self._fresh = self._context.decompressobj(), True
+
+
+def _damaged(kind: str, cause: str) -> InputError:
+    return InputError("the body", f"its {kind} data is damaged ({cause})", "Send it again; what was whole was kept.")

@@ -1,0 +1,101 @@
+"""New verdicts as they are published: server-sent events, resumed after a break."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from logdoctor.live.service import Service
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.problems import RequestRefused, describe
+
+_HEARTBEAT = 15.0  # seconds
+_PAGE = 100
+_LISTENERS = 1000
+
+
+class Hub:
+    """Wakes those who listen when a verdict was published; what they then read comes from the records."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self._closed = False
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to wake the listeners of a loop."""
+        self._loop = loop
+
+    def close(self) -> None:
+        """End all listeners' streams."""
+        self._closed = True
+        self._wake()
+
+    def publish(self, verdict: StoredVerdict) -> None:
+        """Wake all; for any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def changes(self) -> AsyncIterator[bool]:
+        """True after something was published, False after a while without; ends when the service stops."""
+        if len(self._waiting) >= _LISTENERS:
+            raise RequestRefused(503, "busy", "the events", f"{_LISTENERS} listen already", "Try again later.")
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            yield True
+            while not self._closed:
+                try:
+                    await asyncio.wait_for(event.wait(), _HEARTBEAT)
+                    event.clear()
+                    yield True
+                except TimeoutError:
+                    yield False
+        finally:
+            self._waiting.discard(event)
+
+
+def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
+    """The route for listeners."""
+    router = APIRouter(prefix="/v1", tags=["verdicts"])
+
+    @router.get(
+        "/events",
+        responses={**describe(422), 200: {"content": {"text/event-stream": {}}}},
+        response_class=StreamingResponse,
+    )
+    async def events(
+        caller: Annotated[Caller, Depends(gate.allows("read"))],
+        last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^[0-9]*$")] = None,
+        after: Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = None,
+    ) -> StreamingResponse:
+        """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
+        begin = int(last_event_id) if last_event_id else after
+        if begin is None or begin >= 1 << 63:
+            begin = await run_in_threadpool(service.records.last_event)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(_stream(caller, begin), media_type="text/event-stream", headers=headers)
+
+    async def _stream(caller: Caller, last: int) -> AsyncIterator[bytes]:
+        yield b"retry: 2000\n\n"
+        async for changed in hub.changes():
+            if not changed:
+                yield b": still here\n\n"
+                continue
+            while found := await run_in_threadpool(service.records.newer, last, _PAGE):
+                for stored in found:
+                    last = stored.event
+                    if caller.may("read", stored.job):
+                        data = msgspec.json.encode(stored)
+                        yield b"id: %d\nevent: verdict\ndata: %s\n\n" % (stored.event, data)
+
+    return router

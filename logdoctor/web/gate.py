@@ -1,0 +1,161 @@
+"""Who may do what: bearer tokens, browser sessions, rate limits, and what keeps other sites' pages out."""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from logdoctor.store.tokens import Token, Tokens, holds, may
+from logdoctor.web.problems import RequestRefused
+
+_REMEMBERED = 5.0  # seconds for which a token is not looked up again; a revoked one works so long
+_KNOWN = 10_000  # callers that are remembered
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_WRONG_PER_MINUTE = 30
+TOKEN, CSRF = "token", "csrf"
+"""Keys of a browser's session."""
+
+
+class Caller(NamedTuple):
+    """Who asks. Without a token everything is open, because the service listens on loopback only."""
+
+    token: Token | None
+    name: str
+
+    def may(self, scope: str, job: str) -> bool:
+        """Whether the caller may do this with a job."""
+        return self.token is None or may(self.token, scope, job)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of the jobs that the caller may see begin with; none means all."""
+        return self.token.prefixes if self.token else ()
+
+
+class Gate:
+    """Decides about requests. `wants_token` is False only when the service listens on loopback."""
+
+    def __init__(self, tokens: Tokens, wants_token: bool, rate: int) -> None:
+        self._tokens, self.wants_token, self._rate = tokens, wants_token, rate
+        self._found: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, scope: str) -> Callable[[Request], Awaitable[Caller]]:
+        """A dependency: the caller, who has the scope; for the job in the path, if there is one."""
+
+        async def admit(request: Request) -> Caller:
+            caller = await self.caller(request)
+            job = request.path_params.get("job")
+            token = caller.token
+            if token is not None and not (holds(token, scope) if job is None else may(token, scope, job)):
+                what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
+                cause = f"it does not allow {what}"
+                raise RequestRefused(403, "forbidden", f"token {token.name!r}", cause, "Use another token.")
+            return caller
+
+        return admit
+
+    async def caller(self, request: Request) -> Caller:
+        """Who asks; `RequestRefused` without a valid token, from another site's page, or too often."""
+        self._check_origin(request)
+        address = request.client.host if request.client else ""
+        if not self.wants_token:
+            self._check_host(request)
+            self._count(address, self._rate)
+            return Caller(None, address)
+        secret = _secret(request)
+        if not secret:
+            raise _unauthorized("it has no token")
+        token = await self.token(secret, address)
+        if token is None:
+            raise _unauthorized("its token is unknown, expired or revoked")
+        self._count(token.name, self._rate)
+        return Caller(token, token.name)
+
+    async def token(self, secret: str, address: str) -> Token | None:
+        """The token with this secret; `RequestRefused` when an address tries too many."""
+        now = time.monotonic()
+        found = self._found.get(secret)
+        if found is not None and found[0] > now:
+            return found[1]
+        token = await run_in_threadpool(self._tokens.find, secret)
+        if token is None:
+            self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
+            return None
+        self._found[secret] = (now + _REMEMBERED, token)
+        while len(self._found) > _KNOWN:
+            self._found.popitem(last=False)
+        return token
+
+    def _count(self, who: str, rate: float, burst: float | None = None) -> None:
+        """Take one from a caller's bucket, which holds `burst` (two seconds' worth) and fills at `rate` per second."""
+        if not rate:
+            return
+        burst = 2 * rate if burst is None else burst
+        now = time.monotonic()
+        level, then = self._buckets.pop(who, (burst, now))
+        level = min(level + (now - then) * rate, burst)
+        if level < 1:
+            self._buckets[who] = (level, now)
+            cause = f"more than {rate:g} requests per second" if rate >= 1 else "too many wrong tokens"
+            raise RequestRefused(429, "too_many", who.removeprefix("wrong "), cause, "Wait, and send less often.")
+        self._buckets[who] = (level - 1, now)
+        while len(self._buckets) > _KNOWN:
+            self._buckets.popitem(last=False)
+
+    def _check_host(self, request: Request) -> None:
+        """Without tokens, answer only to names of this machine: another site may point its own name here."""
+        if (_host(f"//{request.headers.get('host', '')}") or "") not in _LOCAL:
+            cause = "the service answers only to localhost, because it wants no token"
+            raise RequestRefused(
+                403, "wrong_host", "the Host header", cause, "Use localhost, or set LOGDOCTOR_AUTH=on."
+            )
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what a page of another site lets a browser send."""
+        origin = request.headers.get("origin")
+        if request.method in _SAFE or origin is None:
+            return
+        if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+            raise RequestRefused(
+                403, "wrong_origin", "the Origin header", "it is of another site", "Use our own pages."
+            )
+
+
+def form_key(request: Request) -> str:
+    """What a form of this session must carry (see `check_form`)."""
+    return str(request.session.setdefault(CSRF, secrets.token_urlsafe(24)))
+
+
+def check_form(request: Request, given: str) -> None:
+    """`RequestRefused` when a form was not made by a page of ours for this session."""
+    wanted = str(request.session.get(CSRF, ""))
+    if not wanted or not secrets.compare_digest(wanted.encode(), given.encode()):
+        raise RequestRefused(403, "bad_form", "the form", "it is not of this session", "Load the page again.")
+
+
+def _secret(request: Request) -> str:
+    """The bearer token of a request, or that of a browser's session when the request changes nothing."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return secret.strip()
+    if request.method in _SAFE or request.url.path in ("/login", "/logout"):
+        return str(request.session.get(TOKEN, ""))
+    return ""
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _unauthorized(cause: str) -> RequestRefused:
+    return RequestRefused(401, "unauthorized", "the request", cause, "Send 'Authorization: Bearer TOKEN'.")

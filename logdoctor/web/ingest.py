@@ -1,0 +1,143 @@
+"""Jobs, attempts and the bytes of their streams come in."""
+
+import asyncio
+import time
+from concurrent.futures import Future
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from logdoctor import pipeline
+from logdoctor.errors import OffsetMismatch
+from logdoctor.live.service import Service
+from logdoctor.live.streams import Stream
+from logdoctor.pipeline import Limits
+from logdoctor.store.names import checked, key
+from logdoctor.store.records import End, JobFacts
+from logdoctor.web.bodies import Allowed, chunks
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.models import (
+    AttemptKey,
+    AttemptNumber,
+    AttemptNumberOut,
+    EndIn,
+    FileName,
+    JobIn,
+    JobName,
+    JobOut,
+    Offset,
+    StandingOut,
+    StreamName,
+)
+from logdoctor.web.problems import describe, problem
+
+_AHEAD = 8  # chunks of a body that may wait to become durable before more of it is read
+_UPLOADS = 2  # whole logs that are read at once
+BREATH = 0.02
+"""Seconds that a sender waits at a time while compression is behind."""
+_RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+
+
+def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> APIRouter:
+    """The routes for senders."""
+    router = APIRouter(prefix="/v1", tags=["ingest"])
+    intake = service.intake
+    uploads = asyncio.Semaphore(_UPLOADS)
+    sender = [Depends(gate.allows("ingest"))]
+
+    @router.put("/jobs/{job}", dependencies=sender, responses=describe(400, 422), response_model=JobOut)
+    def put_job(job: JobName, facts: JobIn) -> Response:
+        """Tell what is known of a job."""
+        given = JobFacts(**facts.model_dump())
+        return _json(service.records.put_job(checked("job", job), given, time.time()))
+
+    @router.post("/jobs/{job}/attempts", dependencies=sender, responses=describe(400, 422))
+    def allot_attempt(job: JobName, key: AttemptKey) -> AttemptNumberOut:
+        """Get the number of an attempt. All its nodes send the same key and get the same number."""
+        return AttemptNumberOut(attempt=service.records.allot_attempt(checked("job", job), key.key, time.time()))
+
+    @router.post(
+        "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
+        dependencies=sender,
+        responses=describe(400, 408, 409, 413, 415, 422, 507),
+        response_model=StandingOut,
+        openapi_extra=_RAW,
+    )
+    async def take(
+        request: Request, job: JobName, attempt: AttemptNumber, stream: StreamName, offset: Offset
+    ) -> Response:
+        """Send bytes of a stream, from `offset` on. When the answer comes they are durable.
+
+        The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
+        """
+        name = key(job, attempt, stream)
+        opened = intake.open(name) if intake.is_open(name) else await run_in_threadpool(intake.open, name)
+        try:
+            await _take_body(request, opened, offset)
+            return _json(opened.standing()._asdict())
+        finally:
+            intake.close(opened)
+
+    async def _take_body(request: Request, stream: Stream, offset: int) -> None:
+        waiting: list[Future[None]] = []
+        try:
+            if offset != stream.accepted:
+                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+            async for chunk in chunks(request, allowed):
+                while intake.is_behind:
+                    await asyncio.sleep(BREATH)
+                waiting.append(intake.take(stream, offset, chunk))
+                offset += len(chunk)
+                if len(waiting) > _AHEAD:
+                    await asyncio.wrap_future(waiting.pop(0))
+        finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
+            for future in waiting:
+                await asyncio.wrap_future(future)
+
+    @router.get(
+        "/jobs/{job}/attempts/{attempt}/streams/{stream}",
+        dependencies=[Depends(gate.allows("ingest"))],
+        responses=describe(400, 404, 422),
+        response_model=StandingOut,
+    )
+    def standing(job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
+        """Where a stream stands: what a sender asks before it goes on."""
+        name = key(job, attempt, stream)
+        if known := intake.known(name):
+            return _json(known.standing()._asdict())
+        if not service.has_stream(name):
+            return problem(404, "not_found", f"stream {name}", "nothing of it was sent", "Send from offset 0.")
+        size, lines = intake.archived(name)
+        return _json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
+
+    @router.post(
+        "/jobs/{job}/attempts/{attempt}/end", dependencies=sender, responses=describe(400, 422), status_code=202
+    )
+    def end(job: JobName, attempt: AttemptNumber, how: EndIn) -> dict[str, str]:
+        """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
+        name = key(job, attempt, how.stream or "main")
+        service.end(
+            name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time())
+        )
+        return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
+
+    @router.post("/diagnose", responses=describe(400, 408, 413, 415, 507), openapi_extra=_RAW)
+    async def diagnose(
+        request: Request, caller: Annotated[Caller, Depends(gate.allows("ingest"))], name: FileName = "log"
+    ) -> Response:
+        """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`."""
+        async with uploads:
+            with service.scratch_file() as file:
+                async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
+                    await run_in_threadpool(file.write, chunk)
+                streams = [pipeline.Stream("main", file.path, name)]
+                return _json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
+
+    return router
+
+
+def _json(content: object) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")

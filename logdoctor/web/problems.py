@@ -1,0 +1,142 @@
+"""Errors as HTTP answers: one JSON shape, the right status, and when to try again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from logdoctor.errors import (
+    Busy,
+    CursorError,
+    InputError,
+    LimitReached,
+    LogdoctorError,
+    NameRefused,
+    OffsetMismatch,
+    StorageFull,
+    StoreError,
+)
+from logdoctor.web.pushes import PushRefused
+
+log = structlog.get_logger()
+
+_KINDS: dict[type[LogdoctorError], tuple[int, str]] = {
+    InputError: (400, "bad_input"),
+    NameRefused: (400, "bad_name"),
+    CursorError: (400, "bad_cursor"),
+    OffsetMismatch: (409, "offset_mismatch"),
+    LimitReached: (422, "limit_reached"),
+    Busy: (503, "busy"),
+    StorageFull: (507, "storage_full"),
+    StoreError: (500, "store_failed"),
+}
+_RETRY_AFTER = {429: 1, 503: 5, 507: 10}
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+
+class RequestRefused(LogdoctorError):
+    """A request cannot be served: its HTTP status and a word for why."""
+
+    def __init__(self, status: int, code: str, thing: str, cause: str, next_step: str) -> None:
+        super().__init__(thing, cause, next_step)
+        self.status, self.code = status, code
+
+
+class Details(BaseModel):
+    """What is wrong, why, and what to do."""
+
+    model_config = ConfigDict(extra="allow")
+    code: str = Field(examples=["offset_mismatch"])
+    thing: str = Field(examples=["stream llama-7b/1/gpu-12"])
+    cause: str = Field(examples=["it has 4096 bytes, not 0"])
+    next_step: str = Field(examples=["Send from offset 4096."])
+    next_offset: int | None = Field(default=None, examples=[4096], description="with `offset_mismatch` only")
+
+
+class Problem(BaseModel):
+    """The one shape of all errors."""
+
+    error: Details
+
+
+def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of an operation, for the OpenAPI document."""
+    meanings = {
+        400: "a name or the body is wrong",
+        401: "no valid token",
+        403: "the token may not do this",
+        404: "there is no such thing",
+        408: "the body came too slowly",
+        409: "the bytes do not continue the stream; `next_offset` tells where to go on",
+        413: "the body is too large",
+        415: "the encoding or type is not supported",
+        422: "a parameter is wrong, or a limit is reached",
+        429: "too many requests; see Retry-After",
+        503: "stopping or overloaded; see Retry-After",
+        507: "the disk is full; nothing was kept; see Retry-After",
+    }
+    return {status: {"model": Problem, "description": meanings[status]} for status in (*statuses, 401, 403, 429, 503)}
+
+
+def problem(status: int, code: str, thing: str, cause: str, next_step: str, **more: Any) -> Response:
+    """An error answer."""
+    headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (408, 413):
+        headers["Connection"] = "close"  # what is left of the body is not read
+    content = {"error": {"code": code, "thing": thing, "cause": cause, "next_step": next_step, **more}}
+    return JSONResponse(content, status, headers)
+
+
+def answer(error: LogdoctorError) -> Response:
+    """The answer for an error raised on purpose."""
+    if isinstance(error, RequestRefused | PushRefused):
+        return problem(error.status, error.code, error.thing, error.cause, error.next_step)
+    kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), None)
+    status, code = _KINDS[kind] if kind is not None else (500, "failed")
+    more = {"next_offset": error.next_offset} if isinstance(error, OffsetMismatch) else {}
+    return problem(status, code, error.thing, error.cause, error.next_step, **more)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer all errors in one shape."""
+    app.add_exception_handler(LogdoctorError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _failed)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LogdoctorError)
+    result = answer(error)
+    if result.status_code >= 500:
+        log.error("request failed", path=request.url.path, status=result.status_code, cause=error.cause)
+    return result
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first: Mapping[str, Any] = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return problem(422, "invalid", place, first["msg"], "See /docs for what is expected.")
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, "refused")
+    result = problem(error.status_code, code, request.url.path, str(error.detail), "See /docs.")
+    for name, value in (error.headers or {}).items():
+        result.headers[name] = value
+    return result
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    log.error("request failed", path=request.url.path, exc_info=error)
+    cause = "an error of the service; its log has the details"
+    return problem(500, "failed", request.url.path, cause, "Try again, and report it if it stays.")

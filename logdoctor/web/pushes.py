@@ -1,0 +1,222 @@
+"""What log shippers push, whatever their protocol: batches of lines with labels and time stamps."""
+
+import hashlib
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from logdoctor.errors import LogdoctorError
+
+Labels = Mapping[str, str]
+
+
+class Limits(NamedTuple):
+    """What one push may hold: bytes after decompression, entries, bytes of an entry, labels of an entry,
+    characters of a label, and labels of all batches together.
+
+    They bound memory too: decoding takes at most about 20 times `bytes`, and that only for a hostile body.
+    """
+
+    bytes: int = 8 << 20
+    entries: int = 100_000
+    entry_bytes: int = 1 << 20
+    labels: int = 256
+    label_chars: int = 4096
+    labels_in_all: int = 1_000_000
+
+
+class Entry(NamedTuple):
+    """One log entry: its labels, nanoseconds since the epoch (0: not known), and its raw text."""
+
+    labels: Labels
+    ns: int
+    text: bytes
+
+
+class Batch(NamedTuple):
+    """Adjacent entries with the same labels, in the order in which they came.
+
+    `lines` is their text, each entry ended by exactly one newline; an entry with newlines inside makes several
+    lines, a carriage return stays. `first_ns` and `last_ns` are the earliest and the latest time in nanoseconds
+    since the epoch, 0 when no entry has one. `digest` is the SHA-256 of labels, times and text, so that the retry
+    of a push is recognised. `facts` are what the labels tell of the job, under the names of its metadata.
+    """
+
+    labels: dict[str, str]
+    lines: bytes
+    first_ns: int
+    last_ns: int
+    digest: str
+    facts: dict[str, str]
+    entries: int
+
+
+# moves to errors.py
+class PushRefused(LogdoctorError):
+    """A push cannot be taken; `code` says why in a word, `status` is the HTTP status of the answer."""
+
+    def __init__(self, thing: str, cause: str, next_step: str, code: str = "bad_push", status: int = 400) -> None:
+        super().__init__(thing, cause, next_step)
+        self.code = code
+        self.status = status
+
+
+_FACTS = {
+    "name": ("job_name", "slurm_job_name", "k8s_job_name", "batch_kubernetes_io_job_name"),
+    "user": ("slurm_job_user", "user", "user_name"),
+    "image": ("container_image_name", "container_image", "image"),
+    "command": ("process_command_line", "command"),
+    "framework": ("framework",),
+    "launcher": ("launcher",),
+    "checkpoint_dir": ("checkpoint_dir",),
+}
+_FEW_BRACKETS = 100_000
+_DENSEST = 6  # bytes for a bracket
+_LATEST_NS = (1 << 63) - 1
+
+
+def batches(entries: Iterable[Entry], limits: Limits) -> list[Batch]:
+    """The batches of a push, in order; `PushRefused` when it holds more than `limits` allows."""
+    found = []
+    labels_left = limits.labels_in_all
+    for labels, run in groupby(_counted(entries, limits), key=lambda entry: entry.labels):
+        labels_left -= len(labels)
+        if labels_left < 0:
+            refuse_size("it has too many labels in all")
+        found.append(_batch(dict(labels), list(run)))
+    return found
+
+
+def checked_size(body: bytes, limits: Limits) -> bytes:
+    """The body; `PushRefused` (413) when it is larger than a push may be."""
+    if len(body) > limits.bytes:
+        refuse_size(f"it has {len(body)} bytes, more than {limits.bytes}")
+    return body
+
+
+def checked_density(body: bytes) -> bytes:
+    """The JSON body; `PushRefused` (413) when it consists of little but brackets.
+
+    `{},` is three bytes here and a hundred when decoded. Real pushes have a bracket for 20 to 200 bytes.
+    """
+    if (brackets := body.count(b"{") + body.count(b"[")) > _FEW_BRACKETS and brackets * _DENSEST > len(body):
+        refuse_size(f"it has {brackets} brackets in {len(body)} bytes")
+    return body
+
+
+def refuse_size(cause: str) -> NoReturn:
+    """Raises `PushRefused` (413)."""
+    raise PushRefused("push", cause, "Send smaller batches.", "too_large", 413)
+
+
+def checked_labels(labels: Labels, limits: Limits) -> Labels:
+    """The labels; `PushRefused` when there are too many or one is too long."""
+    if len(labels) > limits.labels:
+        refuse_labels(len(labels), limits)
+    for name, value in labels.items():
+        if max(len(name), len(value)) > limits.label_chars:
+            cause = f"the label {name[:60]!r} is longer than {limits.label_chars} characters"
+            raise PushRefused("push", cause, "Put long text into the line.", "bad_labels")
+    return labels
+
+
+def joined(shared: Labels, own: Labels, limits: Limits) -> Labels:
+    """The labels of an entry: those of all, which have been checked, and its own, which count before them."""
+    if not own:
+        return shared
+    labels = {**shared, **checked_labels(own, limits)}
+    if len(labels) > limits.labels:
+        refuse_labels(len(labels), limits)
+    return labels
+
+
+def refuse_labels(count: int, limits: Limits) -> NoReturn:
+    """Raises `PushRefused` for an entry with too many labels."""
+    raise PushRefused(
+        "push", f"an entry has {count} labels, more than {limits.labels}", "Drop some of them.", "bad_labels"
+    )
+
+
+def known_time(ns: int) -> int:
+    """The time, or 0 when it cannot be one: a wrong clock must not cost the line."""
+    return ns if 0 < ns <= _LATEST_NS else 0
+
+
+@lru_cache(maxsize=4096)
+def plain(name: str) -> str:
+    """A label name as labels are compared: `k8s.pod.name`, `k8s-pod-name` and `K8S_POD_NAME` are one."""
+    return re.sub(r"[^0-9a-z]", "_", name[:200].lower())
+
+
+def plainly(labels: Labels) -> dict[str, str]:
+    """The labels that have a value, under their plain names; of two with the same plain name the first.
+
+    OpenTelemetry and Loki call a service `unknown_service` that nobody has named; that is no value.
+    """
+    named: dict[str, str] = {}
+    for name, value in labels.items():
+        if (value := value.strip()) and not value.startswith("unknown_service"):
+            named.setdefault(plain(name), value)
+    return named
+
+
+def merged(parts: list[Batch]) -> Batch:
+    """One batch of several, in their order; its labels are those that all of them share."""
+    if len(parts) == 1:
+        return parts[0]
+    shared = set(parts[0].labels.items()).intersection(*(part.labels.items() for part in parts))
+    facts: dict[str, str] = {}
+    for part in parts:
+        facts = part.facts | facts
+    times = [ns for part in parts for ns in (part.first_ns, part.last_ns) if ns]
+    return Batch(
+        {name: value for name, value in parts[0].labels.items() if (name, value) in shared},
+        b"".join(part.lines for part in parts),
+        min(times, default=0),
+        max(times, default=0),
+        hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest(),
+        facts,
+        sum(part.entries for part in parts),
+    )
+
+
+def _counted(entries: Iterable[Entry], limits: Limits) -> Iterator[Entry]:
+    """The entries, as long as they are within the limits; equal labels of neighbours are kept once."""
+    last: Labels = {}
+    for count, entry in enumerate(entries, 1):
+        if count > limits.entries:
+            refuse_size(f"it has more than {limits.entries} entries")
+        if len(entry.text) > limits.entry_bytes:
+            refuse_size(f"an entry has {len(entry.text)} bytes, more than {limits.entry_bytes}")
+        if entry.labels is not last and entry.labels == last:
+            entry = entry._replace(labels=last)
+        last = entry.labels
+        yield entry
+
+
+def _batch(labels: dict[str, str], run: list[Entry]) -> Batch:
+    identity = hashlib.sha256(msgspec.json.encode(sorted(labels.items())))
+    for entry in run:
+        identity.update(struct.pack("<QQ", entry.ns, len(entry.text)))
+        identity.update(entry.text)
+    times = [entry.ns for entry in run if entry.ns]
+    return Batch(
+        labels,
+        b"".join(entry.text.rstrip(b"\n") + b"\n" for entry in run),
+        min(times, default=0),
+        max(times, default=0),
+        identity.hexdigest(),
+        _facts(labels),
+        len(run),
+    )
+
+
+def _facts(labels: Labels) -> dict[str, str]:
+    named = plainly(labels)
+    found = {fact: next((named[name] for name in names if name in named), "") for fact, names in _FACTS.items()}
+    return {fact: value for fact, value in found.items() if value}

@@ -1,0 +1,71 @@
+"""`logdoctor serve`: the settings, the application and the server put together."""
+
+import ipaddress
+import logging
+import sys
+
+import structlog
+
+from logdoctor import build
+from logdoctor.errors import SettingsError
+from logdoctor.settings import Settings, data_folder
+from logdoctor.web.app import Options, application
+from logdoctor.web.bodies import Allowed
+from logdoctor.web.labels import DEFAULT, label_map
+from logdoctor.web.server import server
+
+_SWITCH_SECONDS = 0.0005  # threads take turns so often: compression must not make requests wait
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
+    configure_logging()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    labels = label_map(settings.labels or DEFAULT)
+    service = build.service(settings)
+    wants_token = settings.auth == "on" or not is_loopback(settings.host)
+    if wants_token and not service.tokens.list():
+        raise SettingsError(
+            f"host {settings.host}",
+            "every request needs a token, and there is none",
+            "Make one first: logdoctor tokens create NAME --scope admin",
+        )
+    options = Options(
+        wants_token,
+        settings.rate_limit,
+        Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds),
+        build.limits(settings)._replace(workers=1),
+        labels,
+        build.session_key(data_folder(settings)),
+    )
+    server(application(service, options), settings.host, settings.port, settings.slow_seconds).run()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def configure_logging() -> None:
+    """One JSON object a line on standard error; lines for people when that is a terminal."""
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        [*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,0 +1,93 @@
+"""Log shippers that clusters already run push here: Loki's and OpenTelemetry's protocols."""
+
+import asyncio
+import time
+from concurrent.futures import Future
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.live.service import Service
+from logdoctor.store.records import JobFacts
+from logdoctor.web import loki, otlp
+from logdoctor.web.bodies import Allowed, whole
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.ingest import BREATH
+from logdoctor.web.labels import Gathered, LabelMap, Placed
+from logdoctor.web.problems import RequestRefused, answer, describe
+from logdoctor.web.pushes import Limits
+
+
+def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> APIRouter:
+    """The routes for shippers. A push is taken whole; one that is repeated is taken once."""
+    router = APIRouter(tags=["shippers"])
+    intake = service.intake
+    limits = Limits(bytes=allowed.unpacked)
+    Sender = Annotated[Caller, Depends(gate.allows("ingest"))]
+
+    @router.post("/loki/api/v1/push", responses=describe(400, 408, 413, 415, 507), status_code=204, openapi_extra=_LOKI)
+    async def push_loki(request: Request, caller: Sender) -> Response:
+        """Loki's push API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
+        headers = request.headers
+        body = await whole(request, allowed)
+        kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
+        batches = await run_in_threadpool(loki.decode, body, kind, encoding, limits)
+        gathered = await run_in_threadpool(labels.gather, batches)
+        if gathered.refusal is not None and not gathered.placed:
+            raise gathered.refusal
+        await _take(gathered, caller)
+        return Response(status_code=204)
+
+    @router.post("/v1/logs", responses=describe(400, 408, 413, 415, 507), openapi_extra=_OTLP)
+    async def push_otlp(request: Request, caller: Sender) -> Response:
+        """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
+        kind = request.headers.get("content-type", "")
+        try:
+            batches = await run_in_threadpool(otlp.decode, await whole(request, allowed), kind, limits)
+            gathered = await run_in_threadpool(labels.gather, batches)
+            await _take(gathered, caller)
+        except LogdoctorError as error:
+            plain = answer(error)
+            content, media_type = otlp.failure(kind, error)
+            retry = {name: plain.headers[name] for name in ("Retry-After",) if name in plain.headers}
+            return Response(content, _otlp_status(plain.status_code), retry, media_type)
+        content, media_type = otlp.answer(kind, gathered.rejected, str(gathered.refusal or ""))
+        return Response(content, media_type=media_type)
+
+    async def _take(gathered: Gathered, caller: Caller) -> None:
+        """Take each stream's lines; all are durable when this returns."""
+        for placed in gathered.placed:
+            if not caller.may("ingest", placed.key.job):
+                cause = f"it does not allow to send logs of job {placed.key.job!r}"
+                raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
+        while intake.is_behind:
+            await asyncio.sleep(BREATH)
+        waiting = [await run_in_threadpool(_push, placed) for placed in gathered.placed]
+        for future in waiting:
+            await asyncio.wrap_future(future)
+
+    def _push(placed: Placed) -> Future[None]:
+        facts = placed.batch.facts
+        if facts and service.records.job(placed.key.job) is None:
+            service.records.put_job(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
+        with intake.opened(placed.key) as stream:
+            return intake.push(stream, placed.batch.lines, placed.batch.digest)
+
+    return router
+
+
+def _otlp_status(status: int) -> int:
+    """OTLP clients try again after 429, 502, 503 and 504 only, so a full disk is told as 503."""
+    return 503 if status == 507 else status
+
+
+def _bodies(*types: str) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {kind: {"schema": {"type": "string"}} for kind in types}}}
+
+
+_LOKI = _bodies("application/json", "application/x-protobuf")
+_OTLP = _bodies("application/json", "application/x-protobuf")

@@ -1,0 +1,191 @@
+"""What the service found: verdicts, jobs, and the lines of their logs."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from logdoctor import taxonomy
+from logdoctor.live.service import Service
+from logdoctor.store.names import Key, checked, checked_attempt, key
+from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
+from logdoctor.text import decode
+from logdoctor.types import Evidence
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.models import (
+    AttemptNumber,
+    AttemptOut,
+    Cursor,
+    JobName,
+    JobOut,
+    JobPage,
+    Limit,
+    LineRange,
+    StreamName,
+    VerdictDetail,
+    VerdictId,
+    VerdictOut,
+    VerdictPage,
+)
+from logdoctor.web.problems import RequestRefused, describe
+
+CONTEXT = 8
+"""Lines around a piece of evidence."""
+_MOST_LINES = 10_000
+_MOST_BYTES = 8 << 20
+_SHOWN = 4000  # characters of a line in JSON
+
+Filter = Annotated[str | None, Query(max_length=300)]
+Time = Annotated[float | None, Query(ge=0, le=1e11, description="seconds since the epoch")]
+
+
+class Context(msgspec.Struct):
+    """The lines around one piece of evidence, as (number, text)."""
+
+    evidence: Evidence
+    lines: list[tuple[int, str]]
+
+
+def context(service: Service, stored: StoredVerdict) -> list[Context]:
+    """Each piece of evidence with the lines around it; from the verdict itself when the raw log was deleted."""
+    return [Context(one, _around(service, stored, one)) for one in stored.verdict.evidence]
+
+
+def _around(service: Service, stored: StoredVerdict, evidence: Evidence) -> list[tuple[int, str]]:
+    first = max(evidence.line - CONTEXT, 1)
+    name = Key(stored.job, stored.attempt, evidence.stream)
+    found = service.intake.lines(name, first, evidence.line + CONTEXT, _MOST_BYTES).lines
+    if len(found) > evidence.line - first:
+        return [(first + n, decode(line[: 4 * _SHOWN])[:_SHOWN]) for n, line in enumerate(found)]
+    kept = (*evidence.before, evidence.quote, *evidence.after)
+    return [(evidence.line - len(evidence.before) + n, text) for n, text in enumerate(kept)]
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The routes for readers."""
+    router = APIRouter(prefix="/v1", tags=["verdicts"])
+    records = service.records
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+
+    @router.get("/verdicts", response_model=VerdictPage, responses=describe(400, 422))
+    def search(
+        caller: Reader,
+        reason: Filter = None,
+        category: Filter = None,
+        node: Filter = None,
+        user: Filter = None,
+        job: Filter = None,
+        outcome: Filter = None,
+        recovery: Filter = None,
+        fingerprint: Filter = None,
+        since: Time = None,
+        until: Time = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """Current verdicts, newest first. All filters that are given must hold."""
+        wanted = Wanted(
+            reason, category, node, user, job, outcome, recovery, fingerprint, since, until, caller.prefixes
+        )
+        return _json(records.search(wanted, cursor, limit))
+
+    @router.get("/verdicts/{id}", response_model=VerdictDetail, responses=describe(404, 422))
+    def verdict(caller: Reader, id: VerdictId) -> Response:
+        """One verdict, its evidence in context, and the ids of all verdicts on its attempt."""
+        stored = visible(caller, records.verdict(id), f"verdict {id}")
+        around = [
+            {"stream": c.evidence.stream, "line": c.evidence.line, "lines": [_line(*line) for line in c.lines]}
+            for c in context(service, stored)
+        ]
+        history = [one.id for one in records.history(stored.job, stored.attempt)]
+        return _json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
+
+    @router.get("/jobs", response_model=JobPage, responses=describe(400, 422))
+    def jobs(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """Jobs, newest first."""
+        return _json(records.jobs(cursor, limit, caller.prefixes))
+
+    @router.get("/jobs/{job}", response_model=JobOut, responses=describe(400, 404, 422))
+    def job(caller: Reader, job: JobName) -> Response:
+        """A job and its attempts."""
+        known = records.job(checked("job", job))
+        if known is None:
+            raise not_found(f"job {job}")
+        return _json(_job(known, [_attempt(attempt) for attempt in records.attempts(job)]))
+
+    @router.get("/jobs/{job}/attempts/{attempt}", response_model=AttemptOut, responses=describe(400, 404, 422))
+    def attempt(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
+        """An attempt, how it ended, and its streams."""
+        known = records.attempt(checked("job", job), checked_attempt(attempt))
+        if known is None:
+            raise not_found(f"attempt {job}/{attempt}")
+        return _json(_attempt(known))
+
+    @router.get("/jobs/{job}/attempts/{attempt}/verdict", response_model=VerdictOut, responses=describe(400, 404, 422))
+    def current(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
+        """The current verdict on an attempt; 404 while there is none."""
+        stored = records.current(checked("job", job), checked_attempt(attempt))
+        if stored is None:
+            raise not_found(f"verdict on {job}/{attempt}")
+        return _json(stored)
+
+    @router.get(
+        "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
+        responses={**describe(400, 404, 422), 200: {"content": {"text/plain": {}}}},
+        response_class=Response,
+    )
+    def log(caller: Reader, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange) -> Response:
+        """Raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
+        name = key(job, attempt, stream)
+        if not service.has_stream(name):
+            raise not_found(f"stream {name}")
+        first, last = _range(line)
+        found = service.intake.lines(name, first, last, _MOST_BYTES)
+        headers = {"X-First-Line": str(first), "X-Complete": str(found.complete).lower()}
+        body = b"".join(text + b"\n" for text in found.lines)
+        return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
+
+    @router.get("/taxonomy", responses=describe())
+    def reasons(caller: Reader) -> dict[str, dict[str, str]]:
+        """All reasons with category, fault, recovery and next step."""
+        return {reason: row._asdict() for reason, row in taxonomy.REASONS.items()}
+
+    def _attempt(kept: Attempt) -> dict[str, object]:
+        stored = records.current(kept.job, kept.number)
+        streams = service.streams(kept.job, kept.number)
+        return msgspec.structs.asdict(kept) | {"streams": streams, "verdict": stored.id if stored else None}
+
+    return router
+
+
+def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredVerdict:
+    """The verdict, when the caller may see its job; otherwise it is not found."""
+    if stored is None or not caller.may("read", stored.job):
+        raise not_found(thing)
+    return stored
+
+
+def not_found(thing: str) -> RequestRefused:
+    """The error that there is no such thing."""
+    return RequestRefused(404, "not_found", thing, "there is none", "Check the name.")
+
+
+def _job(kept: Job, attempts: list[dict[str, object]]) -> dict[str, object]:
+    return msgspec.structs.asdict(kept) | {"attempts": attempts}
+
+
+def _line(number: int, text: str) -> dict[str, object]:
+    return {"line": number, "text": text}
+
+
+def _range(line: str) -> tuple[int, int]:
+    first, _, last = line.partition("-")
+    begin, end = int(first), int(last or first)
+    if not 1 <= begin <= end:
+        raise RequestRefused(422, "invalid", "line", f"{line} is no range", "Use A-B with 1 <= A <= B.")
+    return begin, min(end, begin + _MOST_LINES - 1)
+
+
+def _json(content: object) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")
