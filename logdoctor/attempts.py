@@ -69,7 +69,7 @@ def _logs(folder: Path) -> Iterator[Path]:
 
 def natural(text: str) -> list[tuple[int, str]]:
     """A sort key by which rank 2 comes before rank 10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _attempt_of(folder: Path, file: Path) -> str:

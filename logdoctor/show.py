@@ -12,7 +12,7 @@ from rich.text import Text
 
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
-from logdoctor.text import shown
+from logdoctor.text import harmless
 from logdoctor.types import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -115,10 +115,9 @@ def _quotation(evidence: Evidence, many: bool) -> Table:
     return table
 
 
-def _clipped(text: str, width: int = 400) -> str:
-    """A line as it is shown: no control characters, and no longer than a few rows."""
-    plain = "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in shown(text))
-    return plain if len(plain) <= width else f"{plain[:width]}…"
+def _clipped(text: str) -> str:
+    """A line no longer than a few rows."""
+    return harmless(text, 400)
 
 
 def _symptoms(result: Verdict) -> Text:

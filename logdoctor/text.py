@@ -75,6 +75,13 @@ def shown(line: str) -> str:
     return last_state(_ANSI_TEXT.sub("", line)).replace("\x00", "")
 
 
+def harmless(text: str, width: int) -> str:
+    """Text from outside as it may be shown to a person: what a terminal would show of it, without colours, at most
+    `width` characters; what does not print, or turns the writing direction, is a visible replacement."""
+    plain = "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in shown(text))
+    return plain if len(plain) <= width else f"{plain[:width]}…"
+
+
 def last_state(line: str) -> str:
     """The part of a line after its last carriage return that is followed by text."""
     return line.rstrip("\r").rsplit("\r", 1)[-1]

@@ -19,6 +19,7 @@ that starts with 512 bytes and doubles whenever the stream has doubled. The choi
 the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
 _GRID = 512
 _MISSING = math.nan
+_READ = 4096  # bytes of a metric line that are searched
 _HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
 _MANY = 4096  # metric lines that are packed together
@@ -53,35 +54,76 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     owner = residual.scan.metric[: len(residual.ends)]
     readings: dict[int, Readings] = {}
     spans: dict[int, tuple[Milestone, Milestone]] = {}
-    said: dict[int, dict[str, bytes]] = {}  # what lines say beside numbers, by place
+    named: list[tuple[int, dict[str, bytes]]] = []
+    totals: list[tuple[int, float]] = []
     for number in np.unique(owner[owner >= 0]).tolist():
         places = _sampled(residual, np.flatnonzero(owner == number))
-        found = [_search(gauges.expressions[number], residual.line(place)) for place in places.tolist()]
-        steps, losses, rates = (
-            np.array([_number(groups.get(name)) for groups in found]) for name in ("step", "loss", "throughput")
+        columns = _columns(gauges.expressions[number], _lines(residual, places))
+        steps, losses, rates, wanted = (
+            _numbers(columns.get(name), len(places)) for name in ("step", "loss", "throughput", "total")
         )
-        said |= {place: g for place, g in zip(places.tolist(), found, strict=True) if "total" in g or "node" in g}
+        named += _named(columns, places)
+        totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
         given = np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
         if len(given):
             lines = places[given] + residual.segment.line
             readings[number] = Readings(lines, steps[given], losses[given], rates[given])
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
-    return Meter(readings, _texts(residual, list(readings.values())), spans, *_said(said))
+    total = int(min(max(totals)[1], 1e18)) if totals else None
+    return Meter(readings, _texts(residual, list(readings.values())), spans, *_names(named), total)
 
 
-def _said(said: dict[int, dict[str, bytes]]) -> tuple[dict[int, str], dict[str, str], int | None]:
-    """(ranks to nodes, other names to nodes, wanted steps): of names what is said first stays, of steps the last."""
+def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:
+    """The beginnings of lines; of a redrawn bar the last state."""
+    text = residual.text
+    bounds = zip(residual.starts[places].tolist(), residual.ends[places].tolist(), strict=True)
+    lines = [text[start:end] for start, end in bounds]
+    if b"\r" in text:
+        lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1] if b"\r" in line else line for line in lines]
+    return [line[:_READ] for line in lines]
+
+
+def _columns(expressions: tuple[re.Pattern[bytes], ...], lines: list[bytes]) -> dict[str, list[bytes | None]]:
+    """For each named group what the lines give for it; of several expressions the last that finds it counts."""
+    columns: dict[str, list[bytes | None]] = {}
+    for expression in expressions:
+        search = expression.search
+        found = [search(line) for line in lines]
+        for name, group in expression.groupindex.items():
+            values = [match[group] if match else None for match in found]
+            if name in columns:
+                values = [old if new is None else new for old, new in zip(columns[name], values, strict=True)]
+            columns[name] = values
+    return columns
+
+
+def _numbers(column: list[bytes | None] | None, count: int) -> npt.NDArray[np.float64]:
+    """Printed numbers; `inf` for one printed as NaN or infinite, NaN where there is none."""
+    if column is None:
+        return np.full(count, _MISSING)
+    return np.array([_MISSING if value is None else _number(value) for value in column])
+
+
+def _named(columns: dict[str, list[bytes | None]], places: npt.NDArray[np.int64]) -> list[tuple[int, dict[str, bytes]]]:
+    """The lines that name a node: their places, and what they say of it."""
+    nodes = columns.get("node", [])
+    return [
+        (int(places[at]), {name: value for name in columns if (value := columns[name][at]) is not None})
+        for at, node in enumerate(nodes)
+        if node is not None
+    ]
+
+
+def _names(named: list[tuple[int, dict[str, bytes]]]) -> tuple[dict[int, str], dict[str, str]]:
+    """(ranks to nodes, other names to nodes); what is said first stays."""
     placements: dict[int, str] = {}
     aliases: dict[str, str] = {}
-    total: int | None = None
-    for _, groups in sorted(said.items()):
-        if "rank" in groups and "node" in groups and len(groups["rank"]) < 10:
+    for _, groups in sorted(named, key=lambda line: line[0]):
+        if "rank" in groups and len(groups["rank"]) < 10:
             placements.setdefault(int(groups["rank"]), decode(groups["node"]))
-        if "alias" in groups and "node" in groups:
+        if "alias" in groups:
             aliases.setdefault(decode(groups["alias"]), decode(groups["node"]))
-        if not math.isnan(last := _number(groups.get("total"))):
-            total = int(min(last, 1e18))
-    return placements, aliases, total
+    return placements, aliases
 
 
 def _milestone(residual: Residual, line: int) -> Milestone:
@@ -115,7 +157,11 @@ def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
     lines = np.unique(np.concatenate([r.lines[~np.isnan(r.losses)] for r in readings]))
     if not len(lines):
         return None
-    raw = b"\n".join(residual.raw(place)[:_TEXT] for place in (lines - residual.segment.line).tolist())
+    data, places = residual.segment.data, lines - residual.segment.line
+    newlines = residual.segment.newlines
+    begins = np.concatenate(([0], newlines + 1))[places]
+    ends = np.minimum(np.append(newlines, len(data))[places], begins + _TEXT)
+    raw = b"\n".join([data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
     return MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))
 
 
@@ -142,23 +188,13 @@ def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[n
     return chosen
 
 
-def _search(expressions: tuple[re.Pattern[bytes], ...], line: bytes) -> dict[str, bytes]:
-    """The named groups of the first hit of each expression; the last state of a redrawn bar counts."""
-    if b"\r" in line:
-        line = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
-    found: dict[str, bytes] = {}
-    for expression in expressions:
-        if match := expression.search(line[:4096]):
-            found |= {name: value for name, value in match.groupdict().items() if value is not None}
-    return found
-
-
-def _number(value: bytes | None) -> float:
-    """A printed number, `inf` for one printed as NaN or infinite, NaN when there is none."""
-    if value is None:
-        return _MISSING
+def _number(value: bytes) -> float:
+    """A printed number, `inf` for one printed as NaN or infinite, NaN when it is none."""
     try:
-        number = float(value.replace(b",", b""))
+        number = float(value)
     except ValueError:
-        return _MISSING
+        try:
+            number = float(value.replace(b",", b""))
+        except ValueError:
+            return _MISSING
     return number if math.isfinite(number) else math.inf

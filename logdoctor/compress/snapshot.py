@@ -1,5 +1,7 @@
 """Where a stream stands, in bytes: a service that was killed goes on from there instead of from the beginning."""
 
+import zlib
+
 import msgspec
 
 from logdoctor.compress.cut import Cutter
@@ -27,14 +29,17 @@ def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
     """What is known of a stream up to `cutter.offset`; what the cutter holds back is not in it."""
     digest = scanner.book.digest
     state = recorder.state()
-    return msgspec.msgpack.encode(Snapshot(_VERSION, digest, cutter.offset, cutter.line, cutter.piece, state))
+    packed = msgspec.msgpack.encode(Snapshot(_VERSION, digest, cutter.offset, cutter.line, cutter.piece, state))
+    return zlib.crc32(packed).to_bytes(4, "little") + packed
 
 
 def resume(stream: str, file: str, snapshot: bytes, scanner: Scanner) -> tuple[Cutter, Recorder] | None:
     """The cutter and recorder that `snapshot` was taken of; None when it is damaged, of another rule book or
     of another version, and the stream must be read again."""
+    if zlib.crc32(snapshot[4:]).to_bytes(4, "little") != snapshot[:4]:
+        return None
     try:
-        kept = _decoder.decode(snapshot)
+        kept = _decoder.decode(snapshot[4:])
     except msgspec.DecodeError:
         return None
     if kept.version != _VERSION or kept.rulebook != scanner.book.digest:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull
+from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull, StoreError
 from logdoctor.live.streams import Attempt, Stream
 from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
-from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.journal import MAX_ENTRY, Entry, Journal
 from logdoctor.store.names import Key
 from logdoctor.store.records import Records
 
@@ -84,7 +84,10 @@ class Intake:
         self._full.set()
         if self._archivist.is_alive():
             self._archivist.join()
-        self._empty_journal()
+        try:
+            self.empty_journal()
+        except OSError as error:  # the journal stays, and is replayed
+            log.error("archive not written", cause=str(error))
 
     @contextmanager
     def opened(self, key: Key) -> Iterator[Stream]:
@@ -106,16 +109,16 @@ class Intake:
         stream = self._used(key)
         if stream is None:
             with self._opening:
+                with self.lock:
+                    self._check_room(key)
                 stream = self._used(key) or self._read(key)
-        if stream.attempt.settled:
-            self._reopen(stream.attempt)
         return stream
 
     def is_open(self, key: Key) -> bool:
         """Whether opening the stream needs no disk."""
         with self.lock:
             stream = self._streams.get(key)
-            return stream is not None and not stream.attempt.settled
+            return stream is not None
 
     def _used(self, key: Key) -> Stream | None:
         with self.lock:
@@ -126,7 +129,6 @@ class Intake:
     def _read(self, key: Key) -> Stream:
         with self.lock:
             attempt = self.attempts.get((key.job, key.attempt))
-            self._check_room(key, attempt)
         if attempt is None:
             attempt = self._load(key.job, key.attempt)
         stream = Stream(key, self._archive.open(key), attempt)
@@ -137,35 +139,33 @@ class Intake:
             self.fresh.notify_all()
         return stream
 
-    def _reopen(self, attempt: Attempt) -> None:
-        """Let a settled attempt be judged again, because more may come of it."""
-        self._records.reopen(attempt.job, attempt.number)
-        with self.lock:
-            attempt.settled = False
-            if attempt.abandoned:
-                attempt.ends.pop("", None)
-                attempt.abandoned = False
-
     def load(self, job: str, number: int) -> Attempt:
-        """An attempt with all streams that its archive has."""
-        for name in self._archive.streams(job, number):
-            with self.opened(Key(job, number, name)):
-                pass
-        with self.lock:
-            if attempt := self.attempts.get((job, number)):
-                return attempt
+        """An attempt with all streams that its archive has; those that cannot be read are its `problems`."""
         with self._opening:
-            return self._load(job, number)
+            with self.lock:
+                attempt = self.attempts.get((job, number))
+            attempt = attempt or self._load(job, number)
+            for name in self._archive.streams(job, number):
+                try:
+                    stream = self._used(key := Key(job, number, name)) or self._read(key)
+                    self.close(stream)
+                except StoreError as error:
+                    log.error("stream not readable", stream=str(key), cause=str(error))
+                    attempt.problems[name] = str(error)
+            return attempt
 
     def _load(self, job: str, number: int) -> Attempt:
         kept = self._records.open_attempt(job, number, time.time())
         attempt = Attempt(job, number)
         attempt.settled = kept.settled
         attempt.ends = {end.stream: end for end in kept.ends}
+        current = self._records.current(job, number)
+        attempt.provisional = current is not None and not current.final
         with self.lock:
             return self.attempts.setdefault((job, number), attempt)
 
-    def _check_room(self, key: Key, attempt: Attempt | None) -> None:
+    def _check_room(self, key: Key) -> None:
+        attempt = self.attempts.get((key.job, key.attempt))
         if len(self._streams) >= self._bounds.open_streams:
             raise Busy("the service", f"it holds {len(self._streams)} open streams", "Try again later.")
         if attempt is not None and len(attempt.streams) >= self._bounds.streams:
@@ -201,7 +201,11 @@ class Intake:
         if self._unarchived_bytes > self._bounds.unarchived:
             self._refused += 1
             raise StorageFull("the archive", "it cannot be written fast enough", "The sender will try again.")
+        if len(data) > MAX_ENTRY:
+            cause = f"{len(data)} bytes at once are more than {MAX_ENTRY}"
+            raise LimitReached(f"stream {stream.key}", cause, "Send smaller parts.")
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()  # one who no longer waits must not disturb the others
         entry = Entry(stream.key, stream.accepted, data, mark)
         stream.accepted += len(data)
         stream.futures.append((stream.accepted, future))
@@ -232,7 +236,13 @@ class Intake:
         stream.durable += size
         lines = entry.data.count(b"\n")
         stream.lines_in += lines
-        stream.last_at = stream.attempt.changed_at = now
+        attempt = stream.attempt
+        stream.last_at = attempt.changed_at = now
+        if attempt.settled:
+            attempt.settled, attempt.reopened = False, True
+            if attempt.abandoned:
+                attempt.ends.pop("", None)
+                attempt.abandoned = False
         stream.unarchived.append(entry)
         self._unarchived_bytes += size
         self._bytes_in += size
@@ -240,12 +250,10 @@ class Intake:
         if stream.durable - stream.archived >= FRAME:
             self._full.set()
         if stream.ready:
-            stream.unscanned.append(entry.data)
+            stream.unscanned.append((now, entry.data))
             stream.unscanned_bytes += size
             self._unscanned_bytes += size
-        if stream not in self.unscanned:
-            self.unscanned[stream] = None
-            stream.waiting_since = now
+        self.unscanned.setdefault(stream)
         if entry.mark and stream.marks.get(entry.mark):
             stream.marks[entry.mark] = None
         ready = [future for end, future in stream.futures if end <= stream.durable]
@@ -273,9 +281,9 @@ class Intake:
         with self.lock:
             size = taken = 0
             while taken < len(stream.unscanned) and size < limit:
-                size += len(stream.unscanned[taken])
+                size += len(stream.unscanned[taken][1])
                 taken += 1
-            chunks = stream.unscanned[:taken]
+            chunks = [data for _, data in stream.unscanned[:taken]]
             del stream.unscanned[:taken]
             stream.unscanned_bytes -= size
             self._unscanned_bytes -= size
@@ -289,10 +297,9 @@ class Intake:
             if reached != stream.archived:
                 return False
             stream.ready = True
-            stream.unscanned = [entry.data for entry in stream.unarchived]
-            stream.unscanned_bytes = sum(map(len, stream.unscanned))
+            stream.unscanned = [(stream.last_at, entry.data) for entry in stream.unarchived]
+            stream.unscanned_bytes = sum(len(entry.data) for entry in stream.unarchived)
             self._unscanned_bytes += stream.unscanned_bytes
-            stream.waiting_since = time.monotonic()
             if not stream.unscanned:
                 self.unscanned.pop(stream, None)
             return True
@@ -333,7 +340,7 @@ class Intake:
     def forget(self, attempt: Attempt) -> bool:
         """Drop an attempt from memory once its archive is whole; False when somebody uses it."""
         self.archive(attempt)
-        with self.lock:
+        with self._opening, self.lock:
             streams = list(attempt.streams.values())
             if any(s.users or s.unarchived or s.unscanned or s.accepted != s.durable for s in streams):
                 return False
@@ -342,6 +349,26 @@ class Intake:
                 self.unscanned.pop(stream, None)
             del self.attempts[attempt.job, attempt.number]
             return True
+
+    def delete(self, job: str, number: int) -> bool:
+        """Delete the archive of an attempt that is not in memory; False when it is. See `empty_journal`."""
+        with self._opening:
+            with self.lock:
+                if (job, number) in self.attempts:
+                    return False
+            self._archive.delete(job, number)
+            return True
+
+    def lag(self) -> float:
+        """Seconds that the oldest bytes have waited for compression."""
+        with self.lock:
+            waiting = [since for stream in self.unscanned if (since := stream.waiting_since) is not None]
+        return time.monotonic() - min(waiting) if waiting else 0.0
+
+    def durable_offset(self, stream: Stream) -> int | Future[None]:
+        """How many bytes of a stream are durable, or what to wait for while more are being written."""
+        with self.lock:
+            return stream.futures[-1][1] if stream.futures else stream.durable
 
     def figures(self) -> Figures:
         """Counts and sizes, for metrics."""
@@ -363,8 +390,9 @@ class Intake:
             with self._archiving:
                 for stream in list(attempt.streams.values()):
                     self._move(stream)
-                    if file := self._touched.pop(stream.key, None):
+                    if file := self._touched.get(stream.key):
                         file.sync()
+                        del self._touched[stream.key]
         except OSError as error:
             log.error("archive not written", cause=str(error))
 
@@ -375,7 +403,7 @@ class Intake:
             try:
                 self._archive_full_frames()
                 if self._journal.held > self._bounds.journal_bytes:
-                    self._empty_journal()
+                    self.empty_journal()
             except OSError as error:
                 log.error("archive not written", cause=str(error))
                 time.sleep(_RETRY)
@@ -387,8 +415,8 @@ class Intake:
             with self._archiving:
                 self._move(stream)
 
-    def _empty_journal(self) -> None:
-        """Archive all that the journal holds, durably, and delete its files."""
+    def empty_journal(self) -> None:
+        """Archive all that the journal holds, durably, and delete its files: it would bring back what is deleted."""
         number = self._journal.rotate()
         with self.lock:
             streams = [stream for stream in self._streams.values() if stream.unarchived]
@@ -420,29 +448,44 @@ class Intake:
         files: dict[Key, StreamFile] = {}
         waiting: dict[Key, list[bytes]] = {}
         marks: dict[Key, list[str]] = {}
+        held: dict[Key, int] = {}  # bytes of those that wait
+        attempts: dict[tuple[str, int], None] = {}
+        lost: set[Key] = set()
 
         def write(key: Key) -> None:
+            held.pop(key)
             files[key].append(b"".join(waiting.pop(key)), self._packer, marks.pop(key, []))
 
         for entry in self._journal.replay():
             key = entry.key
+            if key in lost:
+                continue
+            attempts[key.job, key.attempt] = None
             if key not in files:
-                files[key] = self._archive.open(key)
+                try:
+                    files[key] = self._archive.open(key, to_mend=True)
+                except StoreError as error:
+                    log.error("stream not readable", stream=str(key), cause=str(error))
+                    lost.add(key)
+                    continue
                 files[key].mend(entry.offset)
-            reached = files[key].offset + sum(map(len, waiting.get(key, [])))
+            reached = files[key].offset + held.get(key, 0)
             if entry.offset > reached:
                 log.warning("journal without archive", stream=str(key), offset=entry.offset, archived=reached)
                 continue
             if missing := entry.data[reached - entry.offset :]:
                 waiting.setdefault(key, []).append(missing)
+                held[key] = held.get(key, 0) + len(missing)
             if entry.mark:
                 marks.setdefault(key, []).append(entry.mark)
-            if reached + len(missing) - files[key].offset >= FRAME:
+            if held.get(key, 0) >= FRAME:
                 write(key)
         for key in list(waiting):
             write(key)
         for file in files.values():
             file.sync()
+        for job, number in attempts:
+            self._records.reopen(job, number)  # what stands in the journal may have come after its verdict
         self._journal.release(self._journal.rotate())
         if files:
             log.info("journal replayed", streams=len(files))

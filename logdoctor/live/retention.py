@@ -47,12 +47,15 @@ class Retention:
         """Delete what is too old, then the oldest until the rest fits; what was deleted."""
         sizes = sorted(self._archive.sizes(), key=lambda size: size.changed)
         total = sum(size.bytes for size in sizes)
-        deleted = []
+        deleted: list[Size] = []
         for size in sizes:
             too_old = self._rules.age and now - size.changed > self._rules.age
             too_much = self._rules.bytes and total > self._rules.bytes
-            if (too_old or too_much) and self._is_settled(size):
-                self._archive.delete(size.job, size.attempt)
+            if not (too_old or too_much) or not self._is_settled(size):
+                continue
+            if not deleted:
+                self._intake.empty_journal()
+            if self._intake.delete(size.job, size.attempt):
                 total -= size.bytes
                 deleted.append(size)
                 log.info("log deleted", job=size.job, attempt=size.attempt, bytes=size.bytes)
@@ -61,9 +64,6 @@ class Retention:
 
     def _is_settled(self, size: Size) -> bool:
         """Whether nothing more is done with an attempt."""
-        with self._intake.lock:
-            if (size.job, size.attempt) in self._intake.attempts:
-                return False
         attempt = self._records.attempt(size.job, size.attempt)
         return attempt is None or attempt.settled
 

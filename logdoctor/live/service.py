@@ -92,6 +92,8 @@ class Service:
             self.records.reopen(job, number)
         attempt = self.intake.load(job, number)
         with self.intake.lock:
+            if attempt.abandoned:
+                attempt.ends.pop("", None)
             attempt.ends[end.stream] = end
             attempt.settled = attempt.abandoned = False
         self.watch.ask(attempt)

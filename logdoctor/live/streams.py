@@ -45,9 +45,8 @@ class Stream:
         self.accepted = self.durable = self.archived = file.offset
         self.lines_in = file.newlines
         self.unarchived: list[Entry] = []
-        self.unscanned: list[bytes] = []
+        self.unscanned: list[tuple[float, bytes]] = []  # with the time when they came
         self.unscanned_bytes = 0
-        self.waiting_since = 0.0
         self.ready = False
         self.scan: Scan | None = None
         self.users = 0
@@ -56,24 +55,32 @@ class Stream:
         self.failures = 0
         self.last_at = self.progress_at = time.monotonic()
 
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest bytes came that wait for compression."""
+        return self.unscanned[0][0] if self.unscanned else None
+
     def standing(self) -> Standing:
         """Where the stream stands now."""
         scan = self.scan
         if scan is None:
-            return Standing(self.accepted, self.lines_in, 0, 0)
+            return Standing(self.durable, self.lines_in, 0, 0)
         account = scan.recorder.account
-        return Standing(self.accepted, self.lines_in, account.lines_in, account.lines_kept)
+        return Standing(self.durable, self.lines_in, account.lines_in, account.lines_kept)
 
 
 class Attempt:
     """One attempt in memory. `ends` tells how its streams ended, "" how the whole of it did; `settled` when a
-    final verdict stands, `asked` when one is wanted now, `abandoned` when the end was only supposed."""
+    final verdict stands, `asked` when one is wanted now, `abandoned` when the end was only supposed,
+    `reopened` when bytes came after the final verdict, `provisional` when a verdict stands that is not final.
+    `problems` are those of streams that cannot be read."""
 
     def __init__(self, job: str, number: int) -> None:
         self.job, self.number = job, number
         self.streams: dict[str, Stream] = {}
         self.ends: dict[str, End] = {}
-        self.settled = self.asked = self.abandoned = False
+        self.settled = self.asked = self.abandoned = self.reopened = self.provisional = False
+        self.problems: dict[str, str] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
         self.changed_at = self.looked_at = time.monotonic()
 
@@ -89,8 +96,10 @@ class Attempt:
 
     @property
     def ending(self) -> End | None:
-        """How the attempt ended: as was said of the whole, else the first of its streams that failed, else any."""
+        """How the attempt ended: as was said of the whole, else the first of its streams that failed; that others
+        ended well tells something only when all did."""
         if "" in self.ends:
             return self.ends[""]
-        ends = sorted(self.ends.values(), key=lambda end: (not (end.exit_code or end.signal), end.at))
-        return ends[0] if ends else None
+        failed = [end for end in self.ends.values() if end.exit_code or end.signal]
+        ends = failed or (list(self.ends.values()) if self.over else [])
+        return min(ends, key=lambda end: end.at, default=None)

@@ -22,7 +22,7 @@ from logdoctor.live.streams import Attempt, Scan, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
-from logdoctor.types import Segment, Verdict
+from logdoctor.types import Record, Segment, Verdict
 
 log = structlog.get_logger()
 
@@ -31,7 +31,6 @@ _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK = 0.2  # seconds
-_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
 _LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
@@ -68,8 +67,6 @@ class Watch:
         self._next_look = 0.0
         self.verdicts = 0
         """Verdicts published since the start."""
-        self.lag = 0.0
-        """Seconds that the bytes scanned last had waited."""
 
     def start(self) -> None:
         """Take up all attempts without a final verdict, then begin."""
@@ -135,7 +132,7 @@ class Watch:
                 for stream in self._intake.unscanned
                 if not stream.ready
                 or stream.unscanned_bytes >= _SEGMENT
-                or now - stream.waiting_since >= self._timing.scan
+                or now - (stream.waiting_since or now) >= self._timing.scan
                 or stream.attempt.asked
             ]
 
@@ -159,11 +156,8 @@ class Watch:
             self._intake.archive(stream.attempt)
             self._intake.fall_back(stream)
             return
-        waiting_since = stream.waiting_since
         if chunks := self._intake.scanned(stream, _SEGMENT):
             self._push(stream, scan, b"".join(chunks))
-            stream.waiting_since = time.monotonic()
-            self.lag = stream.waiting_since - waiting_since
 
     def _catch_up(self, stream: Stream) -> None:
         """Read the next part of a stream's archive, from its last snapshot on."""
@@ -255,16 +249,19 @@ class Watch:
                 for segment in stream.scan.cutter.finish():
                     self._add(stream, stream.scan, segment)
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
+        for name, problem in attempt.problems.items():
+            records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
         verdict = judge(records, self._scanner.book, idle)
-        if ending is not None:
-            verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         if ending is not None:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
         verdict = msgspec.structs.replace(verdict, seconds=round(attempt.judged_for, 3))
         self._publish(attempt, verdict, final)
-        attempt.settled = final and attempt.changed_at == changed_at
+        with self._intake.lock:
+            attempt.settled = final and attempt.changed_at == changed_at
+            if final and not attempt.settled:
+                attempt.reopened = True
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
@@ -272,6 +269,7 @@ class Watch:
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
         stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
+        attempt.provisional = not final
         if stored is not None:
             self.verdicts += 1
             self._announce(stored)
@@ -284,6 +282,9 @@ class Watch:
             attempts = list(self._intake.attempts.values())
         for attempt in attempts:
             silent = now - attempt.changed_at
+            if attempt.reopened:
+                self._records.reopen(attempt.job, attempt.number)
+                attempt.reopened = False
             if attempt.asked:
                 continue
             if attempt.settled:
@@ -302,8 +303,10 @@ class Watch:
         with self._intake.lock:
             if not attempt.streams or any(s in self._intake.unscanned for s in attempt.streams.values()):
                 return False
-        if now - attempt.changed_at > self._timing.quiet and attempt.looked_at <= attempt.changed_at:
-            return True
+        if attempt.looked_at <= attempt.changed_at:
+            since = attempt.looked_at if attempt.provisional else attempt.changed_at
+            if now - since > self._timing.quiet:
+                return True
         return self._idle(attempt, now) is not None and now - attempt.looked_at > self._timing.hang / _LOOKS
 
     def _idle(self, attempt: Attempt, now: float) -> float | None:

@@ -34,7 +34,7 @@ class Notices:
     def away(self, reason: str) -> None:
         """The service does not take what we send; told at the first failure."""
         if not self._away:
-            self._away = self.once("away", f"logs are kept back: {reason}. The command is not affected.")
+            self._away = self.once("away", f"logs are kept back: {reason}; they are sent later.")
 
     def back(self) -> None:
         """The service takes what we send again; told only when its absence was."""

@@ -49,7 +49,7 @@ def run(
         failure = children.start_failure(command, error)
     for channel in channels:
         os.close(channel.writing)
-    output = _Output(len(channels), _open_spool(spool_folders, spool_bytes, notices))
+    output = _Output(len(channels), _open_spool(spool_folders, spool_bytes, notices), notices)
     shipper = Shipper(target, output.spool, notices) if output.spool else None
     if failure:
         code, text = failure
@@ -75,8 +75,9 @@ def run(
 class _Output:
     """The command's outputs, merged, on their way to the spool; without a spool they go nowhere."""
 
-    def __init__(self, channels: int, spool: Spool | None) -> None:
+    def __init__(self, channels: int, spool: Spool | None, notices: Notices) -> None:
         self.spool = spool
+        self._notices = notices
         self._channels = channels
         self._merge = LineMerge(channels)
         self._guard = threading.Lock()
@@ -84,8 +85,13 @@ class _Output:
 
     def keep(self, channel: int, data: bytes) -> None:
         with self._guard:
-            if self.spool and not self._closed:
+            if not self.spool or self._closed:
+                return
+            try:
                 self.spool.append(self._merge.feed(channel, data))
+            except Exception as error:  # noqa: BLE001  whatever it is, the command's output must go on being read
+                self._closed = True
+                self._notices.say(f"logs are not kept any more: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Unfinished lines go too; what comes later (from a grandchild) is not kept."""

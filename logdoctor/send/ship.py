@@ -54,7 +54,8 @@ def ship(
     shipping = _Shipping(files, target, stream_from, state, poll_seconds)
     with suppress(ValueError):  # only the main thread may
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: shipping.stop())
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, lambda *_: shipping.stop())
     try:
         return shipping.run(follow, end, exit_code, give_up_seconds)
     except KeyboardInterrupt:

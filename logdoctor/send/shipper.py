@@ -43,7 +43,7 @@ class Shipper:
         self._attempt = target.attempt
         self._described = False
         self._sender: StreamSender | None = None
-        self._waiting_since: float | None = None
+        self._due_until = 0
         self._end: End | None = None
         self._deadline: float | None = None
         self._ending = threading.Event()
@@ -110,7 +110,6 @@ class Shipper:
             self._keep()
         elif self._bytes_are_due():
             self._sender_on(client).send(self._attempt)
-            self._waiting_since = None
         else:
             return self._tell_end(client, self._attempt)
         return False
@@ -126,13 +125,18 @@ class Shipper:
 
     def _bytes_are_due(self) -> bool:
         """Waits until there is enough to send, or something old enough; false when all is sent and the end has come."""
+        waiting_since = None
         while True:
             ending = self._ending.is_set()
-            waiting = self._sender.waiting if self._sender else self._spool.end - self._spool.start
+            sent = self._spool.start if self._sender is None else self._sender.sent
+            waiting = self._spool.end - sent
             if waiting:
                 now = time.monotonic()
-                self._waiting_since = self._waiting_since or now
-                if ending or waiting >= FLUSH_BYTES or now - self._waiting_since >= FLUSH_SECONDS:
+                waiting_since = waiting_since or now
+                if sent < self._due_until:
+                    return True
+                if ending or waiting >= FLUSH_BYTES or now - waiting_since >= FLUSH_SECONDS:
+                    self._due_until = self._spool.end
                     return True
             elif ending:
                 return False
@@ -172,7 +176,6 @@ class Shipper:
             "base": self._base,
             "metadata": dict(self._target.metadata),
             "host": os.uname().nodename,
-            "missing": self._spool.missing,
             "end": self._end._asdict() if self._end else None,
         }
         with self._keeping, suppress(OSError):

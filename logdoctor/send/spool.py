@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any
 
 SEGMENT_BYTES = 4 << 20
+_NEWLINE = 10
 _SEGMENT = re.compile(r"[0-9a-f]{16}")
-_NOTE_BYTES = 4096
 
 
 def gap_note(missing: int) -> bytes:
@@ -50,15 +50,12 @@ class Spool:
 
     def append(self, data: bytes) -> None:
         """Takes bytes, or drops them when there is no room; never an error, never a wait for the network."""
-        if not data:
+        if self.missing and (self._room() < self._room_again or not self._note()):
+            self.missing += len(data)
             return
-        held = self.end - self.start
-        if self.missing and held + len(data) + self._room_again <= self._limit and not self._note():
-            self.missing += len(data)
-        elif self.missing or held + len(data) > self._limit:
-            self.missing += len(data)
-        else:
-            self.missing += len(data) - self._write(data)
+        room = self._room()
+        fitting = data if len(data) <= room else data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
+        self.missing += len(data) - (self._write(fitting) if fitting else 0)
 
     def finish(self) -> None:
         """Nothing comes any more: what was dropped last is told."""
@@ -105,6 +102,9 @@ class Spool:
         """Keeps what is needed to send the rest later; `OSError` when it cannot be written."""
         write_whole(os.path.join(self.folder, "about.json"), json.dumps(about).encode())
 
+    def _room(self) -> int:
+        return self._limit - (self.end - self.start)
+
     def _note(self) -> bool:
         """Whether the line about missing bytes could be written; it has its own little room above the limit."""
         note = (b"\n" if self._line_open else b"") + gap_note(self.missing)
@@ -117,15 +117,20 @@ class Spool:
 
     def _write(self, data: bytes) -> int:
         """How many of the bytes were kept; fewer when the disk is full."""
+        kept = 0
         try:
-            if self._written is None or self.end - self._starts[-1] >= self._segment_bytes:
-                self._next_segment()
-            assert self._written is not None
-            kept = os.write(self._written, data)
+            while kept < len(data):
+                if self._written is None or self.end - self._starts[-1] >= self._segment_bytes:
+                    self._next_segment()
+                assert self._written is not None
+                room = self._segment_bytes - (self.end - self._starts[-1])
+                written = os.write(self._written, data[kept : kept + room])
+                kept += written
+                self.end += written
         except OSError:
-            return 0
-        self.end += kept
-        self._line_open = data[kept - 1] != 10 if kept else self._line_open
+            pass
+        if kept:
+            self._line_open = data[kept - 1] != _NEWLINE
         return kept
 
     def _next_segment(self) -> None:

@@ -62,9 +62,14 @@ class StreamSender:
         self._first_name = stream
 
     @property
+    def sent(self) -> int:
+        """The source's offset up to which all is acknowledged, as far as is known."""
+        return self._source.start if self.offset is None else self.offset
+
+    @property
     def waiting(self) -> int:
         """Bytes that are not acknowledged."""
-        return self._source.end - (self._source.start if self.offset is None else self.offset)
+        return self._source.end - self.sent
 
     def place(self, attempt: int) -> None:
         """Asks how far the stream has come and goes on from there; `NotTaken` when there is no answer."""

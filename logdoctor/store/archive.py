@@ -11,12 +11,12 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from logdoctor.errors import StoreError
-from logdoctor.store.frames import Frame, Packer, unpack, walk
+from logdoctor.store.frames import Frame, Packer, find, unpack, walk
 from logdoctor.store.names import Key, file_name
 
 FRAME = 1 << 20
 """Bytes of a stream that one frame holds at most: what must be unpacked to read one line."""
-_NOTE = struct.Struct("<QQ")  # offset in the stream and number of the line of the first byte
+_NOTE = struct.Struct("<QQQ")  # offset in the stream and number of the line of the first byte; newlines inside
 _SUFFIX, _STATE = ".zst", ".state"
 _KEPT_MARKS = 256
 
@@ -44,7 +44,7 @@ def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit:
             if place:
                 if number >= first:
                     found.append(current)
-                    taken += len(current)
+                    taken += len(current) + 1
                 if number >= last or taken > limit:
                     return Lines(first, found, number >= last)
                 number += 1
@@ -68,9 +68,13 @@ class Size(NamedTuple):
 
 
 class StreamFile:
-    """One stream's file, with an index of its frames. One thread appends; any may read."""
+    """One stream's file, with an index of its frames. One thread appends; any may read.
 
-    def __init__(self, path: Path) -> None:
+    A torn end, which a killed service leaves, is not part of it. `StoreError` when bytes before the end are
+    damaged, unless it is opened to be mended.
+    """
+
+    def __init__(self, path: Path, to_mend: bool = False) -> None:
         self.path = path
         self._offsets: list[int] = []
         self._lines: list[int] = []
@@ -81,21 +85,18 @@ class StreamFile:
         self.marks: list[str] = []
         """The last marks that were given with appended bytes."""
         with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
-            self._read_index(descriptor)
-
-    def _read_index(self, descriptor: int) -> None:
-        last: Frame | None = None
-        for frame in walk(descriptor):
-            self._enter(frame)
-            last = frame
-        if last is not None:
-            self.newlines = self._lines[-1] - 1 + unpack(descriptor, last, str(self.path)).count(b"\n")
+            for frame in walk(descriptor):
+                self._enter(frame)
+            if not to_mend and find(descriptor, self._end) is not None:
+                cause = f"it is damaged at byte {self._end}"
+                raise StoreError(str(self.path), cause, "Restore the file, or delete it to give the stream up.")
 
     def _enter(self, frame: Frame) -> None:
-        offset, line = _NOTE.unpack_from(frame.note)
+        offset, line, newlines = _NOTE.unpack_from(frame.note)
         if offset != self.offset:
             cause = f"the frame at byte {frame.begin} holds offset {offset}, not {self.offset}"
             raise StoreError(str(self.path), cause, "Restore the file, or delete it to give the stream up.")
+        self.newlines = line - 1 + newlines
         self._offsets.append(offset)
         self._lines.append(line)
         self._begins.append(frame.begin)
@@ -110,13 +111,14 @@ class StreamFile:
         offset, newlines = self.offset, self.newlines
         for begin in range(0, len(data), FRAME):
             part = data[begin : begin + FRAME]
-            note = _NOTE.pack(offset, newlines + 1)
+            inside = part.count(b"\n")
+            note = _NOTE.pack(offset, newlines + 1, inside)
             if not begin:
                 note += " ".join(marks[-_KEPT_MARKS:]).encode()
             parts.append(packer.pack(note, part))
             notes.append((offset, newlines + 1, len(parts[-1])))
             offset += len(part)
-            newlines += part.count(b"\n")
+            newlines += inside
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._opened(os.O_WRONLY | os.O_CREAT) as descriptor:
             os.ftruncate(descriptor, self._end)  # what an append that failed has left
@@ -205,9 +207,9 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self, key: Key) -> StreamFile:
-        """The file of a stream, which need not exist yet; `StoreError` when it is damaged."""
-        return StreamFile(self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX))
+    def open(self, key: Key, to_mend: bool = False) -> StreamFile:
+        """The file of a stream, which need not exist yet; `StoreError` when it is damaged and not to be mended."""
+        return StreamFile(self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX), to_mend)
 
     def streams(self, job: str, attempt: int) -> list[str]:
         """The names of the streams of an attempt that have a file."""

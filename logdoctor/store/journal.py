@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import structlog
 
 from logdoctor.errors import StorageFull, StoreError
-from logdoctor.store.frames import MAX_RAW, Packer, unpack, walk
+from logdoctor.store.frames import MAX_RAW, Packer, find, unpack, walk
 from logdoctor.store.names import Key
 
+log = structlog.get_logger()
+
 _SUFFIX = ".zst"
-_GROUP = MAX_RAW // 8
-"""Bytes after which a group is written although more has come."""
+MAX_ENTRY = MAX_RAW // 2
+"""Bytes of an entry."""
+_GROUP = MAX_RAW // 8  # bytes after which a group is written although more has come
+_NOTE_COST = 2000  # bytes that the note of an entry counts for: more than names can make of it
 
 
 class Entry(NamedTuple):
@@ -48,7 +53,7 @@ class Journal:
     """A folder of journal files. `append` is for any thread; `committed` and `failed` are called by its own.
 
     `committed` gets each group once it is durable; `failed` gets one that could not be written, with the
-    cause, and must answer with whatever else is to be given up (see `withdraw`).
+    cause, and gives up what came behind it, too (see `withdraw`). Neither may raise.
     """
 
     def __init__(
@@ -101,8 +106,16 @@ class Journal:
         with self._changed:
             self._rotating = True
             self._changed.notify()
-            self._changed.wait_for(lambda: not self._rotating or not self._thread.is_alive(), timeout=60)
+            if not self._thread.is_alive():
+                self._next_file()
+            self._changed.wait_for(lambda: not self._rotating)
             return self._number - 1
+
+    def _next_file(self) -> None:
+        self._close_file()
+        self._number += 1
+        self.held = 0
+        self._rotating = False
 
     def release(self, number: int) -> None:
         """Delete the files up to `number`: all that they hold is safe elsewhere."""
@@ -111,7 +124,7 @@ class Journal:
                 self._path(old).unlink(missing_ok=True)
 
     def replay(self) -> Iterator[Entry]:
-        """All entries that were committed, in order; `StoreError` when one in the middle is damaged."""
+        """All entries that were committed, in order; what is damaged is left out, and logged."""
         for number in sorted(self._numbers()):
             descriptor = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -120,44 +133,54 @@ class Journal:
                 os.close(descriptor)
 
     def _entries(self, descriptor: int, name: str) -> Iterator[Entry]:
-        size = os.fstat(descriptor).st_size
-        for frame in walk(descriptor):
-            try:
-                data = unpack(descriptor, frame, name)
-            except StoreError:
-                if frame.end == size:
-                    return  # torn by a loss of power before it was acknowledged
-                raise
-            begin = 0
-            for note in _decoder.decode(frame.note):
-                yield Entry(note.key, note.offset, data[begin : begin + note.length], note.mark)
-                begin += note.length
+        begin: int | None = 0
+        while begin is not None:
+            for frame in walk(descriptor, begin):
+                begin = frame.end
+                try:
+                    data = unpack(descriptor, frame, name)
+                except StoreError as error:  # torn by a loss of power, most likely before it was acknowledged
+                    log.error("journal damaged", cause=str(error))
+                    continue
+                at = 0
+                for note in _decoder.decode(frame.note):
+                    yield Entry(note.key, note.offset, data[at : at + note.length], note.mark)
+                    at += note.length
+            if (found := find(descriptor, begin)) is not None:
+                log.error("journal damaged", file=name, begin=begin, end=found)
+            begin = found
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._rotating or self._closing)
                 if self._rotating:
-                    self._close_file()
-                    self._number += 1
-                    self._rotating = False
+                    self._next_file()
                     self._changed.notify_all()
                 group = self._next_group()
                 if not group and self._closing:
                     return
             if group:
-                self._commit(group)
+                self._commit_safely(group)
 
     def _next_group(self) -> list[Entry]:
         """The entries that are written next, about `_GROUP` bytes of them."""
         size = 0
         for place, entry in enumerate(self._waiting):
-            size += len(entry.data)
+            size += len(entry.data) + _NOTE_COST
             if size > _GROUP and place:
                 group, self._waiting = self._waiting[:place], self._waiting[place:]
                 return group
         group, self._waiting = self._waiting, []
         return group
+
+    def _commit_safely(self, group: list[Entry]) -> None:
+        """Commit; whatever is wrong with one group, the thread goes on with the next."""
+        try:
+            self._commit(group)
+        except Exception as error:
+            log.exception("journal failed")
+            self._failed(group, StorageFull(str(self._folder), f"a fault of ours ({error!r})", "Try again."))
 
     def _commit(self, group: list[Entry]) -> None:
         notes = [Note(entry.key, entry.offset, len(entry.data), entry.mark) for entry in group]
@@ -197,8 +220,7 @@ class Journal:
             os.ftruncate(self._descriptor, self._size)
             os.fdatasync(self._descriptor)
         except OSError:
-            self._close_file()
-            self._number += 1
+            self._next_file()
 
     def _close_file(self) -> None:
         if self._descriptor is not None:

@@ -13,7 +13,7 @@ from typing import Any, overload
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.errors import CursorError, StoreError
+from logdoctor.errors import CursorError, LimitReached, NameRefused, StoreError
 from logdoctor.store.names import MAX_ATTEMPT
 from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
 from logdoctor.store.schema import verdicts as table
@@ -190,6 +190,8 @@ class Records:
                 return int(known)
             last = connection.scalar(sa.select(sa.func.max(attempts.c.number)).where(mine))
             number = (last or 0) + 1
+            if number > MAX_ATTEMPT:
+                raise LimitReached(f"job {job}", f"it has an attempt {last}", "Use another job name.")
             _insert_attempt(connection, job, number, key, at)
             return number
 
@@ -384,9 +386,9 @@ def _limit(limit: int) -> int:
 
 
 def _name(thing: str, text: str) -> str:
-    """The text, which tells things apart; `StoreError` for one that not every database can hold."""
+    """The text, which tells things apart; `NameRefused` for one that not every database can hold."""
     if _plain(text) != text:
-        raise StoreError(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
+        raise NameRefused(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
     return text
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from logdoctor.errors import StorageFull, StoreError
+from logdoctor.errors import InputError, StorageFull, StoreError
 from logdoctor.store.migrations import UnknownRevision, upgrade
 
 BUSY_MS = 30_000
@@ -204,7 +204,7 @@ class Database:
                 self._thing, f"fails ({cause})", "Check the disk's space, the file and its permissions."
             ) from error
         except (UnicodeEncodeError, OverflowError) as error:
-            raise StoreError(
+            raise InputError(
                 "a value", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers."
             ) from error
 

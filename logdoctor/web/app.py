@@ -15,9 +15,13 @@ from logdoctor.web import events, health, ingest, pages, problems, shippers, ver
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
+from logdoctor.web.problems import SECURITY_HEADERS
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
 it is, whether a restart helps and which node to take out, with the lines that prove it."""
+
+
+_MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
 class Options(NamedTuple):
@@ -52,7 +56,13 @@ def application(service: Service, options: Options) -> FastAPI:
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(
-        title="logdoctor", version="1", description=_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        max_body_size=_MAX_BODY,
+        title="logdoctor",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.stopping = stopping
     gate = Gate(service.tokens, options.wants_token, options.rate)
@@ -74,26 +84,13 @@ def application(service: Service, options: Options) -> FastAPI:
 class SecurityHeaders:
     """Tells browsers to run and embed nothing that is not ours."""
 
-    _HEADERS = (
-        (
-            b"content-security-policy",
-            b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
-            b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-        ),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"same-origin"),
-        (b"x-frame-options", b"DENY"),
-        (b"cross-origin-opener-policy", b"same-origin"),
-        (b"cross-origin-resource-policy", b"same-origin"),
-    )
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *self._HEADERS]
+                message["headers"] = [*message["headers"], *SECURITY_HEADERS]
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from typing import NamedTuple
 
 import zstandard
@@ -15,6 +15,8 @@ from logdoctor.web.problems import RequestRefused
 
 CHUNK = 1 << 18
 """Bytes that are handed on at a time, at least, unless the body ends."""
+STREAMED = 1 << 62
+"""The framework's own limit for bodies that are read here, part by part."""
 _STEP = 1 << 20  # bytes that a decoder gives at a time
 _ZSTD_STEP = 512  # bytes of a Zstandard body that are unpacked at a time: 16 MiB at most come of it
 _ZSTD_WINDOW = 1 << 23  # RFC 9659: what a content coding may ask for
@@ -29,10 +31,13 @@ class Allowed(NamedTuple):
     seconds: float
 
 
-async def chunks(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
-    """The decoded body in chunks of about `CHUNK` bytes; `RequestRefused` when it is too large or too slow, of an
-    unknown or damaged encoding."""
-    decode = _decoder(request)
+async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> AsyncIterator[bytes]:
+    """The decoded body in chunks of about `CHUNK` bytes; encodings `as_is` are left alone.
+
+    `RequestRefused` when it is too large, too slow or of an unknown encoding, `InputError` when it is damaged.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    decode = _decoder("identity" if encoding in as_is else encoding)
     parts: list[bytes] = []
     size = total = 0
     async for raw in _received(request, allowed):
@@ -51,9 +56,9 @@ async def chunks(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
         pass
 
 
-async def whole(request: Request, allowed: Allowed) -> bytes:
-    """The whole decoded body."""
-    return b"".join([chunk async for chunk in chunks(request, allowed)])
+async def whole(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> bytes:
+    """The whole decoded body, see `chunks`."""
+    return b"".join([chunk async for chunk in chunks(request, allowed, as_is)])
 
 
 async def _received(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
@@ -64,7 +69,8 @@ async def _received(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
     stream = request.stream()
     while True:
         try:
-            part = await asyncio.wait_for(anext(stream), allowed.seconds)
+            async with asyncio.timeout(allowed.seconds):
+                part = await anext(stream)
         except StopAsyncIteration:
             return
         except ClientDisconnect as error:
@@ -90,9 +96,8 @@ def too_large(cause: str) -> RequestRefused:
     return RequestRefused(413, "too_large", "the body", cause, "Send smaller bodies.")
 
 
-def _decoder(request: Request) -> Callable[[bytes], Iterator[bytes]]:
+def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     """A function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
         return lambda data: iter((data,) if data else ())
     if encoding in ("gzip", "x-gzip"):

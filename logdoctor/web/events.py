@@ -9,10 +9,11 @@ from fastapi import APIRouter, Depends, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from logdoctor.errors import Busy
 from logdoctor.live.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.problems import RequestRefused, describe
+from logdoctor.web.problems import describe
 
 _HEARTBEAT = 15.0  # seconds
 _PAGE = 100
@@ -41,14 +42,17 @@ class Hub:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return len(self._waiting)
+
     def _wake(self) -> None:
         for event in self._waiting:
             event.set()
 
     async def changes(self) -> AsyncIterator[bool]:
         """True after something was published, False after a while without; ends when the service stops."""
-        if len(self._waiting) >= _LISTENERS:
-            raise RequestRefused(503, "busy", "the events", f"{_LISTENERS} listen already", "Try again later.")
         event = asyncio.Event()
         self._waiting.add(event)
         try:
@@ -79,6 +83,8 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         after: Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = None,
     ) -> StreamingResponse:
         """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
+        if hub.listeners >= _LISTENERS:
+            raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
         begin = int(last_event_id) if last_event_id else after
         if begin is None or begin >= 1 << 63:
             begin = await run_in_threadpool(service.records.last_event)

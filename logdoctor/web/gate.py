@@ -122,7 +122,7 @@ class Gate:
         origin = request.headers.get("origin")
         if request.method in _SAFE or origin is None:
             return
-        if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+        if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
             raise RequestRefused(
                 403, "wrong_origin", "the Origin header", "it is of another site", "Use our own pages."
             )

@@ -43,7 +43,7 @@ class _Figures(Collector):
             "attempts": ("Attempts in memory.", figures.attempts),
             "unscanned_bytes": ("Bytes that wait for compression.", figures.unscanned),
             "unarchived_bytes": ("Bytes that stand in the journal only.", figures.unarchived),
-            "scan_lag_seconds": ("How long the bytes compressed last had waited.", watch.lag),
+            "scan_lag_seconds": ("How long the oldest bytes have waited for compression.", self._service.intake.lag()),
             "archive_bytes": (
                 "Bytes on disk of the archive when it was last looked at.",
                 self._service.retention.bytes,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -11,13 +12,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor import pipeline
-from logdoctor.errors import OffsetMismatch
+from logdoctor.errors import Busy, OffsetMismatch, StorageFull
 from logdoctor.live.service import Service
 from logdoctor.live.streams import Stream
 from logdoctor.pipeline import Limits
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
-from logdoctor.web.bodies import Allowed, chunks
+from logdoctor.web.bodies import STREAMED, Allowed, chunks
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import (
     AttemptKey,
@@ -35,8 +36,8 @@ from logdoctor.web.models import (
 from logdoctor.web.problems import describe, problem
 
 _AHEAD = 8  # chunks of a body that may wait to become durable before more of it is read
-_UPLOADS = 2  # whole logs that are read at once
-BREATH = 0.02
+_UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
+BREATH = 0.1
 """Seconds that a sender waits at a time while compression is behind."""
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
@@ -45,7 +46,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
     """The routes for senders."""
     router = APIRouter(prefix="/v1", tags=["ingest"])
     intake = service.intake
-    uploads = asyncio.Semaphore(_UPLOADS)
+    uploads, diagnoses = asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES)
     sender = [Depends(gate.allows("ingest"))]
 
     @router.put("/jobs/{job}", dependencies=sender, responses=describe(400, 422), response_model=JobOut)
@@ -65,6 +66,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         responses=describe(400, 408, 409, 413, 415, 422, 507),
         response_model=StandingOut,
         openapi_extra=_RAW,
+        max_body_size=STREAMED,
     )
     async def take(
         request: Request, job: JobName, attempt: AttemptNumber, stream: StreamName, offset: Offset
@@ -76,10 +78,19 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         name = key(job, attempt, stream)
         opened = intake.open(name) if intake.is_open(name) else await run_in_threadpool(intake.open, name)
         try:
-            await _take_body(request, opened, offset)
+            try:
+                await _take_body(request, opened, offset)
+            except OffsetMismatch as error:  # only what is durable may be told: the sender forgets the rest
+                raise OffsetMismatch(str(name), offset, await _durable_offset(opened)) from error
             return _json(opened.standing()._asdict())
         finally:
             intake.close(opened)
+
+    async def _durable_offset(stream: Stream) -> int:
+        while not isinstance(reached := intake.durable_offset(stream), int):
+            with suppress(StorageFull):
+                await asyncio.wrap_future(reached)
+        return reached
 
     async def _take_body(request: Request, stream: Stream, offset: int) -> None:
         waiting: list[Future[None]] = []
@@ -124,17 +135,20 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         )
         return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
 
-    @router.post("/diagnose", responses=describe(400, 408, 413, 415, 507), openapi_extra=_RAW)
+    @router.post("/diagnose", responses=describe(400, 408, 413, 415, 507), openapi_extra=_RAW, max_body_size=STREAMED)
     async def diagnose(
         request: Request, caller: Annotated[Caller, Depends(gate.allows("ingest"))], name: FileName = "log"
     ) -> Response:
         """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`."""
+        if uploads.locked():
+            raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
         async with uploads:
             with service.scratch_file() as file:
                 async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
                     await run_in_threadpool(file.write, chunk)
                 streams = [pipeline.Stream("main", file.path, name)]
-                return _json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
+                async with diagnoses:
+                    return _json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
 
     return router
 

@@ -35,6 +35,19 @@ _KINDS: dict[type[LogdoctorError], tuple[int, str]] = {
     StorageFull: (507, "storage_full"),
     StoreError: (500, "store_failed"),
 }
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+        b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""What every answer tells browsers: to run and embed nothing that is not ours."""
 _RETRY_AFTER = {429: 1, 503: 5, 507: 10}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
@@ -124,13 +137,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: Mapping[str, Any] = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return problem(422, "invalid", place, first["msg"], "See /docs for what is expected.")
+    return problem(422, "invalid", place, first["msg"], "See /openapi.json for what is expected.")
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES.get(error.status_code, "refused")
-    result = problem(error.status_code, code, request.url.path, str(error.detail), "See /docs.")
+    result = problem(error.status_code, code, request.url.path, str(error.detail), "See /openapi.json.")
     for name, value in (error.headers or {}).items():
         result.headers[name] = value
     return result
@@ -139,4 +152,6 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
     cause = "an error of the service; its log has the details"
-    return problem(500, "failed", request.url.path, cause, "Try again, and report it if it stays.")
+    result = problem(500, "failed", request.url.path, cause, "Try again, and report it if it stays.")
+    result.raw_headers += SECURITY_HEADERS  # this answer is made outside of the middleware that adds them
+    return result

@@ -1,5 +1,6 @@
 """`logdoctor serve`: the settings, the application and the server put together."""
 
+import gc
 import ipaddress
 import logging
 import sys
@@ -14,13 +15,12 @@ from logdoctor.web.bodies import Allowed
 from logdoctor.web.labels import DEFAULT, label_map
 from logdoctor.web.server import server
 
-_SWITCH_SECONDS = 0.0005  # threads take turns so often: compression must not make requests wait
+_GC = (50_000, 20, 20)
 
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
     configure_logging()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     labels = label_map(settings.labels or DEFAULT)
     service = build.service(settings)
     wants_token = settings.auth == "on" or not is_loopback(settings.host)
@@ -38,6 +38,8 @@ def serve(settings: Settings) -> None:
         labels,
         build.session_key(data_folder(settings)),
     )
+    gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
+    gc.set_threshold(*_GC)
     server(application(service, options), settings.host, settings.port, settings.slow_seconds).run()
 
 

@@ -70,9 +70,12 @@ class Server(uvicorn.Server):
             log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; asked again, do not wait for open requests. The signal is not raised again at the end,
+        because to stop when told to is no failure."""
         log.info("stopping", signal=sig)
         self.config.app.state.stopping()  # type: ignore[union-attr] # ours, see `server`
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def server(app: FastAPI, host: str, port: int, slow_seconds: float) -> Server:

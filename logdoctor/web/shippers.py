@@ -14,7 +14,7 @@ from logdoctor.errors import LogdoctorError
 from logdoctor.live.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web import loki, otlp
-from logdoctor.web.bodies import Allowed, whole
+from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.ingest import BREATH
 from logdoctor.web.labels import Gathered, LabelMap, Placed
@@ -26,23 +26,30 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
     """The routes for shippers. A push is taken whole; one that is repeated is taken once."""
     router = APIRouter(tags=["shippers"])
     intake = service.intake
-    limits = Limits(bytes=allowed.unpacked)
+    limits = Limits()
+    allowed = allowed._replace(unpacked=min(allowed.unpacked, limits.bytes))
     Sender = Annotated[Caller, Depends(gate.allows("ingest"))]
 
-    @router.post("/loki/api/v1/push", responses=describe(400, 408, 413, 415, 507), status_code=204, openapi_extra=_LOKI)
+    @router.post(
+        "/loki/api/v1/push",
+        responses=describe(400, 408, 413, 415, 507),
+        status_code=204,
+        openapi_extra=_LOKI,
+        max_body_size=STREAMED,
+    )
     async def push_loki(request: Request, caller: Sender) -> Response:
         """Loki's push API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
         headers = request.headers
-        body = await whole(request, allowed)
+        body = await whole(request, allowed, as_is=("snappy",))
         kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
         batches = await run_in_threadpool(loki.decode, body, kind, encoding, limits)
         gathered = await run_in_threadpool(labels.gather, batches)
-        if gathered.refusal is not None and not gathered.placed:
-            raise gathered.refusal
         await _take(gathered, caller)
+        if gathered.refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
+            raise gathered.refusal
         return Response(status_code=204)
 
-    @router.post("/v1/logs", responses=describe(400, 408, 413, 415, 507), openapi_extra=_OTLP)
+    @router.post("/v1/logs", responses=describe(400, 408, 413, 415, 507), openapi_extra=_OTLP, max_body_size=STREAMED)
     async def push_otlp(request: Request, caller: Sender) -> Response:
         """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
         kind = request.headers.get("content-type", "")

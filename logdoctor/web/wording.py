@@ -1,0 +1,132 @@
+"""What verdicts are called on pages, in words for people."""
+
+import datetime
+import signal
+
+from logdoctor.store.records import End
+from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+
+ADVICE = {
+    "restart": "Restart from the last checkpoint",
+    "isolate_and_restart": "Take out the node, then restart",
+    "rollback_and_skip": "Roll back before the spike, skip the data",
+    "fix_first": "Do not restart: fix first",
+    "ask_human": "Do not restart yet: ask a person",
+    "none": "Nothing to do",
+}
+FAULTS = {
+    "user": "the user's code, data or quota",
+    "infrastructure": "the infrastructure",
+    "nobody": "nobody",
+    "unknown": "unknown",
+}
+_DECIDED = {
+    "rule": "a rule",
+    "structure": "the structure of the log",
+    "case": "a past case that looks the same",
+    "agent": "the agent",
+    "nobody": "nothing: no line is known to be the cause",
+}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def title(verdict: Verdict) -> str:
+    """The reason, or the outcome when there is none."""
+    return verdict.reason if verdict.reason != "None" else verdict.outcome.capitalize()
+
+
+def advice(verdict: Verdict) -> str:
+    """Whether to restart; what became of the job when nothing failed."""
+    if verdict.outcome == "running":
+        return "Nothing to do: it runs"
+    return ADVICE[verdict.recovery]
+
+
+def decided(by: DecidedBy) -> str:
+    """What made the verdict."""
+    return _DECIDED[by.kind]
+
+
+def suspects(verdict: Verdict) -> list[Suspect]:
+    """The suspects that have a name."""
+    return [one for one in verdict.suspects if one.node or one.gpu or one.rank is not None]
+
+
+def suspect(one: Suspect) -> str:
+    """What a suspect is called."""
+    names = (one.node, f"rank {one.rank}" if one.rank is not None else None, f"GPU {one.gpu}" if one.gpu else None)
+    return ", ".join(name for name in names if name)
+
+
+def progress(so_far: Progress) -> str:
+    """How far the job came; nothing when no step was seen."""
+    if so_far.step is None:
+        return ""
+    of = f" of {so_far.total:,}" if so_far.total else ""
+    loss = f", loss {so_far.loss:.4g}" if so_far.loss is not None else ""
+    rate = f", throughput {so_far.throughput:.4g}" if so_far.throughput is not None else ""
+    return f"step {so_far.step:,}{of}{loss}{rate}"
+
+
+def account(of: Compression) -> str:
+    """What compression left of the log."""
+    share = f" ({of.lines_kept / of.lines_in:.1%})" if of.lines_in else ""
+    return f"{count(of.lines_in, 'line')} in, {of.lines_kept:,} kept{share}; {size(of.bytes_in)} in, {size(of.bytes_kept)} kept"
+
+
+def end(how: End) -> str:
+    """How a process ended."""
+    parts = []
+    if how.signal:
+        parts.append(f"signal {how.signal}{_signal(how.signal)}")
+    if how.exit_code is not None:
+        parts.append(f"exit code {how.exit_code}")
+    if how.scheduler_state:
+        parts.append(f"scheduler says {how.scheduler_state}")
+    return ", ".join(parts) or "ended; nobody said how"
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """A number of bytes in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was."""
+    if seconds < _MINUTE:
+        return "just now"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min ago"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h ago"
+    return f"{count(int(seconds // _DAY), 'day')} ago"
+
+
+def moment(at: float) -> str:
+    """A time to the minute, in UTC."""
+    return _utc(at).strftime("%Y-%m-%d %H:%M")
+
+
+def machine_moment(at: float) -> str:
+    """A time for programs."""
+    return _utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _utc(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC)
+
+
+def _signal(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:
+        return ""
