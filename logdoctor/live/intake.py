@@ -20,17 +20,19 @@ from logdoctor.store.records import Records
 log = structlog.get_logger()
 
 _MARKS = 256
+_SHARE = 8  # part of what may wait for compression that one stream may use
 _RETRY = 1.0  # seconds between attempts to archive when the disk is full
 
 
 class Bounds(NamedTuple):
     """How much is taken: bytes of one stream, streams of one attempt, streams in memory, bytes that may wait for
-    compression, bytes in the journal before it is archived, bytes in memory that are in no archive."""
+    compression and seconds that they may, bytes in the journal before it is archived, bytes in no archive."""
 
     stream_bytes: int
     streams: int
     open_streams: int
     behind: int
+    late: float
     journal_bytes: int
     unarchived: int
 
@@ -135,8 +137,9 @@ class Intake:
         stream.users = 1
         with self.lock:
             self._streams[key] = attempt.streams[key.stream] = stream
-            self.unscanned[stream] = None
-            self.fresh.notify_all()
+            if not stream.ready:
+                self.unscanned[stream] = None
+                self.fresh.notify_all()
         return stream
 
     def load(self, job: str, number: int) -> Attempt:
@@ -204,6 +207,8 @@ class Intake:
         if len(data) > MAX_ENTRY:
             cause = f"{len(data)} bytes at once are more than {MAX_ENTRY}"
             raise LimitReached(f"stream {stream.key}", cause, "Send smaller parts.")
+        if not data:
+            return stream.futures[-1][1] if stream.futures else _done()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()  # one who no longer waits must not disturb the others
         entry = Entry(stream.key, stream.accepted, data, mark)
@@ -212,10 +217,15 @@ class Intake:
         self._journal.append(entry)
         return future
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether so much waits for compression that senders should wait, too."""
-        return self._unscanned_bytes > self._bounds.behind
+    def is_behind(self, stream: Stream | None = None) -> bool:
+        """Whether so much waits for compression, of all or of this stream, that the sender should wait, too."""
+        if self._unscanned_bytes > self._bounds.behind:
+            return True
+        if stream is not None and stream.unscanned_bytes > self._bounds.behind // _SHARE:
+            return True
+        with self.lock:  # the first has waited longest, or nearly so
+            since = next((s.waiting_since for s in self.unscanned if s.ready), None)
+        return since is not None and time.monotonic() - since > self._bounds.late
 
     def _committed(self, group: Sequence[Entry]) -> None:
         """Called by the journal: these bytes are durable."""
@@ -483,7 +493,8 @@ class Intake:
         for key in list(waiting):
             write(key)
         for file in files.values():
-            file.sync()
+            if file.offset:
+                file.sync()
         for job, number in attempts:
             self._records.reopen(job, number)  # what stands in the journal may have come after its verdict
         self._journal.release(self._journal.rotate())

@@ -47,7 +47,7 @@ class Stream:
         self.unarchived: list[Entry] = []
         self.unscanned: list[tuple[float, bytes]] = []  # with the time when they came
         self.unscanned_bytes = 0
-        self.ready = False
+        self.ready = not file.offset
         self.scan: Scan | None = None
         self.users = 0
         self.marks: OrderedDict[str, Future[None] | None] = OrderedDict.fromkeys(file.marks)

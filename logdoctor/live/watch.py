@@ -27,6 +27,7 @@ from logdoctor.types import Record, Segment, Verdict
 log = structlog.get_logger()
 
 _SEGMENT = 1 << 20  # bytes that are compressed at a time: what scans fastest
+_SEGMENTS = 4  # that are compressed of one stream before the next has its turn
 _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
@@ -152,12 +153,15 @@ class Watch:
 
     def _scan(self, stream: Stream) -> None:
         scan = stream.scan
-        if scan is None or scan.finished:
+        if scan is None:
+            scan = stream.scan = Scan(*self._fresh(stream))
+        if scan.finished:
             self._intake.archive(stream.attempt)
             self._intake.fall_back(stream)
             return
-        if chunks := self._intake.scanned(stream, _SEGMENT):
-            self._push(stream, scan, b"".join(chunks))
+        for _ in range(_SEGMENTS):
+            if chunks := self._intake.scanned(stream, _SEGMENT):
+                self._push(stream, scan, b"".join(chunks))
 
     def _catch_up(self, stream: Stream) -> None:
         """Read the next part of a stream's archive, from its last snapshot on."""
@@ -240,6 +244,8 @@ class Watch:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
         with self._intake.lock:
+            for stream in attempt.streams.values():
+                stream.scan = stream.scan or Scan(*self._fresh(stream))
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
             final, ended, ending = attempt.over, attempt.ended, attempt.ending
             changed_at = attempt.changed_at

@@ -162,4 +162,6 @@ class _Unzstd:
 
 
 def _damaged(kind: str, cause: str) -> InputError:
-    return InputError("the body", f"its {kind} data is damaged ({cause})", "Send it again; what was whole was kept.")
+    return InputError(
+        "the body", f"its {kind} data is damaged ({cause})", "Ask for the offset, and send on from there."
+    )

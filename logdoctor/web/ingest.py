@@ -37,7 +37,7 @@ from logdoctor.web.problems import describe, problem
 
 _AHEAD = 8  # chunks of a body that may wait to become durable before more of it is read
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
-BREATH = 0.1
+BREATH = 0.05
 """Seconds that a sender waits at a time while compression is behind."""
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
@@ -98,7 +98,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
             if offset != stream.accepted:
                 raise OffsetMismatch(str(stream.key), offset, stream.accepted)
             async for chunk in chunks(request, allowed):
-                while intake.is_behind:
+                while intake.is_behind(stream):
                     await asyncio.sleep(BREATH)
                 waiting.append(intake.take(stream, offset, chunk))
                 offset += len(chunk)

@@ -16,7 +16,8 @@ _DRAIN = 20  # seconds that requests have to end when the service stops
 
 
 def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """A protocol that closes connections whose request line and headers take longer than `seconds`, or are too long."""
+    """A protocol that closes connections whose request line and headers take longer than `seconds` or are too long,
+    and those that go on so long with a body after the request was answered."""
 
     class Timed(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -46,7 +47,13 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
         def on_message_complete(self) -> None:
             self._in_head = True
+            self._unwatch()
             super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if not self._in_head and self._timer is None:
+                self._watch()
 
         def _watch(self) -> None:
             if self._timer is None:

@@ -71,7 +71,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
             if not caller.may("ingest", placed.key.job):
                 cause = f"it does not allow to send logs of job {placed.key.job!r}"
                 raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
-        while intake.is_behind:
+        while intake.is_behind():
             await asyncio.sleep(BREATH)
         waiting = [await run_in_threadpool(_push, placed) for placed in gathered.placed]
         for future in waiting:

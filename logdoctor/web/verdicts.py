@@ -141,8 +141,9 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         if not service.has_stream(name):
             raise not_found(f"stream {name}")
         first, last = _range(line)
-        found = service.intake.lines(name, first, last, _MOST_BYTES)
-        headers = {"X-First-Line": str(first), "X-Complete": str(found.complete).lower()}
+        found = service.intake.lines(name, first, min(last, first + _MOST_LINES - 1), _MOST_BYTES)
+        complete = found.complete and (last < first + _MOST_LINES or len(found.lines) < _MOST_LINES)
+        headers = {"X-First-Line": str(first), "X-Complete": str(complete).lower()}
         body = b"".join(text + b"\n" for text in found.lines)
         return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -184,7 +185,7 @@ def _range(line: str) -> tuple[int, int]:
     begin, end = int(first), int(last or first)
     if not 1 <= begin <= end:
         raise RequestRefused(422, "invalid", "line", f"{line} is no range", "Use A-B with 1 <= A <= B.")
-    return begin, min(end, begin + _MOST_LINES - 1)
+    return begin, end
 
 
 def _json(content: object) -> Response:

@@ -1,0 +1,225 @@
+"""The parts of the sender on their own: merging, spooling, names, the environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logdoctor.send.backoff import Backoff
+from logdoctor.send.body import ENCODINGS, encoded
+from logdoctor.send.environment import read_environment
+from logdoctor.send.follow import is_rotated
+from logdoctor.send.merge import HOLD_BYTES, LineMerge
+from logdoctor.send.notices import Notices
+from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, reopened
+from logdoctor.send.target import SendError, checked_url, is_name, make_target
+from tests.send.service import _decoded
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=12).map(lambda b: b.replace(b"\x01", b"\n")))))
+def test_merged_lines_are_the_lines_of_the_channels(pieces: list[tuple[int, bytes]]) -> None:
+    marked = [(channel, bytes(b if b == 10 else (b & 0xFE) | channel for b in data)) for channel, data in pieces]
+    marked = [(channel, data.replace(b"\x0b", b"\n").replace(b"\x0a", b"\n")) for channel, data in marked]
+    merge = LineMerge(2)
+    out = b"".join(merge.feed(channel, data) for channel, data in marked) + merge.close(0) + merge.close(1)
+    for channel in (0, 1):
+        whole = b"".join(data for came_from, data in marked if came_from == channel)
+        ours = [line for line in out.split(b"\n") if line and all(b & 1 == channel for b in line)]
+        assert ours == [line for line in whole.split(b"\n") if line]
+
+
+def test_a_line_without_end_is_held_only_so_long() -> None:
+    merge = LineMerge(2)
+    assert merge.feed(0, b"a" * (HOLD_BYTES - 1)) == b""
+    assert merge.feed(0, b"a") == b"a" * HOLD_BYTES
+    assert merge.feed(1, b"b\n") == b"\nb\n"
+    assert merge.feed(0, b"a\n") == b"a\n"
+
+
+def test_an_unfinished_line_stays_unfinished_when_nobody_else_speaks() -> None:
+    merge = LineMerge(2)
+    merge.feed(0, b"a" * HOLD_BYTES)
+    assert merge.feed(0, b"\nb") == b"\n"
+    assert merge.close(0) + merge.close(1) == b"b"
+
+
+def test_one_channel_is_not_held() -> None:
+    assert LineMerge(1).feed(0, b"no end") == b"no end"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return new_spool((str(tmp_path),), 80_000)
+
+
+def read_all(spool: Spool) -> bytes:
+    found = b""
+    while piece := spool.read(spool.start + len(found), 1000):
+        found += piece
+    return found
+
+
+@given(sizes=st.lists(st.integers(1, 9000), max_size=12), data=st.data())
+def test_a_spool_gives_back_what_it_took(tmp_path: Path, sizes: list[int], data: st.DataObject) -> None:
+    spool = new_spool((str(tmp_path),), 1 << 20)
+    whole = b"".join(bytes([i]) * size for i, size in enumerate(sizes))
+    for i, size in enumerate(sizes):
+        spool.append(bytes([i]) * size)
+    offset = data.draw(st.integers(0, len(whole)))
+    spool.release(offset)
+    assert spool.start <= offset
+    assert read_all(spool) == whole[spool.start :]
+    spool.close()
+    again = reopened(spool.folder)
+    assert (again.start, again.end, read_all(again)) == (spool.start, spool.end, whole[spool.start :])
+    again.close()
+
+
+def test_acknowledged_segments_are_deleted(spool: Spool) -> None:
+    for _ in range(7):
+        spool.append(b"x" * 10_000)
+    before = len(os.listdir(spool.folder))
+    spool.release(65_000)
+    assert len(os.listdir(spool.folder)) <= before - 6
+    assert read_all(spool) == b"x" * (70_000 - spool.start)
+
+
+def test_a_full_spool_goes_on_after_a_gap(spool: Spool) -> None:
+    for i in range(10):
+        spool.append(b"%d" % i * 9_999 + b"\n")
+    assert (spool.end, spool.missing) == (80_000, 20_000)
+    spool.release(79_999)
+    spool.append(b"again\n")
+    spool.finish()
+    rest = b"".join((spool.read(80_000, 58), spool.read(80_058, 100)))
+    assert rest == gap_note(20_000) + b"again\n"
+
+
+def test_a_spool_takes_the_whole_lines_that_fit(spool: Spool) -> None:
+    spool.append(b"line\n" * 20_000)
+    assert (spool.end, spool.missing) == (80_000, 20_000)
+    spool.finish()
+    assert read_all(spool) == b"line\n" * 16_000 + gap_note(20_000)
+
+
+def test_a_spool_that_lives_cannot_be_reopened(spool: Spool, tmp_path: Path) -> None:
+    spool.save_about({"a": 1})
+    assert left_spools(str(tmp_path)) == [spool.folder]
+    with pytest.raises(BlockingIOError):
+        reopened(spool.folder)
+    spool.remove()
+    assert not os.path.exists(spool.folder)
+
+
+def test_a_disk_that_cannot_be_written_costs_bytes_only(spool: Spool) -> None:
+    spool.append(b"one\n")
+    os.close(spool._written or 0)
+    spool._written = os.open("/dev/full", os.O_WRONLY)
+    spool.append(b"two\n")
+    assert spool.missing == 4
+    assert read_all(spool) == b"one\n"
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("data", [b"", b"x", os.urandom(300_000), b"line\n" * 100_000])
+def test_a_body_can_be_decoded(data: bytes, encoding: str) -> None:
+    body, used = encoded(data, encoding)
+    assert _decoded(body, used) == data
+    assert len(body) <= len(data) + 1000
+
+
+@pytest.mark.parametrize("name", ["a", "h.rank0", "größe 1", "x" * 200, "...", "a:b"])
+def test_usable_names(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", " a", "a ", "a/b", "a\\b", "a\n", "\ufffd", "\ud800", "x" * 201, "ü" * 121]
+)
+def test_unusable_names(name: str) -> None:
+    assert not is_name(name)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://h:99999", "http://u:p@h", "http://h/?q", "http://h\n", "h:80"]
+)
+def test_unusable_urls_are_errors_without_passwords(url: str) -> None:
+    with pytest.raises(SendError) as caught:
+        checked_url(url)
+    assert "u:p" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "two words", "line\nline", "\x00"])
+def test_an_unusable_token_is_an_error_that_does_not_show_it(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(SendError) as caught:
+        make_target(read_environment({}), job="j", token_file=str(tmp_path / "token"))
+    assert "words" not in str(caught.value)
+
+
+def test_a_target_does_not_show_its_token() -> None:
+    target = make_target(read_environment({"LOGDOCTOR_TOKEN": "s3cret"}), job="j")
+    assert target.token == "s3cret"
+    assert "s3cret" not in repr(target) + repr(read_environment({"LOGDOCTOR_TOKEN": "s3cret"}))
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "5"}, "5.0"),
+        ({"SLURM_JOB_ID": "5", "SLURM_RESTART_COUNT": "2"}, "5.2"),
+        ({"SLURM_JOB_ID": "5", "TORCHELASTIC_RESTART_COUNT": "1"}, "5.0.1"),
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}, None),
+        ({"TORCHELASTIC_RUN_ID": "100"}, None),
+        ({"TORCHELASTIC_RUN_ID": "c0ffee00-0000-4000-8000-00000000beef"}, "c0ffee00-0000-4000-8000-00000000beef"),
+    ],
+)
+def test_attempt_keys_are_honest(variables: dict[str, str], key: str | None) -> None:
+    assert read_environment(variables).attempt_key == key
+
+
+@pytest.mark.parametrize(
+    ("variables", "suffix"),
+    [({}, ""), ({"RANK": "3"}, ".rank3"), ({"SLURM_PROCID": "4"}, ".proc4"), ({"RANK": "x"}, "")],
+)
+def test_the_streams_name_says_who_it_is(variables: dict[str, str], suffix: str) -> None:
+    assert read_environment(variables).stream == os.uname().nodename + suffix
+
+
+@pytest.mark.parametrize(
+    "name", ["t.log.1", "t.log-20260101", "t.log.2.gz", "t.log.gz", "t.log.old", "t.log-20260101-1200"]
+)
+def test_names_of_rotated_files(name: str) -> None:
+    assert is_rotated(name, "t.log")
+
+
+@pytest.mark.parametrize("name", ["t.log", "t.log2", "t.log.err", "u.log.1", "t"])
+def test_names_of_other_files(name: str) -> None:
+    assert not is_rotated(name, "t.log")
+
+
+def test_waits_grow_to_a_bound() -> None:
+    backoff = Backoff()
+    waits = [backoff.seconds() for _ in range(12)]
+    assert 0.25 <= waits[0] <= 0.5
+    assert all(15 <= wait <= 30 for wait in waits[-3:])
+    assert backoff.seconds(40) == 40
+    assert backoff.seconds(1e9) == 300
+    backoff.reset()
+    assert backoff.seconds() <= 0.5
+
+
+def test_notices_are_rare_and_on_one_line(tmp_path: Path) -> None:
+    with (tmp_path / "err").open("wb") as file:
+        notices = Notices(file.fileno())
+        for _ in range(5):
+            notices.away("down\nor so")
+            notices.back()
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert lines == [
+        "[logdoctor] logs are kept back: down?or so; they are sent later.",
+        "[logdoctor] logs are being sent again.",
+    ]

@@ -1,0 +1,267 @@
+"""Whatever the service does, the command does not feel it, no byte is sent twice and none is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logdoctor.send.spool import gap_note
+from tests.send.conftest import Sender
+from tests.send.service import Service
+
+Until = Callable[[Callable[[], Any]], None]
+
+COUNT = "import sys, time\nfor i in range({n}):\n    print('line', i, 'x' * 100, flush=True)\n    time.sleep({pause})"
+
+
+def counted(n: int) -> bytes:
+    return b"".join(b"line %d %s\n" % (i, b"x" * 100) for i in range(n))
+
+
+def test_a_service_that_comes_late_gets_everything(sender: Sender, service: Service, until: Until) -> None:
+    service.stop()
+    process = sender.start("run", "--stream", "s", "--", sys.executable, "-c", COUNT.format(n=1000, pause=0.001))
+    time.sleep(0.6)
+    service.start()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, counted(1000))
+    assert service.text("s") == out
+    assert err.count(b"logs are kept back") == 1
+    assert err.count(b"logs are being sent again") == 1
+
+
+def test_a_service_that_goes_and_comes_back_gets_everything(sender: Sender, service: Service, until: Until) -> None:
+    process = sender.start("run", "--stream", "s", "--", sys.executable, "-c", COUNT.format(n=3000, pause=0.001))
+    until(lambda: service.text("s"))
+    service.stop()
+    time.sleep(0.5)
+    service.start()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, counted(3000))
+    assert service.text("s") == out
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503, 507])
+def test_a_refusal_is_told_once_and_overcome(sender: Sender, service: Service, status: int, until: Until) -> None:
+    service.fail_with = status
+    service.retry_after = "0"
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo a; sleep 0.8; echo b")
+    until(lambda: len(service.requests) >= 2 or (status in (401, 403) and service.requests))
+    service.fail_with = None
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"a\nb\n")
+    assert service.text("s") == out
+    assert err.count(b"kept back") == 1
+    assert str(status).encode() in err
+
+
+def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Service) -> None:
+    service.token = "right"
+    sender.environment["LOGDOCTOR_TOKEN"] = "wr0ng"
+    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
+    assert (status, out) == (0, b"x\n")
+    assert b"check the token" in err
+    assert b"wr0ng" not in err
+
+
+def test_retry_after_is_kept(sender: Sender, service: Service, until: Until) -> None:
+    service.fail_with, service.retry_after = 503, "3"
+    process = sender.start("run", "--stream", "s", "--", "sleep", "2")
+    until(lambda: service.requests)
+    time.sleep(1.2)
+    assert len(service.requests) == 1
+    process.kill()
+
+
+@pytest.mark.parametrize("knob", ["lose_answers", "cut_bodies"])
+def test_lost_answers_and_broken_bodies_double_nothing(sender: Sender, service: Service, knob: str) -> None:
+    setattr(service, knob, 3)
+    out = sender.python(COUNT.format(n=20000, pause=0))[1]
+    assert out == counted(20000)
+    assert service.text("s") == out
+
+
+def test_a_smaller_body_is_tried_after_413(sender: Sender, service: Service) -> None:
+    service.largest_body = 10_000
+    out = sender.python(COUNT.format(n=2000, pause=0))[1]
+    assert service.text("s") == out == counted(2000)
+
+
+def test_another_encoding_is_tried_after_415(sender: Sender, service: Service) -> None:
+    service.refused_encodings = {"zstd", "gzip"}
+    out = sender.python(COUNT.format(n=2000, pause=0))[1]
+    assert service.text("s") == out == counted(2000)
+    assert "identity" in service.encodings
+
+
+def test_bodies_are_compressed(sender: Sender, service: Service) -> None:
+    sender.python(COUNT.format(n=2000, pause=0))
+    assert service.encodings == {"zstd"}
+
+
+def test_one_connection_is_kept(sender: Sender, service: Service) -> None:
+    sender.python(COUNT.format(n=30000, pause=0))
+    assert service.connections == 1
+
+
+def test_a_stream_that_has_bytes_already_is_continued(sender: Sender, service: Service) -> None:
+    sender.run("echo", "one", options=("--stream", "s", "--attempt", "4"))
+    sender.run("echo", "two", options=("--stream", "s", "--attempt", "4"))
+    assert service.text("s", 4) == b"one\ntwo\n"
+
+
+def test_two_writers_of_one_stream_never_mix(sender: Sender, service: Service, until: Until) -> None:
+    both = []
+    for letter in "AB":
+        code = f"import time\nfor i in range(30):\n    print('{letter}' * 50, flush=True)\n    time.sleep(0.1)"
+        both.append(sender.start("run", "--stream", "s", "--attempt", "1", "--", sys.executable, "-c", code))
+    errors = b"".join(process.communicate(timeout=60)[1] for process in both)
+    text = [bytes(known) for known in service.streams.values()]
+    for letter in (b"A", b"B"):
+        assert b"".join(text).count(letter * 50 + b"\n") == 30
+    if len(text) > 1:
+        assert b"somebody else writes the stream s" in errors
+
+
+def test_a_service_that_lost_bytes_gets_them_again(sender: Sender, service: Service, until: Until) -> None:
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo one; sleep 2; echo two")
+    until(lambda: service.text("s") == b"one\n")
+    with service.lock:
+        service.streams[1, "s"] = bytearray(b"o")
+    assert b"sent again" in process.communicate(timeout=60)[1]
+    assert service.text("s") == b"one\ntwo\n"
+
+
+def test_a_full_spool_keeps_the_oldest_and_tells(sender: Sender, service: Service) -> None:
+    service.stop()
+    code = COUNT.format(n=3000, pause=0)
+    status, out, _ = sender.python(code, "--spool-bytes", "100000", "--drain-seconds", "0.1")
+    assert (status, out) == (0, counted(3000))
+    service.start()
+    assert sender.ship("--resume", "--url", service.url)[0] == 0
+    sent = service.text("s")
+    kept = sent[: sent.index(b"[logdoctor]")]
+    assert out.startswith(kept)
+    assert 50_000 < len(kept) <= 100_000
+    assert sent == kept + gap_note(len(out) - len(kept))
+
+
+def test_a_spool_takes_bytes_again_when_there_is_room(sender: Sender, service: Service, until: Until) -> None:
+    service.fail_with = 503
+    code = (
+        "import sys\n"
+        "for i in range(3000): print('line', i, 'x' * 100)\n"
+        "sys.stdout.flush()\n"
+        "input()\n"
+        "for i in range(10): print('after', i)\n"
+    )
+    printed = sender.spool.parent / "printed"
+    options = ("run", "--stream", "s", "--spool-bytes", "100000", "--", sys.executable, "-c", code)
+    with printed.open("wb") as file:
+        process = sender.start(*options, stdin=subprocess.PIPE, stdout=file)
+    until(lambda: service.requests and printed.stat().st_size > 300_000)
+    service.fail_with = None
+    until(lambda: len(service.text("s")) > 90_000)
+    process.communicate(b"\n", timeout=60)
+    out = printed.read_bytes()
+    sent = service.text("s")
+    kept, _, rest = sent.partition(b"[logdoctor] ")
+    missing = int(rest.split()[0])
+    after = rest.partition(b"\n")[2]
+    assert out.startswith(kept)
+    assert after.endswith(b"after 9\n")
+    assert out.endswith(after)
+    assert len(kept) + missing + len(after) == len(out)
+
+
+def test_what_is_left_is_sent_later(sender: Sender, service: Service) -> None:
+    service.stop()
+    status, _, err = sender.run("sh", "-c", "echo one; exit 9", options=("--drain-seconds", "0.2", "--user", "ann"))
+    assert status == 9
+    (left,) = sender.left()
+    assert str(left).encode() in err
+    assert b"ship --resume" in err
+    service.start()
+    assert sender.ship("--resume", "--url", service.url)[0] == 0
+    assert list(service.streams.values()) == [b"one\n"]
+    assert service.ends[0]["exit_code"] == 9
+    assert service.jobs["job"]["user"] == "ann"
+    assert sender.left() == []
+
+
+def test_the_rest_of_a_killed_run_is_sent_later(sender: Sender, service: Service, until: Until) -> None:
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo one; exec sleep 60")
+    until(lambda: service.text("s") == b"one\n")
+    process.kill()
+    process.wait()
+    (left,) = sender.left()
+    with (next(left.glob("0*"))).open("ab") as file:
+        file.write(b"written but not sent\n")
+    assert sender.ship("--resume")[0] == 0
+    assert service.text("s") == b"one\nwritten but not sent\n"
+    assert service.ends[0] == {
+        "attempt": 1, "exit_code": None, "signal": None, "scheduler_state": None, "stream": "s"
+    }  # fmt: skip
+    assert len(service.keys) == 1
+
+
+def test_a_run_that_goes_on_is_not_resumed(sender: Sender, service: Service, until: Until) -> None:
+    process = sender.start("run", "--stream", "s", "--", "sleep", "30")
+    until(sender.left)
+    until(lambda: list(sender.left()[0].glob("about.json")))
+    assert sender.ship("--resume")[0] == 0
+    assert service.ends == []
+    process.terminate()
+    process.wait(timeout=60)
+
+
+def test_a_service_that_stays_away_holds_the_end_up_no_longer_than_told(sender: Sender, service: Service) -> None:
+    service.stop()
+    began = time.monotonic()
+    assert sender.run("false", options=("--drain-seconds", "1"))[0] == 1
+    assert time.monotonic() - began < 10
+
+
+def test_a_signal_after_the_end_of_the_command_stops_the_sending(
+    sender: Sender, service: Service, until: Until
+) -> None:
+    service.stop()
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo x; exit 6")
+    assert process.stdout and process.stdout.readline() == b"x\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 6
+    assert len(sender.left()) == 1
+
+
+def test_no_spool_folder_is_no_reason_not_to_run(sender: Sender) -> None:
+    sender.environment |= {"LOGDOCTOR_SPOOL_DIR": "/proc/x", "HOME": "/proc", "TMPDIR": "/proc"}
+    status, out, err = sender.run("echo", "x")
+    assert (status, out) == (0, b"x\n")
+    assert b"no spool folder can be used" in err
+
+
+def test_a_host_that_does_not_exist_disturbs_nothing(sender: Sender) -> None:
+    sender.environment["LOGDOCTOR_URL"] = "http://nowhere.invalid"
+    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
+    assert (status, out) == (0, b"x\n")
+    assert b"not all logs were sent" in err
+
+
+def test_a_server_without_tls_disturbs_nothing(sender: Sender, service: Service) -> None:
+    sender.environment["LOGDOCTOR_URL"] = service.url.replace("http", "https")
+    status, out, _ = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
+    assert (status, out) == (0, b"x\n")
+
+
+def test_the_spool_of_a_shared_temporary_folder_must_be_ours(sender: Sender, tmp_path: Any) -> None:
+    sender.environment |= {"LOGDOCTOR_SPOOL_DIR": "/proc/x", "HOME": "/proc", "TMPDIR": str(tmp_path)}
+    folder = tmp_path / f"logdoctor-spool-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert b"can be written by others" in sender.run("true")[2]
