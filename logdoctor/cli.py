@@ -257,6 +257,30 @@ def serve(host: str | None, port: int | None, data_dir: Path | None) -> None:
     serve_for_ever(msgspec.structs.replace(read_settings(), **chosen))
 
 
+_SENDER = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@cli.command("run", context_settings=_SENDER, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_command(arguments: tuple[str, ...]) -> None:
+    """Run a command and send what it prints to the service: run --job J -- COMMAND..."""
+    _send("run", arguments)
+
+
+@cli.command("ship", context_settings=_SENDER, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def ship_command(arguments: tuple[str, ...]) -> None:
+    """Follow log files and send them to the service: ship --job J FILE..."""
+    _send("ship", arguments)
+
+
+def _send(task: str, arguments: tuple[str, ...]) -> None:
+    """The sender reads its own options, because it also runs where nothing but Python is installed."""
+    from logdoctor.send.__main__ import main as send
+
+    sys.exit(send([task, *arguments], "logdoctor"))
+
+
 @cli.group()
 def tokens() -> None:
     """Make, list and revoke the tokens of the service."""

@@ -18,16 +18,18 @@ _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
 _STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
 _CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
+_BUFFERED = 200  # lines of standard output that a buffer may hold back
 _REPEATS = 2
 """Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
 no restart helps."""
 _NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
 
 
-def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = None) -> Verdict:
+def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = None, died: bool = False) -> Verdict:
     """The verdict on one attempt, from the records of all its streams. Deterministic.
 
-    `idle` are the seconds for which a job that still runs has made no step, when they are too many.
+    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `died` tells
+    that the process is known to have failed.
     """
     readings = [read(record) for record in records]
     courses = [Course(reading) for reading in readings]
@@ -35,12 +37,14 @@ def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = Non
     judgement = judge(found, courses)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
     ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
-    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book), idle)
+    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book), idle, died)
 
 
-def _decide(case: Case, idle: float | None) -> Verdict:
+def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
     """The first answer that holds, from the surest down."""
     cause = case.judgement.cause
+    if cause is None and (died or case.judgement.teardown):
+        cause = _overtaken(case)
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
     if cancelled is not None and any(report.order < cancelled.order for report in case.judgement.teardown):
@@ -70,6 +74,20 @@ def _decide(case: Case, idle: float | None) -> Verdict:
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
+
+
+def _overtaken(case: Case) -> Finding | None:
+    """The last error that steps follow, near the end of its stream: a dying process empties its buffered standard
+    output after it has written the error, so what was printed before stands behind it."""
+    ends = [reading.record.compression.lines_in for reading in case.readings]
+    faults = [
+        fault
+        for fault in case.judgement.survived
+        if fault.role in ("cause", "proximate") and ends[fault.stream] - fault.line <= _BUFFERED
+    ]
+    renewed = case.outcomes("recovered")
+    faults = [fault for fault in faults if not any(mark.order > fault.order for mark in renewed)]
+    return max(faults, key=lambda fault: fault.order, default=None)
 
 
 def _is_of_stop(finding: Finding) -> bool:

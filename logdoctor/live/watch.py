@@ -257,7 +257,8 @@ class Watch:
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        verdict = judge(records, self._scanner.book, idle)
+        died = ending is not None and bool(ending.exit_code or ending.signal)
+        verdict = judge(records, self._scanner.book, idle, died)
         if ending is not None:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         attempt.judged_for = time.perf_counter() - begin

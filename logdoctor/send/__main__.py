@@ -14,9 +14,9 @@ _TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "p
 _NUMBERS = ("nodes", "ranks_per_node", "gpus")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code; of `run` it is the command's."""
-    given = _parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, program: str = "python -m logdoctor.send") -> int:
+    """The exit code; of `run` it is the command's. `logdoctor run` and `logdoctor ship` are this, too."""
+    given = _parser(program).parse_args(arguments)
     try:
         return _run(given) if given.task == "run" else _ship(given)
     except LogdoctorError as error:
@@ -94,8 +94,8 @@ def _target(given: argparse.Namespace, environment: Environment, command: Sequen
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m logdoctor.send", description=__doc__, allow_abbrev=False)
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
     tasks = parser.add_subparsers(dest="task", required=True)
     run = tasks.add_parser("run", allow_abbrev=False, help="run a command and ship what it prints")
     _common(run)

@@ -62,9 +62,7 @@ class Filters(BaseModel):
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
         """What to look for, whatever the outcome."""
         since = now - WINDOWS[self.within] if self.within else None
-        return Wanted(
-            self.reason, self.category, self.node, self.user, self.job, since=since, prefixes=prefixes
-        )
+        return Wanted(self.reason, self.category, self.node, self.user, self.job, since=since, prefixes=prefixes)
 
 
 class Listing(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -28,6 +29,8 @@ from logdoctor.web.listing import INCIDENTS, Filters, listing
 from logdoctor.web.models import VerdictId
 from logdoctor.web.problems import RequestRefused, answer
 from logdoctor.web.verdicts import visible
+
+log = structlog.get_logger()
 
 _HERE = Path(__file__).parent
 _WIDEST = 4001  # characters of one text, one more than of a line in `excerpts`
@@ -55,9 +58,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             return RedirectResponse(filters.url(), 303)
         event = records.last_event()  # asked for first, so that nothing falls between the list and its news
         found = listing(records, filters, caller.prefixes)
-        return _page(
-            request, gate, "incidents.html", filters=filters, found=found, event=event, incident_outcomes=INCIDENTS
-        )
+        content = {"filters": filters, "found": found, "event": event, "incident_outcomes": INCIDENTS}
+        return _page(request, gate, "incidents.html", content)
 
     @router.get("/verdicts/{id}")
     def incident(request: Request, caller: Reader, id: VerdictId) -> Response:
@@ -75,7 +77,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "history": records.history(stored.job, stored.attempt),
             "rules": sorted(stored.verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
         }
-        return _page(request, gate, "incident.html", **content)
+        return _page(request, gate, "incident.html", content)
 
     @router.get("/login")
     async def login_form(request: Request, next: Annotated[str, Query()] = "/") -> Response:
@@ -158,7 +160,7 @@ def _ends(attempt: Attempt | None) -> list[End]:
 
 
 def _login_page(request: Request, gate: Gate, target: str, message: str, status: int = 200) -> Response:
-    return _page(request, gate, "login.html", status, next=target, message=message, key=form_key(request))
+    return _page(request, gate, "login.html", {"next": target, "message": message, "key": form_key(request)}, status)
 
 
 def _route_class(gate: Gate) -> type[APIRoute]:
@@ -197,13 +199,15 @@ def _problem_page(request: Request, gate: Gate, error: LogdoctorError) -> Respon
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         target = local(asked) if request.method in ("GET", "HEAD") else "/"
         return RedirectResponse("/login" if target == "/" else f"/login?{urlencode({'next': target})}", 303)
-    page = _page(request, gate, "problem.html", told.status_code, error=error)
+    if told.status_code >= 500:
+        log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
+    page = _page(request, gate, "problem.html", {"error": error}, told.status_code)
     if "retry-after" in told.headers:
         page.headers["Retry-After"] = told.headers["retry-after"]
     return page
 
 
-def _page(request: Request, gate: Gate, name: str, status: int = 200, **content: Any) -> Response:
+def _page(request: Request, gate: Gate, name: str, content: dict[str, Any], status: int = 200) -> Response:
     """A page, which no cache keeps."""
     inside = gate.wants_token and TOKEN in request.session
     html = _TEMPLATES.get_template(name).render(
@@ -236,7 +240,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    templates.globals |= {"words": wording, "static": {name: _static(name) for name in ("style.css", "live.js", "icon.svg")}}
+    templates.globals |= {
+        "words": wording,
+        "static": {name: _static(name) for name in ("style.css", "live.js", "icon.svg")},
+    }
     return templates
 
 

@@ -71,7 +71,8 @@ def progress(so_far: Progress) -> str:
 def account(of: Compression) -> str:
     """What compression left of the log."""
     share = f" ({of.lines_kept / of.lines_in:.1%})" if of.lines_in else ""
-    return f"{count(of.lines_in, 'line')} in, {of.lines_kept:,} kept{share}; {size(of.bytes_in)} in, {size(of.bytes_kept)} kept"
+    lines = f"{count(of.lines_in, 'line')} in, {of.lines_kept:,} kept{share}"
+    return f"{lines}; {size(of.bytes_in)} in, {size(of.bytes_kept)} kept"
 
 
 def end(how: End) -> str:
