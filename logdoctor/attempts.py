@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from logdoctor.errors import InputError
 from logdoctor.pipeline import Stream
+from logdoctor.text import natural
 
 _LOG_NAME = re.compile(
     r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$",
@@ -65,11 +66,6 @@ def _logs(folder: Path) -> Iterator[Path]:
         if _LOG_NAME.search(name) and os.path.isfile(os.path.join(root, name))
     ]
     return iter(sorted(found, key=lambda file: natural(str(file))))
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A sort key by which rank 2 comes before rank 10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _attempt_of(folder: Path, file: Path) -> str:

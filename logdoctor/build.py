@@ -3,12 +3,14 @@
 What serves is imported inside the functions, because the command line diagnoses without it.
 """
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logdoctor.errors import StoreError
 from logdoctor.pipeline import Limits
 from logdoctor.rules.check import require
 from logdoctor.rules.load import RuleBook, load_book
@@ -51,9 +53,20 @@ def limits(settings: Settings) -> Limits:
 
 def database_url(settings: Settings) -> str:
     """The URL of the records, whose folder exists then."""
+    return settings.database_url or f"sqlite:///{made_folder(settings) / 'logdoctor.db'}"
+
+
+def made_folder(settings: Settings) -> Path:
+    """The data folder, made when it was not there; `StoreError` when it cannot be used."""
     folder = data_folder(settings)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return settings.database_url or f"sqlite:///{folder.resolve() / 'logdoctor.db'}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied")
+    except OSError as error:
+        next_step = "Choose another with --data-dir or LOGDOCTOR_DATA_DIR."
+        raise StoreError(str(folder), f"cannot be used as data folder ({error.strerror})", next_step) from error
+    return folder.resolve()
 
 
 def records(settings: Settings) -> "Records":
@@ -97,7 +110,7 @@ def service(settings: Settings) -> "Service":
     """The live service over the data folder; not yet started."""
     from logdoctor.live.service import Service
 
-    return Service(data_folder(settings), scanner(settings), plan(settings))
+    return Service(made_folder(settings), scanner(settings), plan(settings))
 
 
 def session_key(folder: Path) -> str:

@@ -158,3 +158,8 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
         return datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
     except ValueError:
         return None
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A sort key by which rank 2 comes before rank 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in regex.split(r"(\d+)", text)]

@@ -1,7 +1,9 @@
 """What is set is used, what cannot be is an error, and README.md lists all of it."""
 
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
 from logdoctor import build
@@ -17,16 +19,13 @@ def test_nothing_set_means_the_defaults() -> None:
 
 
 def test_every_setting_can_be_set() -> None:
-    given = {
-        "LOGDOCTOR_RULES": "/r",
-        "LOGDOCTOR_CACHE_DIR": "~/c",
-        "LOGDOCTOR_WORKERS": "3",
-        "LOGDOCTOR_BLOCK_BYTES": "65536",
-        "LOGDOCTOR_MAX_DECOMPRESSED_BYTES": "5",
-        "LOGDOCTOR_MAX_EXPANSION": "7",
-    }
-    assert set(given) == {row.name for row in table()}
-    assert read_settings(given) == Settings(Path("/r"), Path("~/c").expanduser(), 3, 65536, 5, 7)
+    for name, kind in get_type_hints(Settings).items():
+        default = getattr(Settings(), name)
+        value = "on" if name == "auth" else Path("/x") if kind == Path | None else default + kind("1")
+        read = read_settings({f"LOGDOCTOR_{name.upper()}": str(value)})
+        assert read == msgspec.structs.replace(Settings(), **{name: value}), name
+    assert {row.name for row in table()} == {f"LOGDOCTOR_{name.upper()}" for name in Settings.__struct_fields__}
+    assert read_settings({"LOGDOCTOR_CACHE_DIR": "~/c"}).cache_dir == Path("~/c").expanduser()
 
 
 @pytest.mark.parametrize("variable", ["LOGDOCTOR_WORKER", "LOGDOCTOR_", "LOGDOCTOR_RULES_"])

@@ -175,6 +175,13 @@ class Intake:
             cause = f"it has {len(attempt.streams)} streams"
             raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Send fewer streams, one for each node.")
 
+    def expect(self, stream: Stream, offset: int) -> None:
+        """`OffsetMismatch` when bytes at `offset` would not continue an opened stream."""
+        with self.lock:
+            if offset != stream.accepted:
+                self._refused += 1
+                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+
     def take(self, stream: Stream, offset: int, data: bytes) -> Future[None]:
         """Bytes that stand at `offset` of an opened stream; the future is done when they are durable.
 

@@ -58,7 +58,6 @@ class Service:
     """A service over one data folder, which only one process may use. `StoreError` when another one does."""
 
     def __init__(self, folder: Path, scanner: Scanner, plan: Plan) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(folder)
         self.scanner = scanner
         self._scratch, self._min_free = folder / "scratch", plan.min_free

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from logdoctor.attempts import natural
 from logdoctor.compress import snapshot
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
@@ -22,6 +21,7 @@ from logdoctor.live.streams import Attempt, Scan, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.text import natural
 from logdoctor.types import Record, Segment, Verdict
 
 log = structlog.get_logger()

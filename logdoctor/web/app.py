@@ -57,6 +57,7 @@ def application(service: Service, options: Options) -> FastAPI:
 
     app = FastAPI(
         max_body_size=_MAX_BODY,
+        redirect_slashes=False,
         title="logdoctor",
         version="1",
         description=_DESCRIPTION,

@@ -95,8 +95,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
     async def _take_body(request: Request, stream: Stream, offset: int) -> None:
         waiting: list[Future[None]] = []
         try:
-            if offset != stream.accepted:
-                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+            intake.expect(stream, offset)
             async for chunk in chunks(request, allowed):
                 while intake.is_behind(stream):
                     await asyncio.sleep(BREATH)

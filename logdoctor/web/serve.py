@@ -9,11 +9,11 @@ import structlog
 
 from logdoctor import build
 from logdoctor.errors import SettingsError
-from logdoctor.settings import Settings, data_folder
+from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.labels import DEFAULT, label_map
-from logdoctor.web.server import server
+from logdoctor.web.server import listener, server
 
 _GC = (50_000, 20, 20)
 
@@ -22,6 +22,7 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
     configure_logging()
     labels = label_map(settings.labels or DEFAULT)
+    listening = listener(settings.host, settings.port)
     service = build.service(settings)
     wants_token = settings.auth == "on" or not is_loopback(settings.host)
     if wants_token and not service.tokens.list():
@@ -36,11 +37,11 @@ def serve(settings: Settings) -> None:
         Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds),
         build.limits(settings)._replace(workers=1),
         labels,
-        build.session_key(data_folder(settings)),
+        build.session_key(build.made_folder(settings)),
     )
     gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
     gc.set_threshold(*_GC)
-    server(application(service, options), settings.host, settings.port, settings.slow_seconds).run()
+    server(application(service, options), settings.slow_seconds).run([listening])
 
 
 def is_loopback(host: str) -> bool:

@@ -1,6 +1,7 @@
 """The HTTP server: uvicorn, with a clock that a slow client cannot stop."""
 
 import asyncio
+import os
 import socket
 from types import FrameType
 
@@ -9,9 +10,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from logdoctor.errors import SettingsError
+
 log = structlog.get_logger()
 
 _MAX_HEAD = 64 << 10  # bytes of a request line and headers
+_BACKLOG = 4096
 _DRAIN = 20  # seconds that requests have to end when the service stops
 
 
@@ -68,12 +72,13 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
 
 class Server(uvicorn.Server):
-    """Says where it listens, and ends streams of events when it is told to stop."""
+    """Says where it listens, and whatever happens, lets the service write what it took before it ends."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in (listener for server in self.servers for listener in server.sockets):
-            host, port = listener.getsockname()[:2]
+        self._loop = asyncio.get_running_loop()
+        for one in sockets or ():
+            host, port = one.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -81,16 +86,34 @@ class Server(uvicorn.Server):
         because to stop when told to is no failure."""
         log.info("stopping", signal=sig)
         self.config.app.state.stopping()  # type: ignore[union-attr] # ours, see `server`
-        self.force_exit = self.should_exit
+        if self.should_exit:
+            self._loop.call_soon_threadsafe(self._drop_requests)
         self.should_exit = True
 
+    def _drop_requests(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
-def server(app: FastAPI, host: str, port: int, slow_seconds: float) -> Server:
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens; `SettingsError` when the address cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        cause = (
+            f"cannot be listened on ({os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror})"
+        )
+        raise SettingsError(f"{host}:{port}", cause, "Choose others with --host and --port.") from error
+
+
+def server(app: FastAPI, slow_seconds: float) -> Server:
     """A server for the application; `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
     config = uvicorn.Config(
         app,
-        host,
-        port,
         http=protocol(slow_seconds),
         loop="uvloop",
         ws="none",
@@ -100,6 +123,5 @@ def server(app: FastAPI, host: str, port: int, slow_seconds: float) -> Server:
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_DRAIN,
-        backlog=4096,
     )
     return Server(config)

@@ -7,8 +7,8 @@ walked here with a count, and only one entry at a time is parsed by the library.
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from logdoctor.web.pushes import Limits, PushRefused, refuse_size
 
