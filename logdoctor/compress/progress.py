@@ -13,7 +13,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.text import decode, last_state, seconds_of
 from logdoctor.types import MetricTexts, Milestone, Readings
 
-_DENSE_BYTES = 4 << 20
+_DENSE_BYTES = 1 << 20
 """Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
 that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on nothing but
 the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
