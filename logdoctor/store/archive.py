@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from logdoctor.errors import StoreError
-from logdoctor.store.frames import Frame, Packer, find, unpack, walk
+from logdoctor.store.frames import Frame, Packer, find, sync_folder, unpack, walk
 from logdoctor.store.names import Key, file_name
 
 FRAME = 1 << 20
@@ -79,6 +79,7 @@ class StreamFile:
         self._offsets: list[int] = []
         self._lines: list[int] = []
         self._begins: list[int] = []
+        self._is_new = False
         self._end = 0  # of the file, as far as it is whole
         self.offset, self.newlines = 0, 0
         """Bytes and newlines of the stream that the file holds."""
@@ -119,7 +120,9 @@ class StreamFile:
             notes.append((offset, newlines + 1, len(parts[-1])))
             offset += len(part)
             newlines += inside
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._begins:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._is_new = True
         with self._opened(os.O_WRONLY | os.O_CREAT) as descriptor:
             os.ftruncate(descriptor, self._end)  # what an append that failed has left
             _write(descriptor, b"".join(parts), self._end)
@@ -135,6 +138,10 @@ class StreamFile:
         """Make all that was appended outlive a loss of power."""
         with self._opened(os.O_RDONLY) as descriptor:
             os.fdatasync(descriptor)
+        if self._is_new:  # its name, and those of the folders of its attempt and job
+            for folder in self.path.parents[:3]:
+                sync_folder(folder)
+            self._is_new = False
 
     def mend(self, offset: int) -> None:
         """Drop a damaged end: frames that hold bytes from `offset` on are verified, the first bad one ends the file."""

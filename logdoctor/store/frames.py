@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import zstandard
@@ -112,3 +113,12 @@ def unpack(descriptor: int, frame: Frame, name: str) -> bytes:
     except zstandard.ZstdError as error:
         cause = f"the frame at byte {frame.begin} is damaged ({error})"
         raise StoreError(name, cause, "Restore the file, or delete it to give the stream up.") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

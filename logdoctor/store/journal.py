@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from logdoctor.errors import StorageFull, StoreError
-from logdoctor.store.frames import MAX_RAW, Packer, find, unpack, walk
+from logdoctor.store.frames import MAX_RAW, Packer, find, sync_folder, unpack, walk
 from logdoctor.store.names import Key
 
 log = structlog.get_logger()
@@ -201,7 +201,7 @@ class Journal:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             self._descriptor = os.open(self._path(self._number), flags, 0o600)
             self._size = self.held = 0
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         room = os.fstatvfs(self._descriptor)
         if room.f_bavail * room.f_frsize < self._min_free + len(frame):
             raise OSError(errno.ENOSPC, f"less than {self._min_free} bytes are free on the disk")
@@ -233,12 +233,3 @@ class Journal:
 
     def _numbers(self) -> list[int]:
         return [int(path.stem) for path in self._folder.glob(f"[0-9]*{_SUFFIX}")]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""Services for tests: small folders, short times, and ways to wait for what threads do."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from logdoctor.live.intake import Bounds
+from logdoctor.live.retention import Rules
+from logdoctor.live.service import Plan, Service
+from logdoctor.live.watch import Timing
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.names import Key
+from logdoctor.store.records import End, StoredVerdict
+from logdoctor.types import Verdict
+
+CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
+BOUNDS = Bounds(
+    stream_bytes=1 << 40,
+    streams=1000,
+    open_streams=2000,
+    behind=64 << 20,
+    late=60.0,
+    journal_bytes=64 << 20,
+    unarchived=512 << 20,
+)
+PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400)
+"""Only what is asked for is done."""
+
+T = TypeVar("T")
+
+
+def plan(
+    folder: Path,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    retention: Rules = Rules(0, 0, 3600),  # noqa: B008 - immutable
+    min_free: int = 0,
+) -> Plan:
+    return Plan(f"sqlite:///{folder}/logdoctor.db", bounds, timing, retention, min_free)
+
+
+def opened(folder: Path, scanner: Scanner, timing: Timing = PATIENT, bounds: Bounds = BOUNDS) -> Service:
+    """A started service; stop it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    service = Service(folder, scanner, plan(folder, timing, bounds))
+    service.start()
+    return service
+
+
+@contextmanager
+def serving(folder: Path, scanner: Scanner, timing: Timing = PATIENT, bounds: Bounds = BOUNDS) -> Iterator[Service]:
+    service = opened(folder, scanner, timing, bounds)
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def killed(folder: Path, copy: Path) -> Path:
+    """What a kill at this moment would leave of a data folder that is in use.
+
+    The journal is copied before the archive, so that what moves from one to the other meanwhile is in both.
+    """
+    copy.mkdir()
+    shutil.copytree(folder / "journal", copy / "journal")
+    for path in folder.glob("logdoctor.db*"):
+        shutil.copy(path, copy / path.name)
+    if (folder / "archive").exists():
+        shutil.copytree(folder / "archive", copy / "archive")
+    return copy
+
+
+def send(service: Service, key: Key, data: bytes) -> None:
+    """Bytes that continue a stream, until they are durable."""
+    with service.intake.opened(key) as stream:
+        service.intake.take(stream, stream.accepted, data).result(20)
+
+
+def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = True) -> None:
+    """Tell that an attempt, or only the stream, has ended."""
+    service.end(key.job, key.attempt, End("" if whole else key.stream, exit_code, None, None, time.time()))
+
+
+def eventually(look: Callable[[], T], seconds: float = 15.0) -> T:
+    """What `look` gives once that is true; fails after a time."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+def looked(service: Service) -> bool:
+    """Wait until the watch has looked at all attempts once more, which it does every second of its own accord."""
+    with service.intake.lock:
+        service.watch._next_look = 0.0
+        service.intake.fresh.notify_all()
+    eventually(lambda: service.watch._next_look > 0.0)
+    return True
+
+
+def final(service: Service, key: Key) -> StoredVerdict:
+    """The verdict on an attempt that has ended, once all that came is in it."""
+
+    def look() -> StoredVerdict | None:
+        attempt = service.intake.attempts.get((key.job, key.attempt))
+        if attempt is not None and not attempt.settled:
+            return None
+        stored = service.records.current(key.job, key.attempt)
+        return stored if stored is not None and stored.final else None
+
+    found = eventually(look)
+    assert found is not None
+    return found
+
+
+def plain(verdict: Verdict) -> bytes:
+    """A verdict without what depends on where the log lies and how fast it was read."""
+    evidence = tuple(msgspec.structs.replace(line, file="") for line in verdict.evidence)
+    return msgspec.json.encode(msgspec.structs.replace(verdict, file="", seconds=0.0, evidence=evidence))
