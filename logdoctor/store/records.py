@@ -13,7 +13,7 @@ from typing import Any, overload
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.errors import CursorError, LimitReached, NameRefused, StoreError
+from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused, StoreError
 from logdoctor.store.names import MAX_ATTEMPT
 from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
 from logdoctor.store.schema import verdicts as table
@@ -409,11 +409,11 @@ def _plain(text: str | None) -> str | None:
 
 
 def _text(value: Verdict | JobFacts) -> str:
-    """The value as JSON; `StoreError` when it holds what JSON cannot."""
+    """The value as JSON; `InputError` when it holds what JSON cannot."""
     try:
         return _encode(value).decode("utf-8")
     except (UnicodeEncodeError, OverflowError) as error:
-        raise StoreError("a record", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers.") from error
+        raise InputError("a record", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers.") from error
 
 
 def _readable(body: str) -> Verdict:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
-from logdoctor.web import events, health, ingest, pages, problems, shippers, verdicts
+from logdoctor.web import events, health, ingest, openapi, pages, problems, shippers, verdicts
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
@@ -75,6 +75,7 @@ def application(service: Service, options: Options) -> FastAPI:
     app.include_router(pages.routes(service, gate))
     app.mount("/static", pages.static_files())
     problems.install(app)
+    openapi.install(app)
     app.add_middleware(
         SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="strict"
     )

@@ -13,6 +13,7 @@ from logdoctor.errors import Busy
 from logdoctor.live.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.openapi import TEXT
 from logdoctor.web.problems import describe
 
 _HEARTBEAT = 15.0  # seconds
@@ -74,12 +75,14 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
 
     @router.get(
         "/events",
-        responses={**describe(422), 200: {"content": {"text/event-stream": {}}}},
+        responses={**describe(422), 200: {"content": {"text/event-stream": TEXT}}},
         response_class=StreamingResponse,
     )
     async def events(
         caller: Annotated[Caller, Depends(gate.allows("read"))],
-        last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^[0-9]*$")] = None,
+        last_event_id: Annotated[
+            str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
+        ] = None,
         after: Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = None,
     ) -> StreamingResponse:
         """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from logdoctor.live.service import Service
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.openapi import TEXT, shows
 from logdoctor.web.problems import describe, problem
 
 
@@ -63,19 +64,19 @@ def routes(service: Service, gate: Gate, state: State) -> APIRouter:
     ProcessCollector(registry=registry)
     unready: dict[int | str, dict[str, Any]] = {503: describe()[503]}
 
-    @router.get("/healthz")
+    @router.get("/healthz", responses=shows({"status": "ok"}))
     async def healthz() -> dict[str, str]:
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @router.get("/readyz", responses=unready, response_model=dict[str, str | bool])
+    @router.get("/readyz", responses=unready | shows({"status": "ready", "catching_up": False}), response_model=None)
     async def readyz() -> Response | dict[str, str | bool]:
         """Whether requests are taken. `catching_up` while streams are read again after a start."""
         if not state.ready:
             return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
         return {"status": "ready", "catching_up": service.watch.is_behind()}
 
-    @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": {}}}}, response_class=Response)
+    @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}}, response_class=Response)
     def metrics(caller: Annotated[Caller, Depends(gate.allows("read"))]) -> Response:
         """Figures in Prometheus' text format."""
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -33,6 +33,7 @@ from logdoctor.web.models import (
     StandingOut,
     StreamName,
 )
+from logdoctor.web.openapi import EXAMPLE, VERDICT, shows
 from logdoctor.web.problems import describe, problem
 
 _AHEAD = 8  # chunks of a body that may wait to become durable before more of it is read
@@ -124,7 +125,10 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         return _json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
 
     @router.post(
-        "/jobs/{job}/attempts/{attempt}/end", dependencies=sender, responses=describe(400, 422), status_code=202
+        "/jobs/{job}/attempts/{attempt}/end",
+        dependencies=sender,
+        responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202),
+        status_code=202,
     )
     def end(job: JobName, attempt: AttemptNumber, how: EndIn) -> dict[str, str]:
         """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
@@ -134,7 +138,13 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         )
         return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
 
-    @router.post("/diagnose", responses=describe(400, 408, 413, 415, 507), openapi_extra=_RAW, max_body_size=STREAMED)
+    @router.post(
+        "/diagnose",
+        responses=describe(400, 408, 413, 415, 507) | shows(EXAMPLE, schema=VERDICT),
+        response_class=Response,
+        openapi_extra=_RAW,
+        max_body_size=STREAMED,
+    )
     async def diagnose(
         request: Request, caller: Annotated[Caller, Depends(gate.allows("ingest"))], name: FileName = "log"
     ) -> Response:

@@ -17,7 +17,7 @@ Offset = Annotated[
 ]
 Cursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=500, description="items of a page")]
-VerdictId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, examples=[1])]
+VerdictId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the verdict", examples=[1])]
 LineRange = Annotated[
     str, Query(pattern=r"^[0-9]{1,15}(-[0-9]{1,15})?$", description="`A-B`, or one line", examples=["1120-1130"])
 ]

@@ -74,6 +74,8 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 class Server(uvicorn.Server):
     """Says where it listens, and whatever happens, lets the service write what it took before it ends."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
@@ -86,7 +88,7 @@ class Server(uvicorn.Server):
         because to stop when told to is no failure."""
         log.info("stopping", signal=sig)
         self.config.app.state.stopping()  # type: ignore[union-attr] # ours, see `server`
-        if self.should_exit:
+        if self.should_exit and self._loop is not None:
             self._loop.call_soon_threadsafe(self._drop_requests)
         self.should_exit = True
 

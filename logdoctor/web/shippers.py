@@ -18,6 +18,7 @@ from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.ingest import BREATH
 from logdoctor.web.labels import Gathered, LabelMap, Placed
+from logdoctor.web.openapi import shows
 from logdoctor.web.problems import RequestRefused, answer, describe
 from logdoctor.web.pushes import Limits
 
@@ -49,7 +50,9 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
             raise gathered.refusal
         return Response(status_code=204)
 
-    @router.post("/v1/logs", responses=describe(400, 408, 413, 415, 507), openapi_extra=_OTLP, max_body_size=STREAMED)
+    @router.post(
+        "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
+    )
     async def push_otlp(request: Request, caller: Sender) -> Response:
         """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
         kind = request.headers.get("content-type", "")
@@ -60,6 +63,8 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
         except LogdoctorError as error:
             plain = answer(error)
             content, media_type = otlp.failure(kind, error)
+            if media_type == otlp.JSON:  # what OTLP wants, and our own shape
+                content = msgspec.json.encode(msgspec.json.decode(content) | msgspec.json.decode(plain.body))
             retry = {name: plain.headers[name] for name in ("Retry-After",) if name in plain.headers}
             return Response(content, _otlp_status(plain.status_code), retry, media_type)
         content, media_type = otlp.answer(kind, gathered.rejected, str(gathered.refusal or ""))
@@ -92,9 +97,25 @@ def _otlp_status(status: int) -> int:
     return 503 if status == 507 else status
 
 
-def _bodies(*types: str) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {kind: {"schema": {"type": "string"}} for kind in types}}}
+def _bodies(example: dict[str, Any]) -> dict[str, Any]:
+    json_body = {"schema": {"type": "object"}, "example": example}
+    content = {"application/json": json_body, "application/x-protobuf": {"schema": {"type": "string"}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
-_LOKI = _bodies("application/json", "application/x-protobuf")
-_OTLP = _bodies("application/json", "application/x-protobuf")
+_LINE = "iteration 120 | lm loss: 6.81E+00 |"
+_LOKI = _bodies(
+    {"streams": [{"stream": {"job": "llama-7b", "host": "gpu-12"}, "values": [["1795255505000000000", _LINE]]}]}
+)
+_OTLP = _bodies(
+    {
+        "resourceLogs": [
+            {
+                "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "llama-7b"}}]},
+                "scopeLogs": [
+                    {"logRecords": [{"timeUnixNano": "1795255505000000000", "body": {"stringValue": _LINE}}]}
+                ],
+            }
+        ]
+    }
+)

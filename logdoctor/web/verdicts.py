@@ -28,6 +28,7 @@ from logdoctor.web.models import (
     VerdictOut,
     VerdictPage,
 )
+from logdoctor.web.openapi import TEXT, shows
 from logdoctor.web.problems import RequestRefused, describe
 
 CONTEXT = 8
@@ -36,7 +37,7 @@ _MOST_LINES = 10_000
 _MOST_BYTES = 8 << 20
 _SHOWN = 4000  # characters of a line in JSON
 
-Filter = Annotated[str | None, Query(max_length=300)]
+Filter = Annotated[str | None, Query(max_length=300, description="only those of this one")]
 Time = Annotated[float | None, Query(ge=0, le=1e11, description="seconds since the epoch")]
 
 
@@ -132,7 +133,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
 
     @router.get(
         "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
-        responses={**describe(400, 404, 422), 200: {"content": {"text/plain": {}}}},
+        responses={**describe(400, 404, 422), 200: {"content": {"text/plain": TEXT}}},
         response_class=Response,
     )
     def log(caller: Reader, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange) -> Response:
@@ -147,7 +148,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         body = b"".join(text + b"\n" for text in found.lines)
         return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
 
-    @router.get("/taxonomy", responses=describe())
+    @router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}))
     def reasons(caller: Reader) -> dict[str, dict[str, str]]:
         """All reasons with category, fault, recovery and next step."""
         return {reason: row._asdict() for reason, row in taxonomy.REASONS.items()}

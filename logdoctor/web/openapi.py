@@ -1,0 +1,118 @@
+"""The OpenAPI document: what FastAPI knows of the routes, and what it does not: verdicts, tokens, errors, examples."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
+
+_REFERENCE = "#/components/schemas/{name}"
+_OPEN = ("/healthz", "/readyz")
+_OURS = {"ValidationError", "HTTPValidationError"}
+
+VERDICT = {"$ref": _REFERENCE.format(name="Verdict")}
+TEXT = {"schema": {"type": "string"}}
+
+EXAMPLE = msgspec.to_builtins(
+    Verdict(
+        reason="ECC Error",
+        category="Infrastructure",
+        fault="infrastructure",
+        recovery="isolate_and_restart",
+        outcome="failed",
+        confidence=0.95,
+        suggestion="Take the node out and reset the GPU, so that the row is remapped.",
+        evidence=(
+            Evidence(
+                "llama-7b/1/gpu-12",
+                "gpu-12",
+                126,
+                "[gpu-12] Cuda failure 'uncorrectable ECC error encountered'",
+                "diagnosis/infrastructure/ecc-uncorrectable",
+                ("[gpu-12] Last error:",),
+            ),
+        ),
+        suspects=(Suspect("gpu-12", 96, None, "GPU memory has an uncorrectable error (line 126)"),),
+        first_rank=96,
+        symptoms=(Symptom("NCCL Timeout Error", 189, "gpu-12", 55, "diagnosis/infrastructure/ecc-uncorrectable"),),
+        decided_by=DecidedBy("rule", "diagnosis/infrastructure/ecc-uncorrectable", "9f2c4e1ab07d3356"),
+        fingerprint="4d1f0c9be2a7",
+        progress=Progress(1200, 500_000, 2.31, 412.5, 118, "gpu-12"),
+        compression=Compression(281, 66, 63_902, 21_011, {"filter/nccl/info": RuleCount(215, 3, 120)}),
+        file="llama-7b/1/gpu-12",
+    )
+)
+_STORED = {
+    "id": 7,
+    "event": 9,
+    "job": "llama-7b",
+    "attempt": 1,
+    "at": 1795255505.2,
+    "final": True,
+    "current": True,
+    "superseded_by": None,
+    "user": "ada",
+    "verdict": EXAMPLE,
+}
+_ATTEMPT = {
+    "job": "llama-7b",
+    "number": 1,
+    "started": 1795250000.0,
+    "ended": 1795255504.9,
+    "settled": True,
+    "ends": [{"stream": "", "exit_code": 1, "signal": None, "scheduler_state": None, "at": 1795255504.9}],
+    "streams": ["gpu-12"],
+    "verdict": 7,
+}
+_CONTEXT = {"stream": "gpu-12", "line": 126, "lines": [{"line": 125, "text": "[gpu-12] Last error:"}]}
+_JOB = {"job": "llama-7b", "facts": {"user": "ada", "nodes": 128}, "created": 1795250000.0, "updated": 1795250000.0}
+_EXAMPLES = {
+    "Verdict": _STORED["verdict"],
+    "VerdictOut": _STORED,
+    "VerdictDetail": _STORED | {"context": [_CONTEXT], "history": [7]},
+    "VerdictPage": {"items": [_STORED], "next": None},
+    "AttemptOut": _ATTEMPT,
+    "JobOut": _JOB | {"attempts": [_ATTEMPT]},
+    "JobPage": {"items": [_JOB], "next": None},
+}
+
+
+def install(app: FastAPI) -> None:
+    """Let the application give the document that `document` makes."""
+    app.openapi = lambda: document(app)  # type: ignore[method-assign] # FastAPI's documented way
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of the application."""
+    if app.openapi_schema is None:
+        whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = whole["components"]["schemas"]
+        schemas |= msgspec.json.schema_components([Verdict], ref_template=_REFERENCE)[1]
+        for name in ("VerdictOut", "VerdictDetail"):
+            schemas[name]["properties"]["verdict"] = VERDICT
+        for name, example in _EXAMPLES.items():
+            schemas[name]["examples"] = [example]
+        for name in _OURS:
+            schemas.pop(name, None)
+        whole["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, item in whole["paths"].items():
+            for operation in item.values():
+                _complete(path, operation)
+        app.openapi_schema = whole
+    return app.openapi_schema
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    if path not in _OPEN:
+        operation["security"] = [{"token": []}]
+    for answer in operation["responses"].values():
+        for content in answer.get("content", {}).values():
+            if content.get("schema", {}).get("$ref", "").rsplit("/", 1)[-1] in _OURS:
+                content["schema"] = {"$ref": _REFERENCE.format(name="Problem")}
+
+
+def shows(example: object, status: int = 200, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
+    """The good answer of an operation with an example of its JSON, for the `responses` of a route."""
+    return {status: {"content": {"application/json": {"schema": schema or {"type": "object"}, "example": example}}}}
