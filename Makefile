@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench soak clean
+.PHONY: setup demo test shippers lint bench soak clean
 
 setup: $(READY)
 
@@ -22,8 +22,12 @@ demo: setup
 	$(BIN)/logdoctor diagnose eval/corpus/failures/inf-028.log eval/corpus/failures/usr-061.log eval/corpus/failures/inf-005.log eval/corpus/healthy/ok-012.log || [ $$? -eq 1 ]
 	$(BIN)/logdoctor eval eval/corpus
 
-test: setup lint
+test: setup lint shippers
 	$(BIN)/python -m pytest -n auto
+
+# real clients that the tests run, from Debian; elsewhere install syslog-ng with its HTTP module yourself
+shippers:
+	@command -v syslog-ng >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends syslog-ng-core syslog-ng-mod-http zstd >/dev/null; } || echo "syslog-ng is missing: apt-get install syslog-ng-core syslog-ng-mod-http zstd" >&2
 
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests
@@ -33,9 +37,11 @@ lint: setup
 bench: setup
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
 	$(BIN)/python eval/bench.py --json
+	$(BIN)/python eval/bench_service.py --json
 
 soak: setup
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
 	$(BIN)/python eval/bench.py --huge --json
 
 clean:

@@ -269,6 +269,8 @@ class Watch:
             attempt.settled = final and attempt.changed_at == changed_at
             if final and not attempt.settled:
                 attempt.reopened = True
+        if attempt.settled:
+            self._drop_states(attempt)
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
@@ -295,8 +297,8 @@ class Watch:
             if attempt.asked:
                 continue
             if attempt.settled:
-                if silent > self._timing.linger and self._intake.forget(attempt):
-                    self._drop_states(attempt)
+                if silent > self._timing.linger:
+                    self._intake.forget(attempt)
             elif attempt.over:
                 self.ask(attempt)
             elif silent > self._timing.abandon:
@@ -329,6 +331,7 @@ class Watch:
         self.ask(attempt)
 
     def _drop_states(self, attempt: Attempt) -> None:
+        """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
         for stream in attempt.streams.values():
             self._archive.drop_state(stream.key)
 

@@ -246,7 +246,7 @@ class Archive:
         """Put a snapshot beside the stream; a torn one is found out when it is read."""
         path = self._state(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(path.name + ".new")
+        fresh = self._fresh_state(key)
         fresh.write_bytes(state)
         os.replace(fresh, path)
 
@@ -259,10 +259,14 @@ class Archive:
 
     def drop_state(self, key: Key) -> None:
         """Remove the snapshot of a stream that has ended."""
-        self._state(key).unlink(missing_ok=True)
+        for path in (self._state(key), self._fresh_state(key)):
+            path.unlink(missing_ok=True)
 
     def _attempt(self, job: str, attempt: int) -> Path:
         return self._folder / file_name(job) / str(attempt)
+
+    def _fresh_state(self, key: Key) -> Path:
+        return self._state(key).with_suffix(f"{_STATE}.new")
 
     def _state(self, key: Key) -> Path:
         return self._attempt(key.job, key.attempt) / (file_name(key.stream) + _STATE)
