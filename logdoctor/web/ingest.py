@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Annotated
@@ -36,7 +37,7 @@ from logdoctor.web.models import (
 from logdoctor.web.openapi import EXAMPLE, VERDICT, shows
 from logdoctor.web.problems import describe, problem
 
-_AHEAD = 8  # chunks of a body that may wait to become durable before more of it is read
+_AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
 BREATH = 0.05
 """Seconds that a sender waits at a time while compression is behind."""
@@ -94,18 +95,22 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         return reached
 
     async def _take_body(request: Request, stream: Stream, offset: int) -> None:
-        waiting: list[Future[None]] = []
+        waiting: deque[tuple[Future[None], int]] = deque()
+        ahead = 0  # bytes
         try:
             intake.expect(stream, offset)
             async for chunk in chunks(request, allowed):
                 while intake.is_behind(stream):
                     await asyncio.sleep(BREATH)
-                waiting.append(intake.take(stream, offset, chunk))
+                waiting.append((intake.take(stream, offset, chunk), len(chunk)))
                 offset += len(chunk)
-                if len(waiting) > _AHEAD:
-                    await asyncio.wrap_future(waiting.pop(0))
+                ahead += len(chunk)
+                while ahead > _AHEAD:
+                    future, size = waiting.popleft()
+                    await asyncio.wrap_future(future)
+                    ahead -= size
         finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
-            for future in waiting:
+            for future, _ in waiting:
                 await asyncio.wrap_future(future)
 
     @router.get(

@@ -1,0 +1,189 @@
+"""The document tells the truth, and nothing that fits it makes the service fail."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from starlette.testclient import TestClient
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import schemathesis
+    from schemathesis import Case
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_headers_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+from logdoctor.rules.scanner import Scanner
+from tests.web.conftest import FAILED, new_service, serving, wait_for
+
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[str]:
+    """Where a service with one verdict is."""
+    with (
+        serving(new_service(tmp_path_factory.mktemp("fuzz"), scanner)) as served,
+        httpx.Client(base_url=served.url) as client,
+    ):
+        client.post("/v1/jobs/llama-7b/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=FAILED)
+        client.post("/v1/jobs/llama-7b/attempts/1/end", json={"exit_code": 1})
+        wait_for(lambda: client.get("/v1/verdicts/1").status_code == 200)
+        yield served.url
+
+
+@pytest.fixture
+def document(client: TestClient) -> dict[str, Any]:
+    return client.get("/openapi.json").json()  # type: ignore[no-any-return]
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method.upper()} {path}", operation)
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    ]
+
+
+def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema that a reference stands for."""
+    while "$ref" in schema:
+        found = document
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        schema = found
+    return schema
+
+
+def has_example(document: dict[str, Any], content: dict[str, Any]) -> bool:
+    """Whether a media type shows what it may look like: as a whole, or each of its properties does."""
+    schema = resolved(document, content.get("schema", {}))
+    if {"example", "examples"} & (content.keys() | schema.keys()):
+        return True
+    parts = [resolved(document, part) for part in schema.get("properties", {}).values()]
+    return bool(parts) and all(shows(document, part) for part in parts)
+
+
+def shows(document: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a property has an example, or only one thing can stand there."""
+    part = resolved(document, part)
+    if {"example", "examples", "const", "enum", "default"} & part.keys() or part.get("type") == "boolean":
+        return True
+    if "items" in part:
+        return has_example(document, {"schema": part["items"]}) or shows(document, part["items"])
+    return bool(part.get("properties")) and all(shows(document, inner) for inner in part["properties"].values())
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    schemathesis.openapi.from_dict(document).validate()
+    assert document["openapi"].startswith("3.1")
+    assert document["info"]["description"]
+
+
+def test_everything_is_described(document: dict[str, Any]) -> None:
+    missing = []
+    names = [operation["operationId"] for _, operation in operations(document)]
+    assert len(names) == len(set(names))
+    for name, operation in operations(document):
+        if not operation.get("summary") or not operation.get("description"):
+            missing.append(f"{name}: no summary or description")
+        if not operation.get("tags"):
+            missing.append(f"{name}: no tag")
+        for parameter in operation.get("parameters", []):
+            if not parameter.get("description") and not parameter["schema"].get("description"):
+                missing.append(f"{name}: parameter {parameter['name']} has no description")
+        body = operation.get("requestBody", {})
+        if body and not body.get("content"):
+            missing.append(f"{name}: request body without content")
+        for kind, content in body.get("content", {}).items():
+            if not content.get("schema"):
+                missing.append(f"{name}: request {kind} without a schema")
+            elif "json" in kind and not has_example(document, content):
+                missing.append(f"{name}: request {kind} without an example")
+        good = {status: answer for status, answer in operation["responses"].items() if status.startswith("2")}
+        if not good:
+            missing.append(f"{name}: no good answer")
+        for status, answer in good.items():
+            if status != "204" and not answer.get("content"):
+                missing.append(f"{name}: {status} without content")
+            for kind, content in answer.get("content", {}).items():
+                if not content.get("schema"):
+                    missing.append(f"{name}: {status} {kind} without a schema")
+                elif "json" in kind and not has_example(document, content):
+                    missing.append(f"{name}: {status} {kind} without an example")
+    assert not missing, "\n" + "\n".join(missing)
+
+
+def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        whole = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        for example in schema.get("examples", []):
+            jsonschema.validate(example, whole)
+        for part in schema.get("properties", {}).values():
+            for example in part.get("examples", []):
+                jsonschema.validate(example, part | {"components": document["components"]})
+
+
+def test_errors_are_described_alike(document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if status[0] in "45":
+                reference = answer["content"]["application/json"]["schema"].get("$ref", "")
+                assert reference.endswith("/Problem"), f"{name}: {status}"
+                assert answer["description"]
+        if "health" not in name and "ready" not in name:
+            assert operation["responses"].keys() >= {"401", "403", "429"}, name
+
+
+def test_the_document_names_the_token(document: dict[str, Any]) -> None:
+    schemes = document["components"].get("securitySchemes", {})
+    assert any(scheme["type"] == "http" and scheme["scheme"] == "bearer" for scheme in schemes.values())
+    for name, operation in operations(document):
+        if name not in ("GET /healthz", "GET /readyz"):
+            assert operation.get("security") or document.get("security"), name
+
+
+def test_fuzz_no_request_breaks_the_service_and_answers_are_as_described(url: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path="/v1/events")  # which is endless
+    failures: list[str] = []
+    for found in schema.get_all_operations():
+        operation: Any = found.ok()  # type: ignore[union-attr] # a document that is wrong raises
+        try:
+            fuzzed(operation)()
+        except BaseExceptionGroup as group:
+            failures.append(f"{operation.label}: {group}")
+    assert not failures, "\n\n".join(failures)
+
+
+def fuzzed(operation: Any) -> Callable[[], None]:
+    """A function that makes requests of an operation and checks what is answered."""
+
+    @settings(
+        max_examples=1000 if SOAK else 10,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=not SOAK,
+        database=None,
+    )
+    @given(case=operation.as_strategy())
+    def check(case: Case[Any]) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    return check

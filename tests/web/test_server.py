@@ -1,0 +1,313 @@
+"""The server stands whatever comes over the wire, and all its answers have one shape."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from logdoctor.errors import LogdoctorError, StoreError
+from logdoctor.live.service import Service
+from logdoctor.rules.scanner import Scanner
+from logdoctor.web.app import application
+from tests.web.conftest import LOCAL, Served, new_service, options, serving
+
+SLOW = 0.5
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[Served]:
+    """A server that waits half a second for a head."""
+    with serving(new_service(tmp_path_factory.mktemp("hasty"), scanner), slow=SLOW) as served:
+        yield served
+
+
+def connect(served: Served, patience: float = 5.0) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", served.port), timeout=patience)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What still comes until the other side closes; fails when it does not."""
+    found = b""
+    try:
+        while part := connection.recv(65536):
+            found += part
+    except ConnectionError:
+        pass
+    return found
+
+
+def alive(served: Served) -> bool:
+    return httpx.get(f"{served.url}/healthz", timeout=2).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET /x", b"GET / HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
+)
+def test_a_head_that_drips_is_cut_off(hasty: Served, first: bytes) -> None:
+    with connect(hasty, 0.1) as connection:
+        begin = time.monotonic()
+        connection.sendall(first)
+        while time.monotonic() - begin < 5:
+            try:
+                if first:
+                    connection.sendall(b"x")
+                if not connection.recv(1000):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert SLOW - 0.1 < time.monotonic() - begin < 3
+    assert alive(hasty)
+
+
+def test_a_head_that_drips_behind_a_whole_request_is_cut_off(hasty: Served) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with connect(hasty, 0.1) as connection:
+        connection.sendall(request + b"GET /he")
+        begin, found = time.monotonic(), b""
+        while time.monotonic() - begin < 5:
+            try:
+                connection.sendall(b"a")
+                if not (part := connection.recv(1000)):
+                    break
+                found += part
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert time.monotonic() - begin < 3
+        assert found.count(b"HTTP/1.1 200") == 1
+
+
+def test_too_long_heads_are_cut_off(hasty: Served) -> None:
+    for head in (
+        b"GET /" + b"a" * (1 << 20),
+        b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * (1 << 20),
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200_000,
+    ):
+        with connect(hasty) as connection:
+            begin = time.monotonic()
+            try:
+                for at in range(0, len(head), 50_000):
+                    connection.sendall(head[at : at + 50_000])
+            except ConnectionError:
+                pass
+            found = rest(connection)
+            assert not found or found.split(b" ")[1] in (b"400", b"413", b"414", b"431")
+            assert time.monotonic() - begin < 3
+    assert alive(hasty)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"\0" * 1000,
+        b"SSH-2.0-OpenSSH_9.0\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nBad Name: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\0b\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: 127.0.0.1\n\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET http://evil.example/v1/jobs HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET //v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n\r\n",
+        b"GET /v1/jobs?%zz=%&a[]=1&&= HTTP/1.1\r\nHost: [\r\n\r\n",
+        b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Last-Event-ID: x\r\n\r\n",
+        b"BREW /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    ],
+    ids=range(18),
+)
+def test_garbage_is_refused(hasty: Served, garbage: bytes) -> None:
+    with connect(hasty) as connection:
+        connection.sendall(garbage)
+        connection.settimeout(SLOW + 1)
+        try:
+            found = connection.recv(65536)
+        except (TimeoutError, ConnectionError):
+            found = b""
+    assert not found or 400 <= int(found.split(b" ")[1]) < 500, found[:300]
+    assert alive(hasty)
+
+
+def test_idle_connections_keep_nobody_waiting(served: Served) -> None:
+    with ExitStack() as stack:
+        for number in range(200):
+            connection = stack.enter_context(connect(served))
+            if number % 2:
+                connection.sendall(b"GET /healthz HT")
+        begin = time.monotonic()
+        for number in range(20):
+            log = f"{served.url}/v1/jobs/j/attempts/1/streams/s{number}/log"
+            assert httpx.post(log, params={"offset": 0}, content=b"x\n").status_code == 200
+        assert time.monotonic() - begin < 4
+
+
+def test_requests_may_be_sent_without_waiting_for_answers(served: Served) -> None:
+    log = b"POST /v1/jobs/j/attempts/1/streams/main/log?offset=%d HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    requests = b"".join(log % (2 * n) + b"Content-Length: 2\r\n\r\n%d\n" % n for n in range(10))
+    with connect(served) as connection:
+        connection.sendall(requests + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = rest(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == 11
+    with httpx.Client(base_url=served.url) as client:
+        kept = client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1-20"})
+        assert kept.content == b"".join(b"%d\n" % n for n in range(10))
+
+
+def test_a_connection_is_kept_for_more_requests(served: Served) -> None:
+    with connect(served) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET /v1/jobs/none HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_reader_that_does_not_read_keeps_nobody_waiting(served: Served) -> None:
+    log = "/v1/jobs/j/attempts/1/streams/main/log"
+    with httpx.Client(base_url=served.url) as client:
+        for n in range(8):
+            client.post(log, params={"offset": n << 20}, content=b"x" * (1 << 20))
+        with ExitStack() as stack:
+            for _ in range(20):
+                connection = stack.enter_context(connect(served))
+                connection.sendall(b"GET %s?line=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % log.encode())
+            begin = time.monotonic()
+            assert client.get("/healthz").status_code == 200
+            assert client.get("/v1/jobs").status_code == 200
+            assert time.monotonic() - begin < 4
+
+
+HEADERS = {
+    "content-security-policy",
+    "x-content-type-options",
+    "referrer-policy",
+    "x-frame-options",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+}
+
+
+class Broken(LogdoctorError):
+    """An error that the table of statuses does not know."""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[TestClient]:
+    """A client of an application that also has routes that fail."""
+    app: FastAPI = application(new_service(tmp_path_factory.mktemp("broken"), scanner), options())
+
+    @app.get("/v1/boom")
+    def boom() -> None:
+        raise ZeroDivisionError("the secret of the house")
+
+    @app.get("/v1/store")
+    def store() -> None:
+        raise StoreError("the store", "it is damaged", "Restore it.")
+
+    @app.get("/v1/other")
+    def other() -> None:
+        raise Broken("a thing", "it is broken", "Mend it.")
+
+    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
+        yield client
+
+
+CASES: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("GET", "/nothing", 404, {}),
+    ("GET", "/v1/nothing", 404, {}),
+    ("GET", "/v1/jobs/", 404, {}),
+    ("GET", "/v1//jobs", 404, {}),
+    ("GET", "/v1/jobs/none", 404, {}),
+    ("GET", "/v1/verdicts/1", 404, {}),
+    ("GET", "/static/../pages.py", 404, {}),
+    ("GET", "/static/none", 404, {}),
+    ("POST", "/static/style.css", 405, {}),
+    ("DELETE", "/v1/jobs/j", 405, {}),
+    ("POST", "/v1/jobs", 405, {}),
+    ("HEAD", "/v1/jobs", 405, {}),
+    ("OPTIONS", "/v1/jobs", 405, {}),
+    ("PATCH", "/healthz", 405, {}),
+    ("GET", "/v1/verdicts?limit=x", 422, {}),
+    ("GET", "/v1/verdicts?limit=501", 422, {}),
+    ("GET", "/v1/verdicts?since=nan", 422, {}),
+    ("GET", "/v1/verdicts?since=inf", 422, {}),
+    ("GET", "/v1/verdicts/0", 422, {}),
+    ("GET", "/v1/verdicts/x", 422, {}),
+    ("GET", "/v1/verdicts?cursor=x", 400, {}),
+    ("PUT", "/v1/jobs/j", 422, {"json": {"no": 1}}),
+    ("PUT", "/v1/jobs/j", 422, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}),
+    ("GET", "/v1/boom", 500, {}),
+    ("GET", "/v1/store", 500, {}),
+    ("GET", "/v1/other", 500, {}),
+    ("GET", "/v1/jobs", 403, {"headers": {"Host": "evil.example"}}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "more"), CASES)
+def test_every_error_has_one_shape(
+    broken: TestClient, method: str, path: str, status: int, more: dict[str, Any]
+) -> None:
+    answer = broken.request(method, path, follow_redirects=False, **more)
+    assert answer.status_code == status, answer.text
+    assert answer.headers.keys() >= HEADERS
+    assert answer.headers["content-type"] == "application/json"
+    if method != "HEAD":
+        error = answer.json()["error"]
+        assert error.keys() >= {"code", "thing", "cause", "next_step"}
+        assert all(isinstance(error[name], str) and error[name] for name in ("code", "thing", "cause", "next_step"))
+        assert "secret of the house" not in answer.text and "Traceback" not in answer.text
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+def test_a_next_step_leads_somewhere(broken: TestClient) -> None:
+    for path in ("/v1/nothing", "/v1/verdicts?limit=x"):
+        step = broken.get(path).json()["error"]["next_step"]
+        for word in step.replace(",", " ").split():
+            if word.startswith("/"):
+                assert broken.get(word.rstrip(".")).status_code == 200, f"{word} is named but is not there"
+
+
+def test_every_answer_has_the_headers_that_browsers_heed(client: TestClient) -> None:
+    client.post("/v1/jobs/j/attempts/1/streams/main/log", params={"offset": 0}, content=b"<script>alert(1)</script>\n")
+    for path in ("/", "/healthz", "/metrics", "/v1/jobs", "/openapi.json", "/static/style.css"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert answer.headers.keys() >= HEADERS, path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert "server" not in answer.headers
+    log = client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1"})
+    assert log.headers["content-type"].startswith("text/plain")
+    assert log.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_stop_lets_requests_end(service: Service) -> None:
+    with serving(service) as served, connect(served) as connection:
+        log = b"POST /v1/jobs/j/attempts/1/streams/main/log?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        connection.sendall(log + b"Content-Length: 4\r\n\r\nab")
+        time.sleep(0.2)
+        stopper = threading.Thread(target=served.stop)
+        stopper.start()
+        time.sleep(0.3)
+        connection.sendall(b"c\n")
+        answer = rest(connection)
+        assert answer.startswith(b"HTTP/1.1 200 ") and b'"next_offset":4' in answer
+        stopper.join(10)

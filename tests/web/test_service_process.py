@@ -1,0 +1,270 @@
+"""A real process: stopped, killed, started again, alone on its folder, on a full disk."""
+
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import zstandard
+
+from tests.live.disks import fill, small_disk
+from tests.web.conftest import FAILED, Running, wait_for
+from tests.web.test_ingest import log_of
+
+LOG = "/v1/jobs/j/attempts/1/streams/main/log"
+STREAM = "/v1/jobs/j/attempts/1/streams/main"
+LINES = b"".join(b"%d of many lines that are sent\n" % n for n in range(30_000))
+Runs = Callable[..., AbstractContextManager[Running]]
+
+
+def post(client: httpx.Client, offset: int, data: bytes, path: str = LOG) -> httpx.Response:
+    return client.post(path, params={"offset": offset}, content=data)
+
+
+def archived(running: Running, job: str = "j", stream: str = "main") -> bytes:
+    """What `zstdcat` makes of a stream's file."""
+    path = running.folder / "archive" / job / "1" / f"{stream}.zst"
+    with zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True) as reader:
+        return reader.read()
+
+
+class Sender(threading.Thread):
+    """Sends a stream in parts until it is told to stop or the service goes away."""
+
+    def __init__(self, running: Running, stream: str) -> None:
+        super().__init__()
+        self.path = f"/v1/jobs/j/attempts/1/streams/{stream}/log"
+        self.stream, self.acknowledged, self._url = stream, 0, running.url
+        self.start()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=10) as client:
+            try:
+                while self.acknowledged < len(LINES):
+                    answer = post(client, self.acknowledged, LINES[self.acknowledged :][:2999], self.path)
+                    if answer.status_code != 200:
+                        return
+                    self.acknowledged = answer.json()["next_offset"]
+            except httpx.HTTPError:
+                return
+
+
+def test_a_stop_drains(running: Running) -> None:
+    senders = [Sender(running, f"s{n}") for n in range(3)]
+    head = f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(LINES)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(head + LINES[:400_000])
+        wait_for(lambda: running.client.get(STREAM).status_code == 200)
+        assert running.process is not None
+        running.process.terminate()
+        time.sleep(0.3)
+        connection.sendall(LINES[400_000:])
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 200 ") and b'"next_offset":%d' % len(LINES) in answer
+    begin = time.monotonic()
+    assert running.process.wait(30) == 0
+    assert time.monotonic() - begin < 5
+    for sender in senders:
+        sender.join(10)
+        assert sender.acknowledged
+        kept = archived(running, stream=sender.stream)
+        assert LINES.startswith(kept) and len(kept) >= sender.acknowledged
+    assert archived(running) == LINES
+    assert not [path for path in (running.folder / "journal").iterdir() if path.stat().st_size]
+    assert [m["event"] for m in running.said() if m["level"] == "error"] == []
+    running.start()
+    assert running.client.get(STREAM).json()["next_offset"] == len(LINES)
+    assert post(running.client, len(LINES), FAILED).status_code == 200
+    running.client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 1})
+    found = wait_for(lambda: final(running))
+    assert found["verdict"]["reason"] == "Out of Memory Error"
+    assert found["verdict"]["evidence"][0]["line"] == 30_002
+
+
+def final(running: Running, job: str = "j") -> Any:
+    """The final verdict, if there is one."""
+    answer = running.client.get(f"/v1/jobs/{job}/attempts/1/verdict")
+    return answer.json() if answer.status_code == 200 and answer.json()["final"] else None
+
+
+def have_begun(senders: list[Sender], reached: dict[str, int]) -> bool:
+    """Whether all have had an answer, or have none to expect."""
+    return all(sender.acknowledged > reached[sender.stream] or not sender.is_alive() for sender in senders)
+
+
+def test_nothing_acknowledged_is_lost_when_it_is_killed(running: Running) -> None:
+    """Law 6, twice over."""
+    reached = {f"s{n}": 0 for n in range(4)}
+    for number in range(2):
+        senders = []
+        for stream in reached:
+            known = running.client.get(f"/v1/jobs/j/attempts/1/streams/{stream}")
+            assert (known.json()["next_offset"] if known.status_code == 200 else 0) >= reached[stream]
+            sender = Sender(running, stream)
+            sender.acknowledged = reached[stream]  # a 409 ends it when that is behind
+            senders.append(sender)
+        wait_for(partial(have_begun, senders, dict(reached)))
+        job = f"ended-{number}"
+        post(running.client, 0, FAILED, f"/v1/jobs/{job}/attempts/1/streams/main/log")
+        assert running.client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1}).status_code == 202
+        running.kill()
+        for sender in senders:
+            sender.join(10)
+            reached[sender.stream] = max(reached[sender.stream], sender.acknowledged)
+        running.start()
+        assert wait_for(partial(final, running, job))["verdict"]["reason"] == "Out of Memory Error"
+        for stream, least in reached.items():
+            offset = running.client.get(f"/v1/jobs/j/attempts/1/streams/{stream}").json()["next_offset"]
+            assert offset >= least
+            path = f"/v1/jobs/j/attempts/1/streams/{stream}/log"
+            kept = log_of(running.client, path)
+            whole = LINES[:offset]
+            assert kept == whole + (b"" if whole.endswith(b"\n") else b"\n")
+            reached[stream] = offset
+    assert running.stop() == 0
+    for stream, offset in reached.items():
+        assert archived(running, stream=stream) == LINES[:offset]
+
+
+def test_a_stop_that_is_repeated_or_asked_for_by_hand_is_a_stop(running: Running) -> None:
+    post(running.client, 0, LINES)
+    assert running.process is not None
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(20) == 0
+    assert archived(running) == LINES
+    running.start()
+    post(running.client, len(LINES), b"x\n")
+    running.process.terminate()
+    running.process.terminate()
+    assert running.process.wait(20) == 0
+    assert archived(running) == LINES + b"x\n"
+
+
+def test_a_listener_does_not_hold_up_a_stop(running: Running) -> None:
+    with httpx.stream("GET", f"{running.url}/v1/events", timeout=20) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("retry")
+        begin = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - begin < 4
+        assert list(lines) is not None
+
+
+def test_a_folder_has_one_service(running: Running, tmp_path: Path) -> None:
+    other = Running(running.folder, running.environment)
+    other.messages_in(tmp_path / "other.err")
+    process = other.spawn()
+    assert process.wait(30) == 2
+    assert "another service works on this data folder" in other.messages()
+    assert "--data-dir" in other.messages() and "Traceback" not in other.messages()
+    assert post(running.client, 0, b"x\n").status_code == 200
+
+
+def test_a_port_that_is_taken_is_told(runs: Runs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, runs() as running:
+        port = taken.getsockname()[1]
+        running.process = running.spawn("--port", str(port))
+        assert running.process.wait(30) == 2
+        assert str(port) in running.messages() and "in use" in running.messages()
+        assert "Traceback" not in running.messages()
+
+
+def test_what_cannot_work_is_told(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cases: list[tuple[tuple[str, ...], dict[str, str], Path | None]] = [
+        (("--host", "no.such.host.invalid", "--port", "0"), {}, None),
+        ((), {"LOGDOCTOR_LABELS": "nonsense"}, None),
+        ((), {"LOGDOCTOR_DATABASE_URL": "nonsense"}, None),
+        ((), {}, tmp_path / "file"),
+        ((), {}, tmp_path / "file" / "below"),
+        ((), {}, Path("/proc/nothing")),
+    ]
+    with ExitStack() as stack:
+        started = []
+        for number, (arguments, environment, folder) in enumerate(cases):
+            running = stack.enter_context(runs(folder or tmp_path / f"data-{number}"))
+            running.messages_in(tmp_path / f"messages-{number}")
+            running.process = running.spawn(*arguments, **environment)
+            started.append(running)
+        for running, case in zip(started, cases, strict=True):
+            assert running.process is not None
+            assert running.process.wait(40) == 2, f"{case}: {running.messages()}"
+            assert running.messages().strip() and "Traceback" not in running.messages(), case
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 24 << 20) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("min_free", [0, 8 << 20])
+def test_a_full_disk_is_told_and_recovered_from(disk: Path, runs: Runs, tmp_path: Path, min_free: int) -> None:
+    with runs(disk / "data", LOGDOCTOR_MIN_FREE_BYTES=str(min_free)) as running:
+        running.messages_in(tmp_path / "messages")
+        running.start()
+        assert post(running.client, 0, LINES[:100_000]).status_code == 200
+        ballast = fill(disk, spare=min_free // 2)
+        noise = random.Random(1).randbytes(1 << 20)
+        answer = post(running.client, 100_000, noise)
+        assert answer.status_code == 507, answer.text
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["code"] == "storage_full"
+        assert running.client.get(STREAM).json()["next_offset"] == 100_000
+        for path, body in (("/v1/jobs/k/attempts", {"key": "x"}), ("/v1/jobs/k/attempts/1/end", {"exit_code": 1})):
+            assert running.client.post(path, json=body).status_code in (200, 202, 507)
+        assert running.client.post("/v1/diagnose", content=noise).status_code == 507
+        assert log_of(running.client).rstrip(b"\n") == LINES[:100_000].rstrip(b"\n")
+        assert running.client.get("/v1/verdicts").status_code == 200
+        ballast.unlink()
+        for at in range(100_000, len(LINES), 100_000):
+            assert post(running.client, at, LINES[at : at + 100_000]).status_code == 200
+        running.client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 0})
+        wait_for(lambda: final(running))
+        assert running.client.post("/v1/jobs/k/attempts", json={"key": "x"}).status_code == 200
+        ballast = fill(disk, spare=4096)
+        assert post(running.client, len(LINES), noise).status_code == 507
+        running.kill()
+        ballast.unlink()
+        running.start()
+        assert running.client.get(STREAM).json()["next_offset"] == len(LINES)
+        assert running.stop() == 0
+        assert archived(running) == LINES
+
+
+def test_the_default_keeps_room(disk: Path, runs: Runs, tmp_path: Path) -> None:
+    """256 MiB are to stay free, and the whole disk has 24."""
+    with runs(disk / "data", LOGDOCTOR_MIN_FREE_BYTES=str(256 << 20)) as running:
+        running.messages_in(tmp_path / "messages")
+        running.start()
+        answer = post(running.client, 0, b"x\n")
+        assert (answer.status_code, answer.headers["retry-after"]) == (507, "10")
+        assert "is free" in answer.text or "are free" in answer.text
+        assert running.client.post("/v1/diagnose", content=b"x\n").status_code == 507
+        assert running.client.get("/readyz").status_code == 200
+        assert running.stop() == 0
+
+
+def test_a_disk_that_is_full_at_the_stop_loses_nothing(disk: Path, runs: Runs, tmp_path: Path) -> None:
+    with runs(disk / "data") as running:
+        running.messages_in(tmp_path / "messages")
+        running.start()
+        assert post(running.client, 0, LINES).status_code == 200
+        ballast = fill(disk)
+        assert running.stop() == 0
+        ballast.unlink()
+        running.start()
+        assert running.client.get(STREAM).json()["next_offset"] == len(LINES)
+        assert log_of(running.client) == LINES
+        assert running.stop() == 0
+        assert archived(running) == LINES
