@@ -398,7 +398,7 @@ def test_a_truncated_archive_is_diagnosed_as_far_as_it_goes(
     ("name", "value", "words"),
     [
         ("WORKER", "2", ["LOGDOCTOR_WORKER", "no such setting"]),
-        ("WORKERS", "many", ["workers"]),
+        ("WORKERS", "many", ["WORKERS"]),
         ("WORKERS", "-1", ["LOGDOCTOR_WORKERS", "out of range"]),
         ("BLOCK_BYTES", "10", ["LOGDOCTOR_BLOCK_BYTES", "out of range"]),
         ("RULES", "/nowhere/rules", ["/nowhere/rules", "no rule files"]),

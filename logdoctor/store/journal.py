@@ -71,13 +71,14 @@ class Journal:
         self._packer = Packer()
         self._waiting: list[Entry] = []
         self._changed = threading.Condition()
-        self._rotating = self._closing = False
+        self._rotating = self._closing = self._running = False
         self.held = 0
         """Bytes of streams that the current file holds."""
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     def start(self) -> None:
         """Begin to write; after the old files were replayed."""
+        self._running = True
         self._thread.start()
 
     def append(self, entry: Entry) -> None:
@@ -97,7 +98,7 @@ class Journal:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if self._thread.is_alive():
+        if self._thread.ident is not None:
             self._thread.join()
         self._close_file()
 
@@ -106,7 +107,7 @@ class Journal:
         with self._changed:
             self._rotating = True
             self._changed.notify()
-            if not self._thread.is_alive():
+            if not self._running:
                 self._next_file()
             self._changed.wait_for(lambda: not self._rotating)
             return self._number - 1
@@ -159,6 +160,7 @@ class Journal:
                     self._changed.notify_all()
                 group = self._next_group()
                 if not group and self._closing:
+                    self._running = False  # under the lock, so that nobody begins to wait for this thread
                     return
             if group:
                 self._commit_safely(group)

@@ -76,9 +76,7 @@ def application(service: Service, options: Options) -> FastAPI:
     app.mount("/static", pages.static_files())
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(
-        SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="strict"
-    )
+    app.add_middleware(SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="lax")
     app.add_middleware(SecurityHeaders)
     return app
 

@@ -28,6 +28,7 @@ _DECIDED = {
     "nobody": "nothing: no line is known to be the cause",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_LONG_AGO = 300 * _DAY
 
 
 def title(verdict: Verdict) -> str:
@@ -115,6 +116,11 @@ def age(seconds: float) -> str:
 def moment(at: float) -> str:
     """A time to the minute, in UTC."""
     return _utc(at).strftime("%Y-%m-%d %H:%M")
+
+
+def short_moment(at: float, now: float) -> str:
+    """A time to the minute, in UTC; to the day, with the year, when it was long ago."""
+    return _utc(at).strftime("%d %b %H:%M" if now - at < _LONG_AGO else "%d %b %Y")
 
 
 def machine_moment(at: float) -> str:

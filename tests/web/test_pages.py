@@ -1,0 +1,726 @@
+"""The pages as a browser gets them: nothing hostile works, every URL holds its list, only those who may get in."""
+
+import html
+import re
+import time
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.live.service import Service
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.records import End, JobFacts, StoredVerdict
+from logdoctor.text import harmless
+from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
+from logdoctor.web import gate, wording
+from logdoctor.web.listing import PAGE, Filters
+from logdoctor.web.pages import local
+from tests.web.conftest import FAILED, LOCAL, TIMING, Guarded, local_client, new_service, wait_for
+
+STATIC = Path(gate.__file__).parent / "static"
+BIDI = "\u202e\u2066\u200f"
+HOSTILE = f"<script>alert(1)</script>\"'& {BIDI}\x00\x07\x1b[31mred\x1b[0m{{{{7*7}}}}<!-- javascript:x"
+NOW = time.time()
+
+FAULT = Verdict(
+    reason="ECC Error",
+    category="Infrastructure",
+    fault="infrastructure",
+    recovery="isolate_and_restart",
+    outcome="failed",
+    confidence=0.95,
+    suggestion="Take the node out.",
+    evidence=(Evidence("j/1/main", "main", 2, "the cause", "diagnosis/x", ("before it",), ("after it",)),),
+    suspects=(Suspect("node-1", 3, "0000:52:00", "its memory is broken"),),
+    first_rank=3,
+    symptoms=(
+        Symptom("CUDA Error", 7, "main", 8, "diagnosis/x"),
+        Symptom("Runtime Error", 9, "main", 1, ""),
+    ),
+    decided_by=DecidedBy("rule", "diagnosis/x", "0123456789abcdef"),
+    fingerprint="fedcba9876543210",
+    progress=Progress(3659, 10_000, 1.975, None, 1, "main"),
+    compression=Compression(200, 50, 6000, 1000, {"filter/x": RuleCount(150, 3, 190)}),
+)
+
+
+def changed(**changes: Any) -> Verdict:
+    """The fault with something else in it."""
+    return msgspec.structs.replace(FAULT, **changes)
+
+
+def publish(service: Service, job: str = "j", verdict: Verdict = FAULT, at: float = NOW, **facts: Any) -> StoredVerdict:
+    """A verdict on the first attempt of a job."""
+    service.records.put_job(job, JobFacts(**facts), at)
+    stored = service.records.publish(job, 1, verdict, True, at)
+    assert stored is not None
+    return stored
+
+
+class Tag(NamedTuple):
+    """A tag with its attributes, and the text up to the next tag, an end tag or not."""
+
+    name: str
+    attributes: dict[str, str]
+    text: list[str]
+
+
+class Page(HTMLParser):
+    """A page, taken apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[Tag] = []
+        self.words: list[str] = []
+        self.source, self._open = text, False
+        self.feed(text)
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(Tag(name, {key: value or "" for key, value in attributes}, []))
+        self._open = True
+
+    def handle_endtag(self, name: str) -> None:
+        self._open = False
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._open:
+            self.tags[-1].text.append(data)
+
+    @property
+    def text(self) -> str:
+        """What is read, with single blanks."""
+        return " ".join("".join(self.words).split())
+
+    def all(self, *names: str) -> list[Tag]:
+        """The tags with these names."""
+        return [tag for tag in self.tags if tag.name in names]
+
+    def links(self) -> dict[str, str]:
+        """The targets of links by their first words."""
+        return {"".join(tag.text).strip(): tag.attributes["href"] for tag in self.all("a")}
+
+    def rows(self) -> list[str]:
+        """The verdicts that a list links to, in order."""
+        found = [tag.attributes["href"] for tag in self.all("a")]
+        return [target for target in found if re.fullmatch(r"/verdicts/\d+", target)]
+
+    def field(self, name: str) -> str:
+        """The value of an input."""
+        return next(tag.attributes["value"] for tag in self.all("input") if tag.attributes.get("name") == name)
+
+
+def page(client: TestClient, path: str, status: int = 200) -> Page:
+    """The page at a path, which is well made whatever it shows."""
+    answer = client.get(path, follow_redirects=False)
+    assert answer.status_code == status, answer.text[:500]
+    return checked(answer)
+
+
+def checked(answer: Any) -> Page:
+    """The page of an answer: nothing inline, nothing from elsewhere, headings and labels in order."""
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    text = answer.text
+    assert not re.search(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}\u202a-\u202d\u2067-\u2069\ufeff]", text)
+    made = Page(text)
+    for tag in made.tags:
+        assert tag.name not in ("style", "iframe", "object", "embed", "base")
+        assert "style" not in tag.attributes and not [name for name in tag.attributes if name.startswith("on")]
+        for name in ("href", "src", "action"):
+            target = tag.attributes.get(name, "/")
+            assert re.match(r"/(?![/\\])|#", target), target
+            assert not tag.attributes.get("target")
+    for script in made.all("script"):
+        assert script.attributes["src"].startswith("/static/") and "".join(script.text).strip() == ""
+    ids = [tag.attributes["id"] for tag in made.tags if "id" in tag.attributes]
+    assert len(ids) == len(set(ids))
+    assert {target[1:] for target in made.links().values() if target.startswith("#")} <= set(ids)
+    assert made.all("html")[0].attributes["lang"] == "en"
+    levels = [int(tag.name[1]) for tag in made.all("h1", "h2", "h3", "h4")]
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+    assert [len(made.all(name)) for name in ("title", "main")] == [1, 1]
+    assert made.links()["Skip to the content"] == "#main"
+    labelled = {tag.attributes["for"] for tag in made.all("label") if "for" in tag.attributes}
+    places = [made.tags.index(tag) for tag in made.all("input", "select") if tag.attributes.get("type") != "hidden"]
+    for place in places:
+        assert made.tags[place].attributes.get("id") in labelled or made.tags[place - 1].name == "label"
+    for cell in made.all("th"):
+        assert cell.attributes["scope"] in ("col", "row")
+    for named in (tag.attributes["aria-labelledby"] for tag in made.tags if "aria-labelledby" in tag.attributes):
+        assert named in ids
+    return made
+
+
+def send(client: TestClient, job: str, log: bytes) -> StoredVerdict:
+    """The final verdict on a log that was sent."""
+    assert client.post(f"/v1/jobs/{job}/attempts/1/streams/main/log?offset=0", content=log).status_code == 200
+    client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
+
+    def final() -> Any:
+        answer = client.get(f"/v1/jobs/{job}/attempts/1/verdict")
+        return answer.status_code == 200 and answer.json()["final"] and answer.json()
+
+    return msgspec.convert(wait_for(final), StoredVerdict)
+
+
+# --- the list
+
+
+def test_without_logs_the_list_says_how_to_send_one(client: TestClient) -> None:
+    shown = page(client, "/")
+    assert "No logs yet" in shown.text
+    assert "logdoctor run --job my-job" in shown.text
+    assert f"{LOCAL}/v1/jobs/my-job/attempts/1/streams/main/log?offset=0" in shown.text
+    assert "Authorization" not in shown.text
+
+
+def test_the_shown_commands_send_a_log(client: TestClient, service: Service) -> None:
+    send(client, "my-job", FAILED)
+    assert "Out of Memory Error" in page(client, "/").text
+
+
+def test_a_row_says_what_happened_and_what_to_do(client: TestClient, service: Service) -> None:
+    stored = publish(service, "llama", user="ada", at=NOW - 7200)
+    shown = page(client, "/")
+    assert shown.rows() == [f"/verdicts/{stored.id}"]
+    for word in ("failed", "ECC Error", "Take out the node, then restart", "llama / 1", "node-1", "ada", "95%"):
+        assert word in shown.text
+    assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
+    assert shown.links()["node-1"] == "/?node=node-1"
+
+
+def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service: Service) -> None:
+    ids = {}
+    for number, outcome in enumerate(("failed", "completed", "running", "cancelled", "recovered")):
+        ids[outcome] = f"/verdicts/{publish(service, outcome, changed(outcome=outcome), NOW + number).id}"
+    assert page(client, "/").rows() == [ids["recovered"], ids["cancelled"], ids["failed"]]
+    assert len(page(client, "/?outcome=all").rows()) == 5
+    assert page(client, "/?outcome=running").rows() == [ids["running"]]
+    tabs = page(client, "/?outcome=running").text
+    for tab in ("Incidents 3", "Failed 1", "Recovered 1", "Cancelled 1", "Running 1", "Completed 1", "All 5"):
+        assert tab in tabs
+
+
+def test_no_incidents_is_good_news(client: TestClient, service: Service) -> None:
+    publish(service, "fine", changed(outcome="completed", reason="None"))
+    shown = page(client, "/")
+    assert "No incidents" in shown.text
+    assert shown.links()["Show all 1 verdict"] == "/?outcome=all"
+
+
+@pytest.fixture
+def several(service: Service) -> Service:
+    """Two incidents that differ in everything, and one that does not belong to the incidents."""
+    oom = changed(reason="Out of Memory Error", category="Framework", suspects=(Suspect("node-2", None, None, "x"),))
+    publish(service, "a", FAULT, NOW - 10 * 86_400, user="ada")
+    publish(service, "b", oom, NOW - 60, user="grace")
+    publish(service, "c", changed(outcome="completed"), NOW, user="ada")
+    return service
+
+
+@pytest.mark.parametrize(
+    ("query", "job"),
+    [
+        ("reason=ECC+Error", "a"),
+        ("category=Framework", "b"),
+        ("node=node-2", "b"),
+        ("user=ada", "a"),
+        ("job=b", "b"),
+        ("outcome=completed", "c"),
+        ("within=day", "b"),
+        ("user=ada&category=Infrastructure", "a"),
+    ],
+)
+def test_filters(client: TestClient, several: Service, query: str, job: str) -> None:
+    shown = page(client, f"/?{query}")
+    current = several.records.current(job, 1)
+    assert current is not None and shown.rows() == [f"/verdicts/{current.id}"]
+    assert "1 verdict in all" in shown.text
+
+
+def test_a_filter_stays_in_the_form_and_in_every_link(client: TestClient, several: Service) -> None:
+    shown = page(client, "/?node=node-2&outcome=all&within=week")
+    assert shown.field("node") == "node-2" and shown.field("outcome") == "all"
+    assert [tag.attributes["value"] for tag in shown.all("option") if "selected" in tag.attributes] == ["week"]
+    tabs = [target for target in shown.links().values() if "node=node-2" in target]
+    assert len(tabs) >= 8 and all("within=week" in target for target in tabs)
+    assert shown.links()["Clear"] == "/?outcome=all"
+
+
+def test_choices_are_counted_as_if_they_were_not_made_yet(client: TestClient, several: Service) -> None:
+    options = [("".join(tag.text)).strip() for tag in page(client, "/?reason=ECC+Error").all("option")]
+    assert {"ECC Error (1)", "Out of Memory Error (1)", "Infrastructure (1)"} <= set(options)
+    assert "Framework (1)" not in options
+    assert "Unheard (0)" in page(client, "/?reason=Unheard").text
+
+
+def test_nothing_matches(client: TestClient, several: Service) -> None:
+    shown = page(client, "/?node=none")
+    assert "Nothing matches these filters" in shown.text
+    assert shown.links()["Show all incidents"] == "/"
+    assert shown.field("node") == "none"
+    assert "another outcome" in page(client, "/?job=c").text
+
+
+def test_a_sent_form_gets_a_short_url(client: TestClient, several: Service) -> None:
+    answer = client.get("/?reason=&category=&node=node-2&user=&job=&within=", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?node=node-2")
+
+
+def test_hostile_filters_are_text(client: TestClient, several: Service) -> None:
+    url = Filters(node=HOSTILE, job=HOSTILE).url()
+    assert parse_qs(urlsplit(url).query)["node"] == [HOSTILE]
+    shown = page(client, url)
+    assert shown.field("node") == harmless(HOSTILE, 300)
+    assert "<script>alert" not in shown.source
+
+
+@pytest.mark.parametrize("outcome", [None, "failed", "all"])
+def test_pages_hold_each_verdict_once_and_keep_the_filters(
+    client: TestClient, service: Service, outcome: str | None
+) -> None:
+    for number in range(3 * PAGE + 7):
+        one = changed(outcome=("failed", "recovered", "cancelled", "completed", "failed")[number % 5])
+        publish(service, f"job-{number}", one, NOW + number // 3, user="ada")
+    wanted = [one.id for one in service.records.search(wanted_all(), None, 500).items if belongs(one, outcome)]
+    url, seen, pages = Filters(user="ada", outcome=outcome).url(), list[str](), 0  # type: ignore[arg-type]
+    while url:
+        shown = page(client, url)
+        assert shown.field("user") == "ada"
+        seen += shown.rows()
+        pages += 1
+        assert ("live.js" in shown.source) == (pages == 1)
+        assert ("Newest" in shown.links()) == (pages > 1)
+        url = shown.links().get("Older", "")
+        assert not url or "user=ada" in url
+    assert seen == [f"/verdicts/{id}" for id in wanted]
+    assert pages == -(-len(wanted) // PAGE)
+
+
+def wanted_all() -> Any:
+    return Filters(user="ada").wanted((), NOW)
+
+
+def belongs(one: StoredVerdict, outcome: str | None) -> bool:
+    return one.verdict.outcome in Filters(outcome=outcome).outcomes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cursor", ["x", "a.b", "..", "a.b.c", "end.end", "x" * 5000])
+def test_a_bad_cursor_is_a_page_of_words(client: TestClient, several: Service, cursor: str) -> None:
+    if cursor == "..":
+        assert len(page(client, "/?cursor=..").rows()) == 2  # three lists, each from its beginning
+        return
+    assert "not given by a page" in page(client, f"/?cursor={cursor}", 400).text
+
+
+@pytest.mark.parametrize("query", ["outcome=odd", "within=ever", f"node={'x' * 301}"])
+def test_a_bad_filter_is_a_page_of_words(client: TestClient, query: str) -> None:
+    assert page(client, f"/?{query}", 400).text
+
+
+def test_the_list_can_wait_for_news(client: TestClient, several: Service) -> None:
+    live = next(tag for tag in page(client, "/?user=ada").tags if tag.attributes.get("id") == "live")
+    assert live.attributes["data-after"] == str(several.records.last_event())
+    assert live.attributes["data-user"] == "ada" and live.attributes["data-url"] == "/?user=ada"
+    assert live.attributes["data-outcomes"] == "failed recovered cancelled"
+
+
+# --- one incident
+
+
+def test_an_incident_gives_the_answer_and_then_the_proof(client: TestClient) -> None:
+    log = b"".join(b"step %d goes well\n" % n for n in range(40)) + FAILED + b"after\n" * 30
+    stored = send(client, "j", log)
+    cited = stored.verdict.evidence[0]
+    shown = page(client, f"/verdicts/{stored.id}")
+    answer, proof = shown.text.split("Evidence", 1)
+    for word in ("Out of Memory Error", "Do not restart: fix first", stored.verdict.suggestion, cited.quote[:40]):
+        assert word in answer
+    assert "95%, decided by a rule diagnosis/" in answer
+    assert shown.links()[f"Line {cited.line}"] == f"#L{cited.line}"
+    assert "step 39 goes well" in proof and "exit code 1" in proof
+    line = next(tag for tag in shown.tags if tag.attributes.get("id") == f"L{cited.line}")
+    assert line.attributes["class"] == "cited"
+    marked = ["".join(tag.text) for tag in shown.all("mark")]
+    assert marked == [cited.quote]
+    raw = client.get(shown.links()["Raw lines"])
+    assert raw.status_code == 200 and cited.quote.encode() in raw.content
+    assert client.get(shown.links()["JSON"]).json()["id"] == stored.id
+
+
+def test_an_incident_tells_all_that_is_known(client: TestClient, service: Service) -> None:
+    facts = {"name": "run 3", "framework": "megatron", "gpus": 1024, "parent": "j/0", "labels": {"team": "nlp"}}
+    stored = publish(service, "j", FAULT, **facts)
+    service.records.end("j", 1, End("", 1, 9, "NODE_FAIL", NOW))
+    text = page(client, f"/verdicts/{stored.id}").text
+    for words in (
+        "node-1, rank 3, GPU 0000:52:00",
+        "its memory is broken",
+        "Not explained by the cause Runtime Error 1 line, from line 9",
+        "Explained by the cause CUDA Error 8 lines, from line 7",
+        "step 3,659 of 10,000, loss 1.975",
+        "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
+        "filter/x1503190",
+        "signal 9 (SIGKILL), exit code 1, scheduler says NODE_FAIL",
+        "GPUs1024",
+        "teamnlp",
+        "fedcba9876543210",
+    ):
+        assert words in text, words
+
+
+@pytest.mark.parametrize("outcome", ["completed", "running", "cancelled", "recovered"])
+def test_an_incident_without_failure(client: TestClient, service: Service, outcome: str) -> None:
+    fine = changed(outcome=outcome, reason="None", recovery="none", evidence=(), suspects=(), symptoms=())
+    shown = page(client, f"/verdicts/{publish(service, 'j', fine).id}")
+    assert "Nothing to do" in shown.text and "No line of the log proves a failure." in shown.text
+    assert "".join(shown.all("h1")[0].text) == outcome.capitalize()
+
+
+def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Scanner) -> None:
+    service = new_service(tmp_path, scanner, TIMING._replace(linger=0.0))
+    with local_client(service) as client:
+        stored = send(client, "j", b"far away\n" * 20 + b"close by\n" + FAILED)
+        before = page(client, f"/verdicts/{stored.id}")
+        assert "was deleted" not in before.text and "far away" in before.text
+        wait_for(lambda: service.intake.delete("j", 1))
+        after = page(client, f"/verdicts/{stored.id}")
+        assert "The raw log was deleted" in after.text and "Raw lines" not in after.links()
+        assert ["".join(tag.text) for tag in after.all("mark")] == [stored.verdict.evidence[0].quote]
+
+
+def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Service) -> None:
+    first, second = publish(service), publish(service, verdict=changed(reason="CUDA Error"), at=NOW + 1)
+    old, new = page(client, f"/verdicts/{first.id}"), page(client, f"/verdicts/{second.id}")
+    assert "no longer stands" in old.text and "no longer stands" not in new.text
+    assert old.links()["see the one that replaced it"] == f"/verdicts/{second.id}"
+    assert new.links()["ECC Error"] == f"/verdicts/{first.id}"
+    assert page(client, "/").rows() == [f"/verdicts/{second.id}"]
+
+
+def test_a_verdict_on_a_running_job_may_change(client: TestClient, service: Service) -> None:
+    stored = service.records.publish("j", 1, FAULT, False, NOW)
+    assert stored is not None
+    assert "may change" in page(client, f"/verdicts/{stored.id}").text
+    assert "so far" in page(client, "/").text
+
+
+def test_streams_have_their_own_anchors(client: TestClient, service: Service) -> None:
+    two = (*FAULT.evidence, Evidence("j/1/<b>", "<b>", 2, "the other", "", (), ()))
+    shown = page(client, f"/verdicts/{publish(service, verdict=changed(evidence=two)).id}")
+    ids = [tag.attributes.get("id") for tag in shown.all("li")]
+    assert {"L2", "s1-L2"} <= set(ids)
+    assert [html.unescape("".join(tag.text)) for tag in shown.all("h3")] == ["main", "<b>"]
+
+
+def test_a_quote_from_far_inside_a_long_line_is_shown(client: TestClient, service: Service) -> None:
+    send(client, "j", b"x" * 50_000 + b" the cause " + b"x" * 50_000 + b"\n" + FAILED)
+    cited = Evidence("j/1/main", "main", 1, " the cause ", "diagnosis/x", (), ())
+    shown = page(client, f"/verdicts/{publish(service, verdict=changed(evidence=(cited,))).id}")
+    assert "".join(shown.all("mark")[0].text) == "… the cause "
+    assert len(shown.source) < 20_000
+
+
+# --- hostile text
+
+
+def test_hostile_logs_do_nothing(client: TestClient) -> None:
+    log = HOSTILE.encode() + b"\n" + b"\xff\xfe" + b"y" * 50_000 + b"\n" + FAILED.rstrip() + HOSTILE.encode() + b"\n"
+    shown = page(client, f"/verdicts/{send(client, 'j', log).id}")
+    assert "<script>alert(1)</script>\"'&" in shown.text  # as text
+    assert not [tag for tag in shown.all("script") if not tag.attributes.get("src")]
+    assert "red{{7*7}}" in shown.text and "31m" not in shown.text
+    assert "\N{REPLACEMENT CHARACTER}" in shown.text
+
+
+def test_hostile_names_and_facts_do_nothing(client: TestClient, service: Service) -> None:
+    job = "<script>alert(1)<script>\"'&amp; {{7*7}} ?#%2f.."
+    suspects = (Suspect(HOSTILE, 1, HOSTILE, HOSTILE),)
+    evidence = (Evidence(HOSTILE, HOSTILE, 2, HOSTILE, HOSTILE, (HOSTILE,), (HOSTILE,)),)
+    symptoms = (Symptom(HOSTILE, 1, HOSTILE, 1, HOSTILE),)
+    verdict = changed(
+        suspects=suspects, evidence=evidence, symptoms=symptoms, why=HOSTILE, suggestion=HOSTILE, problems=(HOSTILE,)
+    )
+    facts = {name: HOSTILE for name in ("name", "user", "framework", "image", "command", "checkpoint_dir", "parent")}
+    stored = publish(service, job, verdict, labels={HOSTILE: HOSTILE}, **facts)
+    service.records.end(job, 1, End("", 1, None, HOSTILE, NOW))
+    for path in (f"/verdicts/{stored.id}", "/", Filters(job=job).url()):
+        shown = page(client, path)
+        assert "<script>alert" not in shown.source
+        assert job in html.unescape(shown.source)
+    link = page(client, "/").links()[job]
+    assert page(client, link).rows() == [f"/verdicts/{stored.id}"]
+
+
+def test_endless_facts_are_cut(client: TestClient, service: Service) -> None:
+    stored = publish(service, command="z" * 100_000, labels={f"k{n}": "v" * 10_000 for n in range(100)})
+    assert len(page(client, f"/verdicts/{stored.id}").source) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "seen"),
+    [
+        ("plain", 10, "plain"),
+        ("0123456789", 5, "01234…"),
+        ("\x1b[31mred\x1b[0m", 10, "red"),
+        ("a\tb\x00c", 10, "a bc"),
+        ("a\x07\u202e\x1b]0;t\u200b", 10, "a\ufffd\ufffd\ufffd]0;t\ufffd"),
+        ("10%\r90%", 10, "90%"),
+        ("", 0, ""),
+    ],
+)
+def test_harmless(text: str, width: int, seen: str) -> None:
+    assert harmless(text, width) == seen
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("path", ["/verdicts/99", "/verdicts/x", "/verdicts/0", "/verdicts/99999999999999999999"])
+def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
+    shown = page(client, path, 404)
+    assert "there is none" in shown.text
+    assert shown.links()["Go to the incidents"] == "/"
+
+
+def test_another_host_name_gets_a_page_of_words(client: TestClient) -> None:
+    answer = client.get("/", headers={"Host": "evil.example"})
+    assert answer.status_code == 403
+    assert "localhost" in checked(answer).text
+
+
+def test_programs_still_get_json(guarded: Guarded) -> None:
+    answer = guarded.client.get("/v1/verdicts")
+    assert answer.status_code == 401 and answer.json()["error"]["code"] == "unauthorized"
+
+
+# --- the way in
+
+
+def sign_in(guarded: Guarded, secret: str, target: str = "/", status: int = 303) -> Any:
+    """The answer to a filled in form."""
+    shown = page(guarded.client, "/login")
+    form = {"key": shown.field("key"), "next": target, "token": secret}
+    answer = guarded.client.post("/login", data=form, follow_redirects=False)
+    assert answer.status_code == status
+    return answer
+
+
+def test_a_stranger_is_led_to_the_login_and_back(guarded: Guarded) -> None:
+    stored = publish(guarded.service)
+    wanted = f"/verdicts/{stored.id}"
+    led = guarded.client.get(wanted, follow_redirects=False)
+    assert (led.status_code, led.headers["location"]) == (303, f"/login?next=%2Fverdicts%2F{stored.id}")
+    form = page(guarded.client, led.headers["location"])
+    assert form.field("next") == wanted
+    answer = sign_in(guarded, guarded.secret("read"), form.field("next"))
+    assert answer.headers["location"] == wanted
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=" in cookie
+    assert "ECC Error" in page(guarded.client, wanted).text
+    assert guarded.client.get("/login?next=/verdicts/7", follow_redirects=False).headers["location"] == "/verdicts/7"
+
+
+def test_the_query_survives_the_login(guarded: Guarded) -> None:
+    led = guarded.client.get("/?reason=ECC+Error&user=ada%26x", follow_redirects=False)
+    assert page(guarded.client, led.headers["location"]).field("next") == "/?reason=ECC+Error&user=ada%26x"
+
+
+def test_a_list_without_logs_shows_how_to_send_a_token(guarded: Guarded) -> None:
+    sign_in(guarded, guarded.secret("read"))
+    shown = page(guarded.client, "/")
+    assert "Authorization: Bearer $LOGDOCTOR_TOKEN" in shown.text
+    assert "ldr_" not in shown.source
+
+
+@pytest.mark.parametrize(
+    ("secret", "status", "words"),
+    [("", 400, "Paste a token"), ("ldr_wrong", 401, "unknown, expired or revoked"), ("x" * 5000, 401, "unknown")],
+)
+def test_a_wrong_token_is_told_in_words(guarded: Guarded, secret: str, status: int, words: str) -> None:
+    shown = checked(sign_in(guarded, secret, "/verdicts/1", status))
+    assert words in shown.text and shown.field("next") == "/verdicts/1"
+    assert guarded.client.get("/", follow_redirects=False).status_code == 303
+
+
+def test_a_token_that_may_not_read_is_told_so(guarded: Guarded) -> None:
+    assert "may not read" in checked(sign_in(guarded, guarded.secret("ingest"), status=403)).text
+
+
+def test_guessing_is_slowed_down(guarded: Guarded) -> None:
+    key = page(guarded.client, "/login").field("key")
+    answers = [guarded.client.post("/login", data={"key": key, "token": f"ldr_{n}"}) for n in range(40)]
+    assert answers[-1].status_code == 429
+    assert "Wait a minute" in checked(answers[-1]).text
+
+
+def test_a_pasted_token_may_have_blanks_around_it(guarded: Guarded) -> None:
+    sign_in(guarded, f"  {guarded.secret('read')}\r\n")
+
+
+def test_a_form_of_another_site_opens_nothing(guarded: Guarded) -> None:
+    secret = guarded.secret("read")
+    for form in ({"token": secret}, {"token": secret, "key": ""}, {"token": secret, "key": "guess"}):
+        answer = guarded.client.post("/login", data=form, follow_redirects=False)
+        assert answer.status_code == 403
+        assert "try again" in checked(answer).text
+    assert guarded.client.get("/", follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"a=1&" * 100, b"token=%ff%fe"])
+def test_an_unreadable_form_is_refused(guarded: Guarded, body: bytes) -> None:
+    answer = guarded.client.post("/login", content=body)
+    assert answer.status_code in (400, 403)
+    checked(answer)
+
+
+def test_an_endless_form_is_refused(guarded: Guarded) -> None:
+    answer = guarded.client.post("/login", content=b"token=" + b"x" * 100_000)
+    assert answer.status_code == 413
+    checked(answer)
+
+
+def test_out(guarded: Guarded) -> None:
+    sign_in(guarded, guarded.secret("read"))
+    key = page(guarded.client, "/").field("key")
+    assert guarded.client.get("/logout").status_code == 405
+    refused = guarded.client.post("/logout", data={"key": "guess"}, follow_redirects=False)
+    assert refused.status_code == 403 and checked(refused)
+    page(guarded.client, "/")
+    answer = guarded.client.post("/logout", data={"key": key}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert guarded.client.get("/", follow_redirects=False).status_code == 303
+
+
+def test_each_sign_in_has_its_own_form_key(guarded: Guarded) -> None:
+    before = page(guarded.client, "/login").field("key")
+    sign_in(guarded, guarded.secret("read"))
+    assert page(guarded.client, "/").field("key") != before
+
+
+def test_a_revoked_token_ends_the_session(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_REMEMBERED", 0.0)
+    sign_in(guarded, guarded.secret("read", name="mine"))
+    page(guarded.client, "/")
+    guarded.service.tokens.revoke("mine")
+    led = guarded.client.get("/", follow_redirects=False)
+    assert led.headers["location"] == "/login"
+    assert "expired or was revoked" in page(guarded.client, "/login").text
+
+
+def test_a_token_bound_to_jobs_sees_no_others(guarded: Guarded) -> None:
+    mine, other = publish(guarded.service, "mine-1"), publish(guarded.service, "other-1", changed(reason="Hang"))
+    sign_in(guarded, guarded.secret("read", prefixes=("mine-",)))
+    shown = page(guarded.client, "/?outcome=all")
+    assert shown.rows() == [f"/verdicts/{mine.id}"]
+    assert "All 1" in shown.text and "Hang" not in shown.text
+    page(guarded.client, f"/verdicts/{other.id}", 404)
+
+
+def test_without_tokens_there_is_nothing_to_sign_in_to(client: TestClient) -> None:
+    assert client.get("/login?next=/verdicts/1", follow_redirects=False).headers["location"] == "/verdicts/1"
+    assert "Sign out" not in page(client, "/").text
+
+
+ELSEWHERE = [
+    "https://evil.example",
+    "//evil.example",
+    "///evil.example",
+    "/\\evil.example",
+    "\\\\evil.example",
+    "/\t/evil.example",
+    "/\n/evil.example",
+    "/%0d/x\r\nSet-Cookie: a=b",
+    "javascript:alert(1)",
+    "evil.example",
+    " //evil.example",
+    "/ /evil.example",
+    "/\u2028/x",
+    "",
+    "/" + "x" * 3000,
+    "/login?next=/login",
+    "/logout",
+]
+
+
+@pytest.mark.parametrize("target", ELSEWHERE, ids=ascii)
+def test_nobody_is_sent_elsewhere(guarded: Guarded, target: str) -> None:
+    assert local(target) == "/"
+    asked = guarded.client.get("/login", params={"next": target})
+    assert checked(asked).field("next") == "/"
+    assert sign_in(guarded, guarded.secret("read"), target).headers["location"] == "/"
+    assert guarded.client.get("/login", params={"next": target}, follow_redirects=False).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("target", ["/", "/?node=a%2Fb&user=x", "/verdicts/7#L12", "/?job=https://a"])
+def test_paths_of_ours_are_kept(target: str) -> None:
+    assert local(target) == target
+
+
+# --- what belongs to the pages
+
+
+def test_static_files_are_ours_and_small(client: TestClient) -> None:
+    shown = page(client, "/")
+    wanted = [tag.attributes.get("href") or tag.attributes["src"] for tag in shown.all("link", "script", "img")]
+    assert len(set(wanted)) == 3
+    for path in wanted:
+        answer = client.get(path)
+        assert answer.status_code == 200 and len(answer.content) < 12_000
+        assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", answer.content)
+
+
+def test_the_style_sheet_knows_every_outcome() -> None:
+    style = (STATIC / "style.css").read_text()
+    for word in ("prefers-color-scheme: dark", "@media print", ":focus-visible", ".failed", ".recovered", ".running"):
+        assert word in style
+
+
+def test_every_word_of_a_verdict_has_words_for_people() -> None:
+    from logdoctor import taxonomy
+
+    assert set(wording.ADVICE) == set(taxonomy.RECOVERIES) and set(wording.FAULTS) == set(taxonomy.FAULTS)
+    for kind in DecidedBy.__annotations__["kind"].__args__:
+        assert wording.decided(DecidedBy(kind))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "just now"), (-5, "just now"), (59, "just now"), (61, "1 min ago"), (7199, "1 h ago"), (90_000, "1 day ago")],
+)
+def test_ages(seconds: float, words: str) -> None:
+    assert wording.age(seconds) == words
+
+
+def test_a_time_long_ago_has_its_year() -> None:
+    assert wording.short_moment(0.0, 86_400.0) == "01 Jan 00:00"
+    assert wording.short_moment(0.0, 400 * 86_400.0) == "01 Jan 1970"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (123_456, "123 kB"), (2e15, "2,000.0 TB")]
+)
+def test_sizes(number: float, words: str) -> None:
+    assert wording.size(number) == words
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (End("", 0, None, None, 0), "exit code 0"),
+        (End("", None, 9, None, 0), "signal 9 (SIGKILL)"),
+        (End("", None, 99, None, 0), "signal 99"),
+        (End("", None, None, None, 0), "ended; nobody said how"),
+    ],
+)
+def test_ends(how: End, words: str) -> None:
+    assert wording.end(how) == words
