@@ -128,44 +128,69 @@ class Intake:
                 stream.users += 1
             return stream
 
-    def _read(self, key: Key) -> Stream:
-        with self.lock:
-            attempt = self.attempts.get((key.job, key.attempt))
-        if attempt is None:
-            attempt = self._load(key.job, key.attempt)
-        stream = Stream(key, self._archive.open(key), attempt)
-        stream.users = 1
-        with self.lock:
-            self._streams[key] = attempt.streams[key.stream] = stream
-            if not stream.ready:
-                self.unscanned[stream] = None
-                self.fresh.notify_all()
-        return stream
-
     def load(self, job: str, number: int) -> Attempt:
         """An attempt with all streams that its archive has; those that cannot be read are its `problems`."""
         with self._opening:
-            with self.lock:
-                attempt = self.attempts.get((job, number))
-            attempt = attempt or self._load(job, number)
-            for name in self._archive.streams(job, number):
-                try:
-                    stream = self._used(key := Key(job, number, name)) or self._read(key)
-                    self.close(stream)
-                except StoreError as error:
-                    log.error("stream not readable", stream=str(key), cause=str(error))
-                    attempt.problems[name] = str(error)
-            return attempt
+            return self._loaded(job, number)
 
-    def _load(self, job: str, number: int) -> Attempt:
+    def _loaded(self, job: str, number: int) -> Attempt:
+        """The attempt, whole: a verdict that is made of a part of its streams is none."""
+        with self.lock:
+            if attempt := self.attempts.get((job, number)):
+                return attempt
         kept = self._records.open_attempt(job, number, time.time())
+        if kept.deleted is not None:
+            cause = "its log was deleted, and its verdict stands"
+            raise LimitReached(f"attempt {job}/{number}", cause, "Begin another attempt.")
         attempt = Attempt(job, number)
         attempt.settled = kept.settled
         attempt.ends = {end.stream: end for end in kept.ends}
         current = self._records.current(job, number)
         attempt.provisional = current is not None and not current.final
+        for name in self._archive.streams(job, number):
+            key = Key(job, number, name)
+            try:
+                self._enter(Stream(key, self._archive.open(key), attempt))
+            except StoreError as error:
+                log.error("stream not readable", stream=str(key), cause=str(error))
+                attempt.problems[name] = str(error)
         with self.lock:
-            return self.attempts.setdefault((job, number), attempt)
+            self.attempts[job, number] = attempt
+        return attempt
+
+    def _read(self, key: Key) -> Stream:
+        """The stream with one user, when it is not in memory."""
+        attempt = self._loaded(key.job, key.attempt)
+        stream = attempt.streams.get(key.stream) or self._enter(Stream(key, self._archive.open(key), attempt))
+        with self.lock:
+            stream.users += 1
+        return stream
+
+    def _enter(self, stream: Stream) -> Stream:
+        with self.lock:
+            self._streams[stream.key] = stream.attempt.streams[stream.key.stream] = stream
+            if not stream.attempt.settled:
+                self._wake(stream.attempt)
+        return stream
+
+    def unsettle(self, attempt: Attempt) -> None:
+        """Let an attempt be judged again, although there was a final verdict."""
+        with self.lock:
+            self._unsettle(attempt)
+
+    def _unsettle(self, attempt: Attempt) -> None:
+        attempt.settled = False
+        if attempt.abandoned:
+            attempt.ends.pop("", None)
+            attempt.abandoned = False
+        self._wake(attempt)
+
+    def _wake(self, attempt: Attempt) -> None:
+        """Have those streams of an attempt read that have an archive; of a settled one nobody needs them."""
+        for stream in attempt.streams.values():
+            if not stream.ready:
+                self.unscanned.setdefault(stream)
+        self.fresh.notify_all()
 
     def _check_room(self, key: Key) -> None:
         attempt = self.attempts.get((key.job, key.attempt))
@@ -256,10 +281,8 @@ class Intake:
         attempt = stream.attempt
         stream.last_at = attempt.changed_at = now
         if attempt.settled:
-            attempt.settled, attempt.reopened = False, True
-            if attempt.abandoned:
-                attempt.ends.pop("", None)
-                attempt.abandoned = False
+            attempt.reopened = True
+            self._unsettle(attempt)
         stream.unarchived.append(entry)
         self._unarchived_bytes += size
         self._bytes_in += size
@@ -373,6 +396,7 @@ class Intake:
             with self.lock:
                 if (job, number) in self.attempts:
                     return False
+            self._records.forget_log(job, number, time.time())
             self._archive.delete(job, number)
             return True
 

@@ -5,11 +5,13 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from logdoctor.errors import StorageFull, StoreError
 from logdoctor.live.intake import Bounds, Intake
@@ -87,14 +89,16 @@ class Service:
 
     def end(self, job: str, number: int, end: End) -> None:
         """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
-        if self.records.end(job, number, end).settled:
+        before = self.records.attempt(job, number)
+        kept = self.records.end(job, number, end)
+        if kept.deleted is not None or (before is not None and before.settled and _tells(before.ends, end)):
+            return  # the verdict stands: there is nothing to judge, or nothing new
+        if kept.settled:
             self.records.reopen(job, number)
         attempt = self.intake.load(job, number)
+        self.intake.unsettle(attempt)
         with self.intake.lock:
-            if attempt.abandoned:
-                attempt.ends.pop("", None)
             attempt.ends[end.stream] = end
-            attempt.settled = attempt.abandoned = False
         self.watch.ask(attempt)
 
     def streams(self, job: str, number: int) -> list[str]:
@@ -118,6 +122,11 @@ class Service:
     def _announce(self, verdict: StoredVerdict) -> None:
         for listener in list(self.listeners):
             listener(verdict)
+
+
+def _tells(ends: Sequence[End], end: End) -> bool:
+    """Whether some end says the same as another, whenever it was told."""
+    return any(msgspec.structs.replace(one, at=end.at) == end for one in ends)
 
 
 def _locked(folder: Path) -> int:

@@ -72,7 +72,11 @@ class Watch:
     def start(self) -> None:
         """Take up all attempts without a final verdict, then begin."""
         for kept in self._records.unsettled():
-            attempt = self._intake.load(kept.job, kept.number)
+            try:
+                attempt = self._intake.load(kept.job, kept.number)
+            except LogdoctorError as error:
+                log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
+                continue
             if attempt.over:
                 self.ask(attempt)
         self._thread.start()
@@ -292,8 +296,10 @@ class Watch:
         for attempt in attempts:
             silent = now - attempt.changed_at
             if attempt.reopened:
-                self._records.reopen(attempt.job, attempt.number)
-                attempt.reopened = False
+                withdrawn = self._records.reopen(attempt.job, attempt.number)
+                attempt.reopened, attempt.provisional = False, True
+                if withdrawn is not None:
+                    self._announce(withdrawn)
             if attempt.asked:
                 continue
             if attempt.settled:

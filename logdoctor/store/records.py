@@ -17,6 +17,7 @@ from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused,
 from logdoctor.store.names import MAX_ATTEMPT
 from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
 from logdoctor.store.schema import verdicts as table
+from logdoctor.taxonomy import OUTCOMES
 from logdoctor.types import Verdict
 
 MAX_PAGE = 500
@@ -71,7 +72,7 @@ class End(msgspec.Struct, frozen=True):
 
 class Attempt(msgspec.Struct, frozen=True):
     """One try to run a job. `ended` is when the whole attempt was said to have ended; `settled` means that a
-    final verdict stands. `ends` are ordered by stream."""
+    final verdict stands. `ends` are ordered by stream. `deleted` is when retention took its raw log."""
 
     job: str
     number: int
@@ -79,6 +80,7 @@ class Attempt(msgspec.Struct, frozen=True):
     ended: float | None
     settled: bool
     ends: tuple[End, ...]
+    deleted: float | None = None
 
 
 class StoredVerdict(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ class StoredVerdict(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True):
     """Which current verdicts to list: all that is given must hold. `since` <= time < `until`.
 
-    `prefixes` are job-name prefixes of which one must fit; none means all jobs.
+    Of `outcomes` one must hold; none means any. `prefixes` are job-name prefixes of which one must fit; none means
+    all jobs.
     """
 
     reason: str | None = None
@@ -111,7 +114,7 @@ class Wanted(msgspec.Struct, frozen=True):
     node: str | None = None
     user: str | None = None
     job: str | None = None
-    outcome: str | None = None
+    outcomes: tuple[str, ...] = ()
     recovery: str | None = None
     fingerprint: str | None = None
     since: float | None = None
@@ -225,9 +228,26 @@ class Records:
         with self.database.writing() as connection:
             connection.execute(sa.update(attempts).where(*_is(job, number)).values(settled=settled))
 
-    def reopen(self, job: str, number: int) -> None:
-        """The attempt is to be judged again: after a restart it is among those of `unsettled`."""
-        self.settle(job, number, False)
+    def reopen(self, job: str, number: int) -> StoredVerdict | None:
+        """The attempt is to be judged again: after a restart it is among those of `unsettled`.
+
+        Its current verdict is no longer final; it comes back when that is a change.
+        """
+        with self.database.writing() as connection:
+            kept = (*_is(job, number), attempts.c.deleted.is_(None))
+            if not connection.execute(sa.update(attempts).where(*kept).values(settled=False)).rowcount:
+                return None
+            former = _current(connection, job, number)
+            if former is None or not former.final:
+                return None
+            event = _next_event(connection)
+            connection.execute(sa.update(table).where(table.c.id == former.id).values(final=False, event=event))
+            return msgspec.structs.replace(former, final=False, event=event)
+
+    def forget_log(self, job: str, number: int, at: float) -> None:
+        """Says that the raw log of the attempt was deleted: its verdict stands for ever."""
+        with self.database.writing() as connection:
+            connection.execute(sa.update(attempts).where(*_is(job, number)).values(deleted=at))
 
     def attempt(self, job: str, number: int) -> Attempt | None:
         """One attempt of a job."""
@@ -347,8 +367,12 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
         where.append(nodes.c.node == _plain(wanted.node))
         at = nodes.c.at
     for facet in FACETS:
-        if (value := getattr(wanted, facet)) is not None:
+        if facet != "outcome" and (value := getattr(wanted, facet)) is not None:
             where.append(table.c[facet] == _plain(value))
+    if len(wanted.outcomes) == 1:
+        where.append(table.c.outcome == _plain(wanted.outcomes[0]))
+    elif wanted.outcomes:  # most have one of these: said so, the newest are looked through, and nothing is sorted
+        where.append(table.c.outcome.not_in([one for one in OUTCOMES if one not in wanted.outcomes]))
     if wanted.since is not None:
         where.append(at >= wanted.since)
     if wanted.until is not None:
@@ -468,7 +492,15 @@ def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list
         told.setdefault((row.job, row.attempt), []).append(end)
     query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
     return [
-        Attempt(row.job, row.number, row.started, row.ended, row.settled, tuple(told.get((row.job, row.number), ())))
+        Attempt(
+            row.job,
+            row.number,
+            row.started,
+            row.ended,
+            row.settled,
+            tuple(told.get((row.job, row.number), ())),
+            row.deleted,
+        )
         for row in connection.execute(query)
     ]
 

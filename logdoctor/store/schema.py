@@ -52,6 +52,7 @@ attempts = sa.Table(
     sa.Column("started", sa.Double, nullable=False),
     sa.Column("ended", sa.Double),
     sa.Column("settled", sa.Boolean, nullable=False),
+    sa.Column("deleted", sa.Double),
     sa.UniqueConstraint("job", "key"),
     sa.Index("ix_attempts_settled", "settled", "job", "number"),
 )

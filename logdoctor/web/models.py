@@ -35,7 +35,7 @@ class JobIn(BaseModel):
             "examples": [
                 {
                     "name": "llama 7b, run 3",
-                    "user": "ada",
+                    "user": "u17",
                     "framework": "megatron",
                     "launcher": "slurm",
                     "nodes": 128,
@@ -124,6 +124,7 @@ class AttemptOut(BaseModel):
     ended: float | None
     settled: bool
     ends: list[EndOut]
+    deleted: float | None = Field(default=None, description="when retention took its raw log")
     streams: list[str] = []
     verdict: int | None = Field(default=None, description="id of its current verdict")
 

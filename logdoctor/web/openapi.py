@@ -53,7 +53,7 @@ _STORED = {
     "final": True,
     "current": True,
     "superseded_by": None,
-    "user": "ada",
+    "user": "u17",
     "verdict": EXAMPLE,
 }
 _ATTEMPT = {
@@ -67,7 +67,7 @@ _ATTEMPT = {
     "verdict": 7,
 }
 _CONTEXT = {"stream": "gpu-12", "line": 126, "lines": [{"line": 125, "text": "[gpu-12] Last error:"}]}
-_JOB = {"job": "llama-7b", "facts": {"user": "ada", "nodes": 128}, "created": 1795250000.0, "updated": 1795250000.0}
+_JOB = {"job": "llama-7b", "facts": {"user": "u17", "nodes": 128}, "created": 1795250000.0, "updated": 1795250000.0}
 _EXAMPLES = {
     "Verdict": _STORED["verdict"],
     "VerdictOut": _STORED,

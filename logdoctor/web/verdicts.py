@@ -86,8 +86,9 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         limit: Limit = 50,
     ) -> Response:
         """Current verdicts, newest first. All filters that are given must hold."""
+        outcomes = (outcome,) if outcome else ()
         wanted = Wanted(
-            reason, category, node, user, job, outcome, recovery, fingerprint, since, until, caller.prefixes
+            reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes
         )
         return _json(records.search(wanted, cursor, limit))
 

@@ -165,7 +165,7 @@ def test_sampling_reads_all_at_the_beginning_and_ever_less_behind(
         (b"1e999", math.inf),
         (b"e", math.nan),
         (b"", math.nan),
-        ],
+    ],
 )
 def test_numbers(text: bytes | None, number: float) -> None:
     assert progress._number(text) == pytest.approx(number, nan_ok=True)

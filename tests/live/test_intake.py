@@ -301,7 +301,7 @@ def test_an_attempt_is_not_let_go_while_a_stream_of_it_is_opened(service: Servic
     attempt = service.intake.attempts["job", 1]
     other = Key("job", 1, "slow")
     file, packer = service.archive.open(other), Packer()
-    for _ in range(2000):
+    for _ in range(8000):
         file.append(b"x\n", packer)
     service.intake.archive(attempt)
     eventually(lambda: not service.intake.unscanned)

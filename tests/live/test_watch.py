@@ -12,7 +12,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, StoredVerdict
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps
-from tests.live.services import PATIENT, T, end, eventually, final, looked, send, serving
+from tests.live.services import PATIENT, T, end, eventually, final, looked, opened, send, serving
 
 KEY = Key("job", 1, "rank 0")
 OTHER = Key("job", 1, "rank 1")
@@ -243,3 +243,32 @@ def test_scheduler_and_signal_are_taken_into_account(service: Service) -> None:
         service.end("job", number, told)
     outcomes = [final(service, Key("job", n, "s")).verdict.outcome for n in range(3)]
     assert outcomes == ["failed", "cancelled", "completed"]
+
+
+def test_a_late_line_is_judged_with_all_streams_of_its_attempt(folder: Path, scanner: Scanner) -> None:
+    """The attempt has left memory: what comes for one stream must not be taken for the whole."""
+    service = opened(folder, scanner, PATIENT._replace(linger=0.0))
+    send(service, Key("job", 1, "a"), ECC.encode())
+    send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
+    end(service, Key("job", 1, "a"))
+    first = final(service, Key("job", 1, "a"))
+    service.watch._next_look = 0.0
+    eventually(lambda: not service.intake.attempts)
+    send(service, Key("job", 1, "b"), b"a late line\n")
+    eventually(lambda: (one := service.records.current("job", 1)) is not None and one.id != first.id and one.final)
+    again = service.records.current("job", 1)
+    assert again is not None
+    assert again.verdict.reason == first.verdict.reason == "ECC Error"
+    assert again.verdict.compression.lines_in == first.verdict.compression.lines_in + 1
+    service.stop()
+
+
+def test_a_verdict_is_not_final_while_others_go_on(service: Service) -> None:
+    send(service, Key("job", 1, "a"), ECC.encode())
+    end(service, Key("job", 1, "a"), whole=False)
+    first = final(service, Key("job", 1, "a"))
+    send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
+    looked(service)
+    eventually(lambda: (one := service.records.current("job", 1)) is not None and not one.final)
+    now = service.records.current("job", 1)
+    assert now is not None and now.event > first.event

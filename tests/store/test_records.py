@@ -244,9 +244,24 @@ def test_only_final_changes_in_place(records: Records) -> None:
 
 
 def test_a_final_verdict_settles_even_when_it_says_the_same(records: Records) -> None:
+    first = records.publish("a", 1, BASE, True, 1.0)
+    withdrawn = records.reopen("a", 1)
+    assert first is not None and withdrawn is not None
+    assert (withdrawn.id, withdrawn.final) == (first.id, False) and withdrawn.event > first.event
+    assert records.reopen("a", 1) is None
+    assert records.current("a", 1) == withdrawn and len(records.unsettled()) == 1
+    again = records.publish("a", 1, BASE, True, 2.0)
+    assert again is not None and (again.id, again.final) == (first.id, True)
+    assert records.publish("a", 1, BASE, True, 3.0) is None
+    assert records.unsettled() == []
+
+
+def test_an_attempt_whose_log_was_deleted_is_not_judged_again(records: Records) -> None:
     records.publish("a", 1, BASE, True, 1.0)
+    records.forget_log("a", 1, 5.0)
     records.reopen("a", 1)
-    assert records.publish("a", 1, BASE, True, 2.0) is None
+    kept = records.attempt("a", 1)
+    assert kept is not None and kept.deleted == 5.0 and kept.settled
     assert records.unsettled() == []
 
 
@@ -307,7 +322,7 @@ FILTERS = {
     "node": Wanted(node="gpu-001"),
     "user": Wanted(user="ann"),
     "job": Wanted(job="a"),
-    "outcome": Wanted(outcome="failed"),
+    "outcomes": Wanted(outcomes=("failed",)),
     "recovery": Wanted(recovery="restart"),
     "fingerprint": Wanted(fingerprint="f0"),
     "since": Wanted(since=5.0),
@@ -357,7 +372,7 @@ MAYBE: dict[str, st.SearchStrategy[Any]] = {
     "reason": st.sampled_from([None, "ECC Error", "100%"]),
     "job": st.none() | JOBS,
     "category": st.sampled_from([None, None, "Script"]),
-    "outcome": st.sampled_from([None, None, "running"]),
+    "outcomes": st.sampled_from([(), (), ("running",), ("failed",), ("failed", "cancelled"), ("none such",)]),
     "recovery": st.sampled_from([None, None, "none"]),
     "since": st.none() | st.integers(0, 6).map(float),
     "until": st.none() | st.integers(0, 6).map(float),
@@ -377,8 +392,9 @@ def fits(stored: StoredVerdict, wanted: Wanted) -> bool:
     return (
         all(
             getattr(wanted, name) in (None, getattr(stored.verdict, name))
-            for name in ("reason", "category", "outcome", "recovery", "fingerprint")
+            for name in ("reason", "category", "recovery", "fingerprint")
         )
+        and (not wanted.outcomes or stored.verdict.outcome in wanted.outcomes)
         and (wanted.node is None or any(wanted.node == suspect.node for suspect in stored.verdict.suspects))
         and wanted.user in (None, stored.user)
         and wanted.job in (None, stored.job)

@@ -63,11 +63,11 @@ def dying(tmp_path: Path) -> Path:
 
 
 def test_a_command_that_dies(running: Running, dying: Path) -> None:
-    done = sent(running, "run", "--job", "j", "--stream", "n", "--user", "ada", "--", sys.executable, str(dying))
+    done = sent(running, "run", "--job", "j", "--stream", "n", "--user", "u17", "--", sys.executable, str(dying))
     assert done.returncode == 3
     assert done.stdout.count(b"\n") == 40 and b"KeyError" in done.stderr
     found = verdict(running, "j")
-    assert found["verdict"]["reason"] == "Key Error" and found["user"] == "ada"
+    assert found["verdict"]["reason"] == "Key Error" and found["user"] == "u17"
     log = kept(running, "j", "n")
     assert sorted(log.split(b"\n")) == sorted((done.stdout + done.stderr).split(b"\n"))
 

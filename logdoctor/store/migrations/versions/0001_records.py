@@ -49,6 +49,7 @@ def upgrade() -> None:
         sa.Column("started", sa.Double(), nullable=False),
         sa.Column("ended", sa.Double(), nullable=True),
         sa.Column("settled", sa.Boolean(), nullable=False),
+        sa.Column("deleted", sa.Double()),
         sa.ForeignKeyConstraint(["job"], ["jobs.job"], name=op.f("fk_attempts_job")),
         sa.PrimaryKeyConstraint("job", "number", name=op.f("pk_attempts")),
         sa.UniqueConstraint("job", "key", name=op.f("uq_attempts_job_key")),
