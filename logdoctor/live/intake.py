@@ -15,7 +15,7 @@ from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
 from logdoctor.store.journal import MAX_ENTRY, Entry, Journal
 from logdoctor.store.names import Key
-from logdoctor.store.records import Records
+from logdoctor.store.records import Records, StoredVerdict
 
 log = structlog.get_logger()
 
@@ -53,8 +53,15 @@ class Figures(NamedTuple):
 class Intake:
     """All streams that are being sent. Methods are for any thread."""
 
-    def __init__(self, archive: Archive, journal_of: Callable[..., Journal], records: Records, bounds: Bounds) -> None:
-        self._archive, self._records, self._bounds = archive, records, bounds
+    def __init__(
+        self,
+        archive: Archive,
+        journal_of: Callable[..., Journal],
+        records: Records,
+        announce: Callable[[StoredVerdict], None],
+        bounds: Bounds,
+    ) -> None:
+        self._archive, self._records, self._announce, self._bounds = archive, records, announce, bounds
         self.lock = threading.Lock()
         self.fresh = threading.Condition(self.lock)
         """Told when there is something to scan or to judge."""
@@ -63,6 +70,8 @@ class Intake:
         """Streams with bytes to compress, those first that wait longest."""
         self._streams: dict[Key, Stream] = {}
         self._opening = threading.Lock()
+        self.settling = threading.Lock()
+        """Held while an attempt is settled or reopened in the records, so that both see what the other did."""
         self._packer = Packer()
         self._touched: dict[Key, StreamFile] = {}
         self._full = threading.Event()  # a stream has a frame's worth of bytes to archive
@@ -220,11 +229,14 @@ class Intake:
             return self._number(stream, data, "")
 
     def push(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
-        """Bytes that continue an opened stream wherever it ends, once for each mark: a repetition is not taken."""
+        """Bytes that continue an opened stream wherever it ends, once for each mark that is not "": a
+        repetition is not taken."""
         with self.lock:
             if mark in stream.marks:
                 return stream.marks[mark] or _done()
-            future = stream.marks[mark] = self._number(stream, data, mark)
+            future = self._number(stream, data, mark)
+            if mark:
+                stream.marks[mark] = future
             while len(stream.marks) > _MARKS:
                 stream.marks.popitem(last=False)
             return future
@@ -390,6 +402,19 @@ class Intake:
             del self.attempts[attempt.job, attempt.number]
             return True
 
+    def reopen_changed(self) -> None:
+        """Enter durably which settled attempts got more bytes, and that their verdicts are not final.
+
+        Also before a journal file is deleted, because until then only that file tells it.
+        """
+        with self.settling:
+            with self.lock:
+                changed = [attempt for attempt in self.attempts.values() if attempt.reopened]
+            for attempt in changed:
+                if verdict := self._records.reopen(attempt.job, attempt.number):
+                    self._announce(verdict)
+                attempt.reopened, attempt.provisional = False, True
+
     def delete(self, job: str, number: int) -> bool:
         """Delete the archive of an attempt that is not in memory; False when it is. See `empty_journal`."""
         with self._opening:
@@ -468,6 +493,7 @@ class Intake:
             for file in self._touched.values():
                 file.sync()
             self._touched.clear()
+        self.reopen_changed()
         self._journal.release(number)
 
     def _move(self, stream: Stream) -> None:
@@ -512,7 +538,8 @@ class Intake:
                 files[key].mend(entry.offset)
             reached = files[key].offset + held.get(key, 0)
             if entry.offset > reached:
-                log.warning("journal without archive", stream=str(key), offset=entry.offset, archived=reached)
+                log.error("bytes missing before those of the journal", stream=str(key), at=reached, next=entry.offset)
+                lost.add(key)
                 continue
             if missing := entry.data[reached - entry.offset :]:
                 waiting.setdefault(key, []).append(missing)
@@ -528,6 +555,10 @@ class Intake:
                 file.sync()
         for job, number in attempts:
             self._records.reopen(job, number)  # what stands in the journal may have come after its verdict
+        if lost:  # a file that is restored, or a disk that is mounted, before the next start
+            self._journal.set_aside()
+        else:
+            self._journal.drop_kept()
         self._journal.release(self._journal.rotate())
         if files:
             log.info("journal replayed", streams=len(files))

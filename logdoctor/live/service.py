@@ -62,19 +62,23 @@ class Service:
     def __init__(self, folder: Path, scanner: Scanner, plan: Plan) -> None:
         self._lock = _locked(folder)
         self.scanner = scanner
+        self._started = False
         self._scratch, self._min_free = folder / "scratch", plan.min_free
         shutil.rmtree(self._scratch, ignore_errors=True)
         self.archive = Archive(folder / "archive")
         self.records = Records(plan.database)
         self.tokens = Tokens(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
-        self.intake = Intake(self.archive, journal_of, self.records, plan.bounds)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
+        self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
         self.watch = Watch(scanner, self.intake, self.archive, self.records, self._announce, plan.timing)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
     def start(self) -> None:
-        """Carry on where the last process stopped, however it stopped."""
+        """Carry on where the last process stopped, however it stopped; nothing when that was done already."""
+        if self._started:
+            return
+        self._started = True
         self.intake.start()
         self.watch.start()
         self.retention.start()

@@ -118,7 +118,8 @@ class Watch:
         """Do what is due; False when nothing was."""
         worked = self._judge_asked()
         for stream in self._due():
-            self._advance(stream)
+            if stream in self._intake.unscanned:  # it may have been judged meanwhile
+                self._advance(stream)
             worked = True
             self._judge_asked()
             if self._stopping:
@@ -240,6 +241,9 @@ class Watch:
         """Judge; a fault of ours costs this attempt a minute, and no other anything."""
         try:
             self._judge(attempt, idle)
+        except LogdoctorError as error:  # the disk is full, most likely
+            log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
+            attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
         except Exception:
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
             attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
@@ -268,11 +272,11 @@ class Watch:
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
         verdict = msgspec.structs.replace(verdict, seconds=round(attempt.judged_for, 3))
-        self._publish(attempt, verdict, final)
-        with self._intake.lock:
-            attempt.settled = final and attempt.changed_at == changed_at
-            if final and not attempt.settled:
-                attempt.reopened = True
+        with self._intake.settling:
+            self._publish(attempt, verdict, final)
+            with self._intake.lock:
+                attempt.settled = final and attempt.changed_at == changed_at
+                attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
 
@@ -290,16 +294,12 @@ class Watch:
 
     def _look(self) -> None:
         """Judge attempts that are silent or make no steps, and let go of those that are settled."""
+        self._intake.reopen_changed()
         now = time.monotonic()
         with self._intake.lock:
             attempts = list(self._intake.attempts.values())
         for attempt in attempts:
             silent = now - attempt.changed_at
-            if attempt.reopened:
-                withdrawn = self._records.reopen(attempt.job, attempt.number)
-                attempt.reopened, attempt.provisional = False, True
-                if withdrawn is not None:
-                    self._announce(withdrawn)
             if attempt.asked:
                 continue
             if attempt.settled:

@@ -24,7 +24,7 @@ class Passing:
         self.last_read = time.monotonic()
         self._channel = channel
         self._keep = keep
-        self._open = True
+        self._open, self._refused = True, False
         self._thread = threading.Thread(target=self._run, name="logdoctor-pass", daemon=True)
 
     def start(self) -> None:
@@ -49,6 +49,9 @@ class Passing:
                 return
             self._pass_on(data)
             keep(data)
+            if self._refused:
+                os.close(reading)  # whoever read our output has gone: the command learns it as it would without us
+                return
             now = clock()
             quick = now - self.last_read < 2 * _NAP_SECONDS
             self.last_read = now
@@ -56,7 +59,7 @@ class Passing:
                 time.sleep(_NAP_SECONDS)
 
     def _pass_on(self, data: bytes) -> None:
-        """Writes all of it to our own output; when that is closed, the command still goes on."""
+        """Writes all of it to our own output, as long as somebody takes it."""
         at = 0
         while self._open and at < len(data):
             try:
@@ -66,6 +69,7 @@ class Passing:
                 waiter.register(self._channel.passing, select.POLLOUT)
                 waiter.poll(1000)
             except OSError as error:
+                self._refused = error.errno == errno.EPIPE
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk may have room again later
                     self._open = False
                 return

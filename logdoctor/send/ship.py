@@ -130,6 +130,9 @@ class _Shipping:
                 time.sleep(self._poll_seconds)
         self._discovered_at = -1e9
         self._look(time.monotonic(), settle=0.0)
+        if not self._entries and not follow:
+            self._notices.say("no file is there of those that were named.")
+            return 1
         self._progressed_at = time.monotonic()
         patience = min(give_up_seconds, _AFTER_STOP_SECONDS) if self._stops else give_up_seconds
         ended = not end

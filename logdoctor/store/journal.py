@@ -6,6 +6,8 @@ So a thousand streams share one sync, and each answer waits for little more than
 
 import errno
 import os
+import secrets
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -65,7 +67,9 @@ class Journal:
     ) -> None:
         self._folder, self._committed, self._failed, self._min_free = folder, committed, failed, min_free
         folder.mkdir(parents=True, exist_ok=True)
-        self._number = max(self._numbers(), default=0) + 1
+        self._number = max((number for number, _ in self._files()), default=0) + 1
+        self._path = self._new_path()
+        self._kept = folder / "kept"
         self._descriptor: int | None = None
         self._size = 0
         self._packer = Packer()
@@ -115,31 +119,44 @@ class Journal:
     def _next_file(self) -> None:
         self._close_file()
         self._number += 1
+        self._path = self._new_path()
         self.held = 0
         self._rotating = False
 
     def release(self, number: int) -> None:
         """Delete the files up to `number`: all that they hold is safe elsewhere."""
-        for old in self._numbers():
+        for old, path in self._files():
             if old <= number:
-                self._path(old).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+
+    def set_aside(self) -> None:
+        """Keep the old files for the next start, because something in them could not be archived."""
+        self._kept.mkdir(exist_ok=True)
+        for number, path in self._files():
+            if number < self._number:
+                os.replace(path, self._kept / path.name)
 
     def replay(self) -> Iterator[Entry]:
         """All entries that were committed, in order; what is damaged is left out, and logged."""
-        for number in sorted(self._numbers()):
-            descriptor = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+        for _, path in sorted([*self._files(self._kept), *self._files()]):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                yield from self._entries(descriptor, str(self._path(number)))
+                yield from self._entries(descriptor, path)
             finally:
                 os.close(descriptor)
 
-    def _entries(self, descriptor: int, name: str) -> Iterator[Entry]:
+    def drop_kept(self) -> None:
+        """Delete the files that were set aside: all is archived now."""
+        shutil.rmtree(self._kept, ignore_errors=True)
+
+    def _entries(self, descriptor: int, path: Path) -> Iterator[Entry]:
         begin: int | None = 0
+        secret = _secret(path)
         while begin is not None:
-            for frame in walk(descriptor, begin):
+            for frame in walk(descriptor, begin, secret):
                 begin = frame.end
                 try:
-                    data = unpack(descriptor, frame, name)
+                    data = unpack(descriptor, frame, str(path))
                 except StoreError as error:  # torn by a loss of power, most likely before it was acknowledged
                     log.error("journal damaged", cause=str(error))
                     continue
@@ -147,8 +164,8 @@ class Journal:
                 for note in _decoder.decode(frame.note):
                     yield Entry(note.key, note.offset, data[at : at + note.length], note.mark)
                     at += note.length
-            if (found := find(descriptor, begin)) is not None:
-                log.error("journal damaged", file=name, begin=begin, end=found)
+            if (found := find(descriptor, begin, secret)) is not None:
+                log.error("journal damaged", file=str(path), begin=begin, end=found)
             begin = found
 
     def _run(self) -> None:
@@ -186,7 +203,8 @@ class Journal:
 
     def _commit(self, group: list[Entry]) -> None:
         notes = [Note(entry.key, entry.offset, len(entry.data), entry.mark) for entry in group]
-        frame = self._packer.pack(msgspec.msgpack.encode(notes), b"".join(entry.data for entry in group))
+        data = b"".join(entry.data for entry in group)
+        frame = self._packer.pack(msgspec.msgpack.encode(notes), data, _secret(self._path))
         try:
             self._write(frame)
         except OSError as error:
@@ -201,7 +219,7 @@ class Journal:
     def _write(self, frame: bytes) -> None:
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._descriptor = os.open(self._path(self._number), flags, 0o600)
+            self._descriptor = os.open(self._path, flags, 0o600)
             self._size = self.held = 0
             sync_folder(self._folder)
         room = os.fstatvfs(self._descriptor)
@@ -224,14 +242,20 @@ class Journal:
         except OSError:
             self._next_file()
 
+    def _new_path(self) -> Path:
+        return self._folder / f"{self._number:08}-{secrets.token_hex(8)}{_SUFFIX}"
+
     def _close_file(self) -> None:
         if self._descriptor is not None:
             with suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = None
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:08}{_SUFFIX}"
+    def _files(self, folder: Path | None = None) -> list[tuple[int, Path]]:
+        """Number and path of each journal file."""
+        return [(int(path.name.partition("-")[0]), path) for path in (folder or self._folder).glob(f"[0-9]*{_SUFFIX}")]
 
-    def _numbers(self) -> list[int]:
-        return [int(path.stem) for path in self._folder.glob(f"[0-9]*{_SUFFIX}")]
+
+def _secret(path: Path) -> bytes:
+    """The random part of a journal file's name: frames with another secret are not of this file."""
+    return path.name.removesuffix(_SUFFIX).partition("-")[2].encode()

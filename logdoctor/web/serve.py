@@ -8,7 +8,7 @@ import sys
 import structlog
 
 from logdoctor import build
-from logdoctor.errors import SettingsError
+from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed
@@ -29,7 +29,7 @@ def serve(settings: Settings) -> None:
         raise SettingsError(
             f"host {settings.host}",
             "every request needs a token, and there is none",
-            "Make one first: logdoctor tokens create NAME --scope admin",
+            f"Make one first: logdoctor tokens create NAME --scope admin --data-dir {build.made_folder(settings)}",
         )
     options = Options(
         wants_token,
@@ -39,6 +39,11 @@ def serve(settings: Settings) -> None:
         labels,
         build.session_key(build.made_folder(settings)),
     )
+    try:
+        service.start()
+    except OSError as error:
+        cause = f"what was taken before cannot be archived ({error.strerror})"
+        raise StorageFull(str(build.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
     gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
     gc.set_threshold(*_GC)
     server(application(service, options), settings.slow_seconds).run([listening])

@@ -87,7 +87,8 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
         if facts and service.records.job(placed.key.job) is None:
             service.records.put_job(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
         with intake.opened(placed.key) as stream:
-            return intake.push(stream, placed.batch.lines, placed.batch.digest)
+            batch = placed.batch  # what has no time cannot be told from another that says the same
+            return intake.push(stream, batch.lines, batch.digest if batch.first_ns else "")
 
     return router
 

@@ -57,7 +57,7 @@ def _around(service: Service, stored: StoredVerdict, evidence: Evidence) -> list
     first = max(evidence.line - CONTEXT, 1)
     name = Key(stored.job, stored.attempt, evidence.stream)
     found = service.intake.lines(name, first, evidence.line + CONTEXT, _MOST_BYTES).lines
-    if len(found) > evidence.line - first:
+    if len(found) > evidence.line - first and evidence.quote in decode(found[evidence.line - first]):
         return [(first + n, decode(line[: 4 * _SHOWN])[:_SHOWN]) for n, line in enumerate(found)]
     kept = (*evidence.before, evidence.quote, *evidence.after)
     return [(evidence.line - len(evidence.before) + n, text) for n, text in enumerate(kept)]

@@ -37,6 +37,7 @@ class Bench:
 
         The errors that the service has logged.
         """
+        print(f"--crash-seed {self._seed}")
         begin = time.monotonic()
         load = Load(self._corpus, self._seed)
         with running_in(folder or self._folder, **QUICK, LOGDOCTOR_JOURNAL_BYTES=str(journal)) as running:

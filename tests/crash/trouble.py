@@ -11,7 +11,7 @@ import msgspec
 
 from logdoctor.store.archive import Archive
 from logdoctor.store.frames import Frame, Packer, walk
-from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.journal import Entry, Journal, _secret
 from logdoctor.store.names import Key
 from tests.crash.load import Load
 from tests.web.conftest import Running
@@ -79,7 +79,7 @@ class Trouble:
         for state in sorted(folder.glob("archive/*/*/*.state")):
             if self._chance.random() < 0.3:
                 self._damage_state(state)
-        if files := sorted((folder / "journal").iterdir()):
+        if files := sorted((folder / "journal").glob("*.zst")):
             self._damage_journal(files[-1])
 
     def _damage_archive(self, folder: Path, key: Key, covered: int) -> None:
@@ -113,7 +113,7 @@ class Trouble:
     def _damage_journal(self, path: Path) -> None:
         """Tear the last write: one that was never acknowledged, or another that had just begun."""
         with path.open("rb") as file:
-            frames = list(walk(file.fileno()))
+            frames = list(walk(file.fileno(), 0, _secret(path)))
         end = frames[-1].end if frames else 0
         if frames and not self._is_acknowledged(frames[-1]):
             self.damages["last frame"] += 1

@@ -191,13 +191,14 @@ def test_a_new_window_size_reaches_the_command(sender: Sender) -> None:
     os.close(ours)
 
 
-def test_a_closed_output_does_not_end_the_command(sender: Sender, service: Service) -> None:
-    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo a; sleep 0.3; seq 100000; exit 5")
+def test_a_reader_that_goes_ends_the_command_as_without_us(sender: Sender, service: Service) -> None:
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo a; sleep 0.3; exec yes")
     assert process.stdout and process.stdout.readline() == b"a\n"
     process.stdout.close()
     process.wait(timeout=60)
-    assert process.returncode == 5
-    assert service.text("s").endswith(b"\n99999\n100000\n")
+    assert process.returncode == -signal.SIGPIPE
+    assert service.text("s").startswith(b"a\ny\n")
+    assert service.ends[-1]["signal"] == signal.SIGPIPE
 
 
 def test_closed_standard_descriptors_are_no_trap(sender: Sender, service: Service) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from logdoctor.errors import StorageFull
-from logdoctor.store.frames import MAX_RAW, walk
-from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.frames import MAX_RAW, Packer, walk
+from logdoctor.store.journal import Entry, Journal, Note, _secret
 from logdoctor.store.names import Key
 from tests.live.disks import fill, small_disk
 from tests.store.appender import data_of
@@ -198,7 +199,7 @@ def test_a_torn_tail_of_any_length_ends_the_replay(owner: Owner, tmp_path: Path)
     (path,) = tmp_path.glob("*.zst")
     whole = path.read_bytes()
     with path.open("rb") as file:
-        begin = list(walk(file.fileno()))[-1].begin
+        begin = list(walk(file.fileno(), 0, _secret(path)))[-1].begin
     acknowledged = len(owner.acknowledged)
     last = sum(1 for entry in owner.acknowledged if entry.offset >= 20)
     for length in range(begin, len(whole)):
@@ -216,7 +217,7 @@ def test_damage_in_the_middle_is_told_and_costs_one_group(owner: Owner, tmp_path
     owner.journal.close()
     (path,) = tmp_path.glob("*.zst")
     with path.open("rb") as file:
-        frame = list(walk(file.fileno()))[1]
+        frame = list(walk(file.fileno(), 0, _secret(path)))[1]
     content = bytearray(path.read_bytes())
     place = {"magic": frame.begin, "header": frame.begin + 14, "note": frame.data - 2, "data": frame.end - 5}[part]
     content[place] ^= 0x10
@@ -316,3 +317,29 @@ def test_an_answer_that_fails_ends_nothing(tmp_path: Path) -> None:
             time.sleep(0.002)
     journal.close()
     assert len(answered) == 3
+
+
+def test_bytes_that_look_like_a_frame_are_none(tmp_path: Path, owner: Owner) -> None:
+    """A sender that puts a whole frame into its log, and a tail that is torn in the middle of it."""
+    noise = random.Random(1).randbytes(300_000)
+    forged = Packer().pack(msgspec.msgpack.encode([Note(Key("victim", 1, "main"), 0, 5, "")]), b"Xid 7")
+    owner.journal.start()
+    owner.append(Entry(KEY, 0, noise + forged + noise))
+    owner.journal.close()
+    (path,) = tmp_path.glob("*.zst")
+    assert forged in path.read_bytes()
+    for cut in (1000, 200_000):
+        path.write_bytes(path.read_bytes()[:-cut])
+        assert replayed(tmp_path) == []
+
+
+def test_what_was_set_aside_is_replayed_again(tmp_path: Path, owner: Owner) -> None:
+    owner.journal.start()
+    owner.append(Entry(KEY, 0, b"one\n"))
+    owner.journal.close()
+    later = Journal(tmp_path, lambda group: None, lambda group, error: None)
+    later.set_aside()
+    later.release(later.rotate())
+    assert replayed(tmp_path) == [Entry(KEY, 0, b"one\n")]
+    later.drop_kept()
+    assert replayed(tmp_path) == []
