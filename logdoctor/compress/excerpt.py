@@ -22,6 +22,7 @@ BEFORE, AFTER = 2, 8
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
 """How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
+_THIN = 256  # lines that are kept before those are looked for that are of no use
 _PARTS = 64  # of the readings of a rule, and of packed metric lines, before they are put together
 _TEXT = 8192  # bytes of a long line that are kept
 
@@ -106,6 +107,7 @@ class Recorder:
         self._heads: list[bytes] = []
         self._readings: dict[str, list[Readings]] = {}
         self._next = 1
+        self._thin_at = _THIN
 
     def state(self) -> "State":
         """All that was added so far, to go on from later."""
@@ -170,8 +172,9 @@ class Recorder:
         self._next += part.tally.lines_in
         self._meter(part.meter, shift, part.first[0].number)
         self._heads = (self._heads + part.heads)[-_TAIL:]
-        if len(self._lines) > 8 * sum(_HELD.values()):
+        if len(self._lines) > self._thin_at:
             self._lines = _thinned(self._lines.values())
+            self._thin_at = max(2 * len(self._lines), _THIN)
 
     def _keep(self, line: Line) -> None:
         """Remember a line; the pieces of a long line add up, the most telling text stays."""

@@ -162,7 +162,7 @@ def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
     begins = np.concatenate(([0], newlines + 1))[places]
     ends = np.minimum(np.append(newlines, len(data))[places], begins + _TEXT)
     raw = b"\n".join([data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
-    return MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))
+    return MetricTexts(lines, _frame(raw))
 
 
 def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
@@ -172,7 +172,12 @@ def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
     unpack = zstandard.ZstdDecompressor().decompress
     raw = b"\n".join(unpack(part.frame) for part in small)
     lines = np.concatenate([part.lines for part in small])
-    return [*large, MetricTexts(lines, zstandard.ZstdCompressor(level=1).compress(raw))]
+    return [*large, MetricTexts(lines, _frame(raw))]
+
+
+def _frame(raw: bytes) -> bytes:
+    """The bytes in a Zstandard frame; copied, because the compressor's own result keeps room for the worst case."""
+    return bytes(memoryview(zstandard.ZstdCompressor(level=1).compress(raw)))
 
 
 def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -151,7 +151,7 @@ class Intake:
         if kept.deleted is not None:
             cause = "its log was deleted, and its verdict stands"
             raise LimitReached(f"attempt {job}/{number}", cause, "Begin another attempt.")
-        attempt = Attempt(job, number)
+        attempt = Attempt(job, number, self._archive.age(job, number))
         attempt.settled = kept.settled
         attempt.ends = {end.stream: end for end in kept.ends}
         current = self._records.current(job, number)

@@ -70,19 +70,21 @@ class Stream:
 
 
 class Attempt:
-    """One attempt in memory. `ends` tells how its streams ended, "" how the whole of it did; `settled` when a
-    final verdict stands, `asked` when one is wanted now, `abandoned` when the end was only supposed,
-    `reopened` when bytes came after the final verdict, `provisional` when a verdict stands that is not final.
-    `problems` are those of streams that cannot be read."""
+    """One attempt in memory. `age` are the seconds since something came of it.
 
-    def __init__(self, job: str, number: int) -> None:
+    `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
+    one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
+    `provisional` when a verdict stands that is not final. `problems` are those of streams that cannot be read.
+    """
+
+    def __init__(self, job: str, number: int, age: float = 0.0) -> None:
         self.job, self.number = job, number
         self.streams: dict[str, Stream] = {}
         self.ends: dict[str, End] = {}
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = False
         self.problems: dict[str, str] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
-        self.changed_at = self.looked_at = time.monotonic()
+        self.changed_at = self.looked_at = time.monotonic() - age
 
     @property
     def over(self) -> bool:
@@ -98,7 +100,7 @@ class Attempt:
     def ending(self) -> End | None:
         """How the attempt ended: as was said of the whole, else the first of its streams that failed; that others
         ended well tells something only when all did."""
-        if "" in self.ends:
+        if "" in self.ends and not self.abandoned:
             return self.ends[""]
         failed = [end for end in self.ends.values() if end.exit_code or end.signal]
         ends = failed or (list(self.ends.values()) if self.over else [])

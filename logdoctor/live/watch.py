@@ -31,8 +31,9 @@ _SEGMENTS = 4  # that are compressed of one stream before the next has its turn
 _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
-_TICK = 0.2  # seconds
+_TICK, _SOON = 0.2, 0.01  # seconds
 _LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
 
@@ -65,7 +66,7 @@ class Watch:
         self._stopping = False
         self._asked: dict[Attempt, None] = {}
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._next_look = 0.0
+        self._next_look = self._next_sweep = 0.0
         self.verdicts = 0
         """Verdicts published since the start."""
 
@@ -110,8 +111,7 @@ class Watch:
                 worked = False
             if not worked:
                 with self._intake.lock:
-                    if not self._asked:
-                        self._intake.fresh.wait(_TICK)
+                    self._intake.fresh.wait(_SOON if self._asked else _TICK)
         self._finish()
 
     def _turn(self) -> bool:
@@ -271,7 +271,9 @@ class Watch:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
-        verdict = msgspec.structs.replace(verdict, seconds=round(attempt.judged_for, 3))
+        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and died else []
+        problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
+        verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:
             self._publish(attempt, verdict, final)
             with self._intake.lock:
@@ -282,7 +284,9 @@ class Watch:
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
-        unsure = verdict.outcome == "running" or verdict.reason == "Unknown"
+        ending = attempt.ending
+        died = ending is not None and bool(ending.exit_code or ending.signal)
+        unsure = verdict.outcome == "running" or (verdict.reason == "Unknown" and not died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
         stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
@@ -307,16 +311,56 @@ class Watch:
                     self._intake.forget(attempt)
             elif attempt.over:
                 self.ask(attempt)
-            elif silent > self._timing.abandon:
+            elif silent > self._patience(attempt):
                 self._abandon(attempt)
             elif self._wants_a_look(attempt, now):
-                attempt.looked_at = now
+                attempt.looked_at = self._seen_until(attempt, now)
                 self._judge_safely(attempt, self._idle(attempt, now))
+            elif silent > self._timing.hang + 2 * self._timing.quiet:
+                self._rest(attempt)
+        self._abandon_resting()
+
+    def _patience(self, attempt: Attempt) -> float:
+        """Seconds of silence after which an attempt counts as ended; few when a part of it has failed, because the
+        rest may have died without a word."""
+        ending = attempt.ending
+        failed = ending is not None and bool(ending.exit_code or ending.signal)
+        return min(_WAKE * self._timing.quiet, self._timing.abandon) if failed else self._timing.abandon
+
+    def _rest(self, attempt: Attempt) -> None:
+        """Let an attempt leave memory of which nothing is heard; its snapshots tell where to go on."""
+        for stream in attempt.streams.values():
+            if (
+                stream.ready
+                and stream.scan
+                and not stream.unscanned
+                and stream.scan.cutter.offset > stream.scan.kept_at
+            ):
+                self._keep(stream, stream.scan)
+        self._intake.forget(attempt)
+
+    def _abandon_resting(self) -> None:
+        """Take as ended what rested too long; looked for now and then."""
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + max(min(self._timing.abandon / 10, 600.0), 1.0)
+        for kept in self._records.unsettled():
+            with self._intake.lock:
+                here = (kept.job, kept.number) in self._intake.attempts
+            if not here and self._archive.age(kept.job, kept.number) > self._timing.abandon:
+                self._abandon(self._intake.load(kept.job, kept.number))
+
+    def _seen_until(self, attempt: Attempt, now: float) -> float:
+        """When the last bytes came that a look now sees: those that wait for compression want another."""
+        with self._intake.lock:
+            waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
+        return min([now, *waiting])
 
     def _wants_a_look(self, attempt: Attempt, now: float) -> bool:
         """Whether a running attempt fell silent since it was looked at, or has made no step for too long."""
         with self._intake.lock:
-            if not attempt.streams or any(s in self._intake.unscanned for s in attempt.streams.values()):
+            if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
                 return False
         if attempt.looked_at <= attempt.changed_at:
             since = attempt.looked_at if attempt.provisional else attempt.changed_at

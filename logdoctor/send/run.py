@@ -19,6 +19,9 @@ from logdoctor.send.target import Target
 
 SPOOL_BYTES = 1 << 30
 DRAIN_SECONDS = 30.0
+_HELD_BYTES = 64 << 20  # that may wait for the spool's disk
+_NAP_SECONDS = 0.02
+_STALLED_SECONDS = 10.0
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
 _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
@@ -73,7 +76,11 @@ def run(
 
 
 class _Output:
-    """The command's outputs, merged, on their way to the spool; without a spool they go nowhere."""
+    """The command's outputs, merged, on their way to the spool; without a spool they go nowhere.
+
+    A thread of its own writes to the spool, because its disk may stall (a home folder on a network), and the command
+    must not. What it cannot take is dropped and told.
+    """
 
     def __init__(self, channels: int, spool: Spool | None, notices: Notices) -> None:
         self.spool = spool
@@ -82,25 +89,59 @@ class _Output:
         self._merge = LineMerge(channels)
         self._guard = threading.Lock()
         self._closed = False
+        self._waiting: list[tuple[int, bytes]] = []
+        self._held = self._dropped = 0  # bytes
+        self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
+        if spool:
+            self._thread.start()
 
     def keep(self, channel: int, data: bytes) -> None:
+        """Takes bytes without waiting for anything but a moment's lock."""
         with self._guard:
             if not self.spool or self._closed:
                 return
-            try:
-                self.spool.append(self._merge.feed(channel, data))
-            except Exception as error:  # noqa: BLE001  whatever it is, the command's output must go on being read
-                self._closed = True
-                self._notices.say(f"logs are not kept any more: {type(error).__name__}: {error}")
+            if self._held > _HELD_BYTES:
+                self._dropped += len(data)
+            else:
+                self._waiting.append((channel, data))
+                self._held += len(data)
 
     def close(self) -> None:
         """Unfinished lines go too; what comes later (from a grandchild) is not kept."""
         with self._guard:
             self._closed = True
-            if self.spool:
-                for channel in range(self._channels):
-                    self.spool.append(self._merge.close(channel))
-                self.spool.finish()
+        if self.spool:
+            self._thread.join(_STALLED_SECONDS)
+            if self._thread.is_alive():
+                self._notices.say("the last logs are not kept: the spool's disk does not answer.")
+
+    def _run(self) -> None:
+        try:
+            while not self._write():
+                time.sleep(_NAP_SECONDS)
+        except Exception as error:  # noqa: BLE001  whatever it is, the command's output must go on being read
+            with self._guard:
+                self._closed = True
+            self._notices.say(f"logs are not kept any more: {type(error).__name__}: {error}")
+
+    def _write(self) -> bool:
+        """Write what waits; whether that was the last."""
+        assert self.spool is not None
+        with self._guard:
+            closed = self._closed
+            waiting, self._waiting = self._waiting, []
+            dropped, self._dropped = self._dropped, 0
+        for channel, data in waiting:
+            self.spool.append(self._merge.feed(channel, data))
+            with self._guard:
+                self._held -= len(data)
+        if dropped:
+            self.spool.drop(dropped)
+        if closed:
+            for channel in range(self._channels):
+                self.spool.append(self._merge.close(channel))
+            self.spool.finish()
+        return closed
 
 
 def _open_spool(folders: tuple[str, ...], limit: int, notices: Notices) -> Spool | None:

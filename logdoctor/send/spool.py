@@ -57,6 +57,10 @@ class Spool:
         fitting = data if len(data) <= room else data[: data.rfind(b"\n", 0, max(room, 0)) + 1]
         self.missing += len(data) - (self._write(fitting) if fitting else 0)
 
+    def drop(self, count: int) -> None:
+        """Counts bytes that never came here as missing."""
+        self.missing += count
+
     def finish(self) -> None:
         """Nothing comes any more: what was dropped last is told."""
         if self.missing:
@@ -151,7 +155,7 @@ class Spool:
         if self._reading:
             os.close(self._reading[1])
             self._reading = None
-        self._reading = first, os.open(self._path(first), os.O_RDONLY | os.O_CLOEXEC)
+        self._reading = first, os.open(self._path(first), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         return self._reading[1]
 
     def _path(self, first: int) -> str:
@@ -177,6 +181,7 @@ def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
 def left_spools(folder: str) -> list[str]:
     """Folders of spools below a spool folder, oldest first."""
     try:
+        _check_private(folder)
         names = sorted(os.listdir(folder))
     except OSError:
         return []
@@ -184,13 +189,16 @@ def left_spools(folder: str) -> list[str]:
 
 
 def reopened(folder: str) -> Spool:
-    """A spool that was left behind; `BlockingIOError` when its process still lives."""
+    """A spool that was left behind; `BlockingIOError` when its process still lives, `PermissionError` when somebody
+    else may have put it there: our token would go where it says."""
+    _check_private(folder)
     return Spool(folder, 0, _locked(folder))
 
 
 def read_about(folder: str) -> dict[str, Any]:
     """What was kept with a spool; `OSError` or `ValueError` when it cannot be read."""
-    with open(os.path.join(folder, "about.json"), "rb") as file:
+    path = os.path.join(folder, "about.json")
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
         about = json.loads(file.read(1 << 20))
     if not isinstance(about, dict):
         raise ValueError("about.json holds no object")

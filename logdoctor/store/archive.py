@@ -3,6 +3,7 @@
 import os
 import shutil
 import struct
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -224,6 +225,13 @@ class Archive:
             names = os.listdir(self._attempt(job, attempt))
             return [unquote(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
         return []
+
+    def age(self, job: str, attempt: int) -> float:
+        """Seconds since something was last written of an attempt; 0 when nothing was."""
+        with suppress(FileNotFoundError):
+            times = [entry.stat().st_mtime for entry in os.scandir(self._attempt(job, attempt))]
+            return max(time.time() - max(times, default=time.time()), 0.0)
+        return 0.0
 
     def sizes(self) -> Iterator[Size]:
         """What every attempt takes."""

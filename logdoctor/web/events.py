@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -14,7 +14,7 @@ from logdoctor.live.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import TEXT
-from logdoctor.web.problems import describe
+from logdoctor.web.problems import RequestRefused, describe
 
 _HEARTBEAT = 15.0  # seconds
 _PAGE = 100
@@ -72,6 +72,7 @@ class Hub:
 def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     """The route for listeners."""
     router = APIRouter(prefix="/v1", tags=["verdicts"])
+    admit = gate.allows("read")
 
     @router.get(
         "/events",
@@ -79,7 +80,8 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         response_class=StreamingResponse,
     )
     async def events(
-        caller: Annotated[Caller, Depends(gate.allows("read"))],
+        request: Request,
+        caller: Annotated[Caller, Depends(admit)],
         last_event_id: Annotated[
             str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
         ] = None,
@@ -92,11 +94,15 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         if begin is None or begin >= 1 << 63:
             begin = await run_in_threadpool(service.records.last_event)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_stream(caller, begin), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_stream(request, begin), media_type="text/event-stream", headers=headers)
 
-    async def _stream(caller: Caller, last: int) -> AsyncIterator[bytes]:
+    async def _stream(request: Request, last: int) -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"
         async for changed in hub.changes():
+            try:
+                caller = await admit(request)  # a token may expire or be revoked meanwhile
+            except RequestRefused:
+                return
             if not changed:
                 yield b": still here\n\n"
                 continue

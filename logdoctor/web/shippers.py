@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import LimitReached, LogdoctorError
 from logdoctor.live.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web import loki, otlp
@@ -45,9 +45,9 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
         kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
         batches = await run_in_threadpool(loki.decode, body, kind, encoding, limits)
         gathered = await run_in_threadpool(labels.gather, batches)
-        await _take(gathered, caller)
-        if gathered.refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
-            raise gathered.refusal
+        _, refusal = await _take(gathered, caller)
+        if refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
+            raise refusal
         return Response(status_code=204)
 
     @router.post(
@@ -59,7 +59,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
         try:
             batches = await run_in_threadpool(otlp.decode, await whole(request, allowed), kind, limits)
             gathered = await run_in_threadpool(labels.gather, batches)
-            await _take(gathered, caller)
+            rejected, refusal = await _take(gathered, caller)
         except LogdoctorError as error:
             plain = answer(error)
             content, media_type = otlp.failure(kind, error)
@@ -67,20 +67,30 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
                 content = msgspec.json.encode(msgspec.json.decode(content) | msgspec.json.decode(plain.body))
             retry = {name: plain.headers[name] for name in ("Retry-After",) if name in plain.headers}
             return Response(content, _otlp_status(plain.status_code), retry, media_type)
-        content, media_type = otlp.answer(kind, gathered.rejected, str(gathered.refusal or ""))
+        content, media_type = otlp.answer(kind, rejected, str(refusal or ""))
         return Response(content, media_type=media_type)
 
-    async def _take(gathered: Gathered, caller: Caller) -> None:
-        """Take each stream's lines; all are durable when this returns."""
+    async def _take(gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
+        """Take each stream's lines, durably: how many entries were refused for good, and why."""
         for placed in gathered.placed:
             if not caller.may("ingest", placed.key.job):
                 cause = f"it does not allow to send logs of job {placed.key.job!r}"
                 raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
         while intake.is_behind():
             await asyncio.sleep(BREATH)
-        waiting = [await run_in_threadpool(_push, placed) for placed in gathered.placed]
-        for future in waiting:
-            await asyncio.wrap_future(future)
+        waiting: list[Future[None]] = []
+        rejected = gathered.rejected
+        refusal: LogdoctorError | None = gathered.refusal
+        try:
+            for placed in gathered.placed:
+                try:
+                    waiting.append(await run_in_threadpool(_push, placed))
+                except LimitReached as error:  # of this stream: the others must not suffer
+                    rejected, refusal = rejected + placed.batch.entries, refusal or error
+        finally:
+            for future in waiting:
+                await asyncio.wrap_future(future)
+        return rejected, refusal
 
     def _push(placed: Placed) -> Future[None]:
         facts = placed.batch.facts
