@@ -247,7 +247,8 @@ def datacentre(folder: Path, quick: bool) -> Row:
             if json.loads(running.get(f"/v1/jobs/{name}")[1])["next_offset"] != size
         ]
         failures = [outcome.waits[plan.job] for plan in plans if plan.failure]
-        early = statistics.mean(watcher.memory[len(watcher.memory) // 5 : len(watcher.memory) // 4])
+        looks = len(watcher.memory)
+        over_time = [round(watcher.memory[min(looks * part // 10, looks - 1)]) for part in range(1, 11)]
     return {
         "streams": NODES,
         "seconds": seconds,
@@ -262,7 +263,7 @@ def datacentre(folder: Path, quick: bool) -> Row:
         "behind_seconds_max": max(watcher.lags),
         "service_cores": used / seconds,
         "share_of_machine": used / seconds / len(os.sched_getaffinity(0)),
-        "memory_mb_early": early,
+        "memory_mb_over_time": over_time,
         "memory_mb_max": max(watcher.memory),
         "request_seconds_max": outcome.slowest,
     }
@@ -302,8 +303,24 @@ class Cluster:
 
     async def run(self) -> "Cluster":
         self.begin = time.monotonic() + 1
+        loop = asyncio.get_running_loop()
+        self.final: dict[str, asyncio.Future[tuple[float, str]]] = {
+            plan.job: loop.create_future() for plan in self.plans
+        }
+        listener = asyncio.create_task(self._listen())
         await asyncio.gather(*(self._job(plan) for plan in self.plans))
+        listener.cancel()
         return self
+
+    async def _listen(self) -> None:
+        """Note when the final verdicts come, as an operator's page would: by server-sent events."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.running.port, limit=1 << 24)
+        writer.write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                if event["final"] and not self.final[event["job"]].done():
+                    self.final[event["job"]].set_result((time.perf_counter(), event["verdict"]["reason"]))
 
     async def _job(self, plan: Plan) -> None:
         path = f"{plan.job}/attempts/1"
@@ -314,13 +331,8 @@ class Cluster:
                 "POST", f"/v1/jobs/{path}/end", json.dumps({"exit_code": int(bool(plan.failure))}).encode()
             )
             assert status == 202
-            while True:
-                status, body = await client.request("GET", f"/v1/jobs/{path}/verdict")
-                if status == 200 and json.loads(body)["final"]:
-                    break
-                await asyncio.sleep(0.01)
-        self.waits[plan.job] = time.perf_counter() - begin
-        self.verdicts[plan.job] = json.loads(body)["verdict"]["reason"]
+        came, self.verdicts[plan.job] = await self.final[plan.job]
+        self.waits[plan.job] = came - begin
 
     async def _node(self, plan: Plan, number: int) -> None:
         name = f"{plan.job}/attempts/1/streams/node-{number}"

@@ -11,6 +11,10 @@
     ├── StorageFull      the disk has no room; nothing of the request was kept
     ├── CursorError      a page was asked for with a cursor that no page gave
     ├── TokenError       a token cannot be made or revoked as asked
+    ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
+    │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
+    ├── SendError        the sender cannot begin: what it was told is missing or wrong
+    │   └── NotTaken     the service did not take a request now; it is tried again
     └── StoreError       the data folder or database cannot be used: held by another service, damaged, too new
 
 Every message names the thing, the cause and the next step. The command line prints it and exits with code 2;
@@ -80,3 +84,33 @@ class CursorError(LogdoctorError):
 
 class TokenError(LogdoctorError):
     """A token cannot be made or revoked as asked."""
+
+
+class SendError(LogdoctorError):
+    """The sender cannot begin: what it was told is missing or wrong."""
+
+
+class NotTaken(SendError):
+    """The service did not take a request now; it is to be tried again after a while.
+
+    `only_this` says that the refusal is about this stream, not about the service as a whole.
+    """
+
+    def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
+        super().__init__("the service", cause, "It is tried again.")
+        self.retry_after = retry_after
+        self.only_this = only_this
+
+    def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool]]:  # type: ignore[override]
+        return NotTaken, (self.cause, self.retry_after, self.only_this)
+
+
+class RequestRefused(LogdoctorError):
+    """A request cannot be served: its HTTP status and a word for why."""
+
+    def __init__(self, status: int, code: str, thing: str, cause: str, next_step: str) -> None:
+        super().__init__(thing, cause, next_step)
+        self.status, self.code = status, code
+
+    def __reduce__(self) -> tuple[type["RequestRefused"], tuple[int, str, str, str, str]]:  # type: ignore[override]
+        return RequestRefused, (self.status, self.code, self.thing, self.cause, self.next_step)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull, StoreError
+from logdoctor.live.replay import replay
 from logdoctor.live.streams import Attempt, Stream
 from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
@@ -84,7 +85,7 @@ class Intake:
 
     def start(self) -> None:
         """Bring the archive up to what was acknowledged before, then begin to take bytes."""
-        self._replay()
+        replay(self._journal, self._archive, self._records)
         self._journal.start()
         self._archivist.start()
 
@@ -509,59 +510,6 @@ class Intake:
             del stream.unarchived[: len(entries)]
             stream.archived += len(data)
             self._unarchived_bytes -= len(data)
-
-    def _replay(self) -> None:
-        """Archive what the journal of a killed service holds."""
-        files: dict[Key, StreamFile] = {}
-        waiting: dict[Key, list[bytes]] = {}
-        marks: dict[Key, list[str]] = {}
-        held: dict[Key, int] = {}  # bytes of those that wait
-        attempts: dict[tuple[str, int], None] = {}
-        lost: set[Key] = set()
-
-        def write(key: Key) -> None:
-            held.pop(key)
-            files[key].append(b"".join(waiting.pop(key)), self._packer, marks.pop(key, []))
-
-        for entry in self._journal.replay():
-            key = entry.key
-            if key in lost:
-                continue
-            attempts[key.job, key.attempt] = None
-            if key not in files:
-                try:
-                    files[key] = self._archive.open(key, to_mend=True)
-                except StoreError as error:
-                    log.error("stream not readable", stream=str(key), cause=str(error))
-                    lost.add(key)
-                    continue
-                files[key].mend(entry.offset)
-            reached = files[key].offset + held.get(key, 0)
-            if entry.offset > reached:
-                log.error("bytes missing before those of the journal", stream=str(key), at=reached, next=entry.offset)
-                lost.add(key)
-                continue
-            if missing := entry.data[reached - entry.offset :]:
-                waiting.setdefault(key, []).append(missing)
-                held[key] = held.get(key, 0) + len(missing)
-            if entry.mark:
-                marks.setdefault(key, []).append(entry.mark)
-            if held.get(key, 0) >= FRAME:
-                write(key)
-        for key in list(waiting):
-            write(key)
-        for file in files.values():
-            if file.offset:
-                file.sync()
-        for job, number in attempts:
-            self._records.reopen(job, number)  # what stands in the journal may have come after its verdict
-        if lost:  # a file that is restored, or a disk that is mounted, before the next start
-            self._journal.set_aside()
-        else:
-            self._journal.drop_kept()
-        self._journal.release(self._journal.rotate())
-        if files:
-            log.info("journal replayed", streams=len(files))
 
 
 def _done() -> Future[None]:

@@ -52,7 +52,7 @@ class Stream:
         self.users = 0
         self.marks: OrderedDict[str, Future[None] | None] = OrderedDict.fromkeys(file.marks)
         self.futures: list[tuple[int, Future[None]]] = []
-        self.failures = 0
+        self.failures = 0  # of the watch to read it
         self.last_at = self.progress_at = time.monotonic()
 
     @property

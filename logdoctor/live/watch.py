@@ -33,6 +33,7 @@ _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
 _LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_TRIES = 5
 _WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
@@ -149,9 +150,15 @@ class Watch:
                 self._scan(stream)
             else:
                 self._catch_up(stream)
-        except (LogdoctorError, OSError) as error:
+        except LogdoctorError as error:
             log.error("stream not readable", stream=str(stream.key), cause=str(error))
             self._give_up(stream, str(error))
+        except OSError as error:
+            log.error("stream not readable", stream=str(stream.key), cause=str(error), failures=stream.failures)
+            stream.failures += 1
+            if stream.failures > _TRIES:
+                self._give_up(stream, str(error))
+            time.sleep(_TICK)  # it may pass: too many open files, a disk that hiccups
         except Exception as error:
             log.exception("stream not compressed", stream=str(stream.key))
             self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
@@ -255,7 +262,7 @@ class Watch:
             for stream in attempt.streams.values():
                 stream.scan = stream.scan or Scan(*self._fresh(stream))
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
-            final, ended, ending = attempt.over, attempt.ended, attempt.ending
+            final, ended, ending, ends = attempt.over, attempt.ended, attempt.ending, dict(attempt.ends)
             changed_at = attempt.changed_at
         for stream in streams:
             if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
@@ -277,7 +284,7 @@ class Watch:
         with self._intake.settling:
             self._publish(attempt, verdict, final)
             with self._intake.lock:
-                attempt.settled = final and attempt.changed_at == changed_at
+                attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)

@@ -5,9 +5,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.send.environment import Environment, read_environment
-from logdoctor.send.target import Facts, SendError, Target, make_target
+from logdoctor.send.target import Facts, Target, make_target
 
 COULD_NOT_WORK = 2
 _TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent")

@@ -7,27 +7,13 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from logdoctor.send.target import SendError, Target
+from logdoctor.errors import NotTaken
+from logdoctor.send.target import Target
 
 _ANSWER_BYTES = 256 << 10
 _ANSWER_SECONDS = 60.0
 _CONNECT_SECONDS = 10.0
 _REFUSED_SECONDS = 30.0
-
-
-class NotTaken(SendError):  # moves to errors.py
-    """The service did not take a request now; it is to be tried again after a while.
-
-    `only_this` says that the refusal is about this stream, not about the service as a whole.
-    """
-
-    def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
-        super().__init__("the service", cause, "It is tried again.")
-        self.retry_after = retry_after
-        self.only_this = only_this
-
-    def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool]]:  # type: ignore[override]
-        return NotTaken, (self.cause, self.retry_after, self.only_this)
 
 
 class Answer(NamedTuple):

@@ -1,6 +1,7 @@
 """The first words to the service: what the job is, and which attempt of it this is."""
 
-from logdoctor.send.client import Client, NotTaken
+from logdoctor.errors import NotTaken
+from logdoctor.send.client import Client
 from logdoctor.send.notices import Notices
 from logdoctor.send.target import Target
 

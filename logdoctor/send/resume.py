@@ -3,10 +3,11 @@
 import os
 from typing import Any
 
+from logdoctor.errors import SendError
 from logdoctor.send.notices import Notices
 from logdoctor.send.shipper import End, Shipper
 from logdoctor.send.spool import left_spools, read_about, reopened
-from logdoctor.send.target import SendError, Target, checked_name, checked_url
+from logdoctor.send.target import Target, checked_name, checked_url
 
 GIVE_UP_SECONDS = 300.0
 

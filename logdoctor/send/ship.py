@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from logdoctor.errors import NotTaken, SendError
 from logdoctor.send.backoff import Backoff
-from logdoctor.send.client import Client, NotTaken
+from logdoctor.send.client import Client
 from logdoctor.send.follow import Descriptors, FollowedFile, is_rotated
 from logdoctor.send.introduce import introduce
 from logdoctor.send.notices import Notices
 from logdoctor.send.shipper import FLUSH_BYTES, FLUSH_SECONDS
 from logdoctor.send.spool import write_whole
 from logdoctor.send.stream import StreamSender
-from logdoctor.send.target import NAME_CHARACTERS, SendError, Target, is_name
+from logdoctor.send.target import NAME_CHARACTERS, Target, is_name
 
 POLL_SECONDS = 0.5
 GIVE_UP_SECONDS = 300.0

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from logdoctor.errors import NotTaken
 from logdoctor.send.backoff import Backoff
 from logdoctor.send.notices import Notices
 from logdoctor.send.spool import Spool
@@ -73,7 +74,7 @@ class Shipper:
 
     def run(self) -> None:
         """Sends until all is sent and the end is told, or until the time is over."""
-        from logdoctor.send.client import Client, NotTaken  # here, as they are slow to import
+        from logdoctor.send.client import Client  # here, as it is slow to import
 
         client = Client(self._target)
         backoff = Backoff()

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from logdoctor.errors import NotTaken
 from logdoctor.send.body import ENCODINGS, encoded
-from logdoctor.send.client import Answer, Client, NotTaken
+from logdoctor.send.client import Answer, Client
 from logdoctor.send.notices import Notices
 from logdoctor.send.target import NAME_CHARACTERS
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import SendError
 from logdoctor.send.environment import Environment
 
 Facts = Mapping[str, "str | int | Mapping[str, str]"]
@@ -13,10 +13,6 @@ Facts = Mapping[str, "str | int | Mapping[str, str]"]
 NAME_CHARACTERS = 200
 NAME_BYTES = 240
 _TOKEN_BYTES = 8192
-
-
-class SendError(LogdoctorError):  # moves to errors.py
-    """The sender cannot begin: what it was told is missing or wrong."""
 
 
 class Target(NamedTuple):

@@ -10,8 +10,7 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from logdoctor.errors import InputError
-from logdoctor.web.problems import RequestRefused
+from logdoctor.errors import InputError, RequestRefused
 
 CHUNK = 1 << 18
 """Bytes that are handed on at a time, at least, unless the body ends."""

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from logdoctor.errors import Busy
+from logdoctor.errors import Busy, RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import TEXT
-from logdoctor.web.problems import RequestRefused, describe
+from logdoctor.web.problems import describe
 
 _HEARTBEAT = 15.0  # seconds
 _PAGE = 100

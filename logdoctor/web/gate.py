@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
+from logdoctor.errors import RequestRefused
 from logdoctor.store.tokens import Token, Tokens, holds, may
-from logdoctor.web.problems import RequestRefused
 
 _REMEMBERED = 5.0  # seconds for which a token is not looked up again; a revoked one works so long
 _KNOWN = 10_000  # callers that are remembered

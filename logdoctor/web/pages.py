@@ -16,7 +16,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.store.records import Attempt, End
 from logdoctor.store.tokens import holds
@@ -27,7 +27,7 @@ from logdoctor.web.excerpts import proofs
 from logdoctor.web.gate import TOKEN, Caller, Gate, check_form, form_key
 from logdoctor.web.listing import INCIDENTS, Filters, listing
 from logdoctor.web.models import VerdictId
-from logdoctor.web.problems import RequestRefused, answer
+from logdoctor.web.problems import answer
 from logdoctor.web.verdicts import visible
 
 log = structlog.get_logger()

@@ -18,10 +18,10 @@ from logdoctor.errors import (
     LogdoctorError,
     NameRefused,
     OffsetMismatch,
+    RequestRefused,
     StorageFull,
     StoreError,
 )
-from logdoctor.web.pushes import PushRefused
 
 log = structlog.get_logger()
 
@@ -50,14 +50,6 @@ SECURITY_HEADERS = (
 """What every answer tells browsers: to run and embed nothing that is not ours."""
 _RETRY_AFTER = {429: 1, 503: 5, 507: 10}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
-
-
-class RequestRefused(LogdoctorError):
-    """A request cannot be served: its HTTP status and a word for why."""
-
-    def __init__(self, status: int, code: str, thing: str, cause: str, next_step: str) -> None:
-        super().__init__(thing, cause, next_step)
-        self.status, self.code = status, code
 
 
 class Details(BaseModel):
@@ -109,7 +101,7 @@ def problem(status: int, code: str, thing: str, cause: str, next_step: str, **mo
 
 def answer(error: LogdoctorError) -> Response:
     """The answer for an error raised on purpose."""
-    if isinstance(error, RequestRefused | PushRefused):
+    if isinstance(error, RequestRefused):
         return problem(error.status, error.code, error.thing, error.cause, error.next_step)
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), None)
     status, code = _KINDS[kind] if kind is not None else (500, "failed")

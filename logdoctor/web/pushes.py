@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import RequestRefused
 
 Labels = Mapping[str, str]
 
@@ -56,14 +56,11 @@ class Batch(NamedTuple):
     entries: int
 
 
-# moves to errors.py
-class PushRefused(LogdoctorError):
-    """A push cannot be taken; `code` says why in a word, `status` is the HTTP status of the answer."""
+class PushRefused(RequestRefused):
+    """A push cannot be taken."""
 
     def __init__(self, thing: str, cause: str, next_step: str, code: str = "bad_push", status: int = 400) -> None:
-        super().__init__(thing, cause, next_step)
-        self.code = code
-        self.status = status
+        super().__init__(status, code, thing, cause, next_step)
 
 
 _FACTS = {

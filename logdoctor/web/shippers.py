@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor.errors import LimitReached, LogdoctorError
+from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web import loki, otlp
@@ -19,7 +19,7 @@ from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.ingest import BREATH
 from logdoctor.web.labels import Gathered, LabelMap, Placed
 from logdoctor.web.openapi import shows
-from logdoctor.web.problems import RequestRefused, answer, describe
+from logdoctor.web.problems import answer, describe
 from logdoctor.web.pushes import Limits
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from logdoctor import taxonomy
+from logdoctor.errors import RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.store.names import Key, checked, checked_attempt, key
 from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
@@ -29,7 +30,7 @@ from logdoctor.web.models import (
     VerdictPage,
 )
 from logdoctor.web.openapi import TEXT, shows
-from logdoctor.web.problems import RequestRefused, describe
+from logdoctor.web.problems import describe
 
 CONTEXT = 8
 """Lines around a piece of evidence."""

@@ -272,3 +272,48 @@ def test_a_verdict_is_not_final_while_others_go_on(service: Service) -> None:
     eventually(lambda: (one := service.records.current("job", 1)) is not None and not one.final)
     now = service.records.current("job", 1)
     assert now is not None and now.event > first.event
+
+
+def test_a_job_hangs_although_it_is_never_silent(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.5, hang=1.0)
+    send(service, KEY, STEPS)
+
+    def prints() -> bool:
+        send(service, KEY, b"heartbeat\n")
+        time.sleep(0.02)
+        return outcome(service) == "failed"
+
+    soon(service, prints)
+    stored = current(service)
+    assert stored is not None and stored.verdict.reason == "Hang" and not stored.final
+
+
+def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[..., Service]) -> None:
+    """One node says that it failed, of unknown cause; another says nothing any more."""
+    service = timed(quiet=0.3)
+    send(service, KEY, STEPS + b"something odd\n")
+    send(service, OTHER, STEPS)
+    end(service, KEY, 1, whole=False)
+    first = eventually(lambda: current(service))
+    assert first is not None
+    assert (first.verdict.reason, first.verdict.outcome, first.final) == ("Unknown", "failed", False)
+    assert "exit code 1" in first.verdict.why
+    stored = soon(service, lambda: (one := current(service)) and one.final and one)
+    assert stored and stored.verdict.problems == ("rank 1: fell silent without an end",)
+
+
+def test_idle_attempts_leave_memory_and_come_back(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.1, hang=0.2)
+    send(service, KEY, STEPS)
+    soon(service, lambda: not service.intake.attempts)
+    assert not service.records.attempts("job")[0].settled
+    send(service, KEY, steps(30, 40).encode())
+    stored = soon(service, lambda: (one := current(service)) and one.verdict.progress.step == 39 and one)
+    assert stored and stored.verdict.compression.lines_in == 39
+
+
+def test_attempts_that_rest_are_given_up_in_the_end(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.1, hang=0.2, abandon=1.0)
+    send(service, KEY, STEPS + FATAL)
+    stored = soon(service, lambda: (one := current(service)) and one.final and one)
+    assert stored and stored.verdict.reason == "ECC Error"

@@ -1,20 +1,24 @@
 """The parts of the sender on their own: merging, spooling, names, the environment."""
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logdoctor.errors import SendError
+from logdoctor.send import run
 from logdoctor.send.backoff import Backoff
 from logdoctor.send.body import ENCODINGS, encoded
 from logdoctor.send.environment import read_environment
 from logdoctor.send.follow import is_rotated
 from logdoctor.send.merge import HOLD_BYTES, LineMerge
 from logdoctor.send.notices import Notices
-from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, reopened
-from logdoctor.send.target import SendError, checked_url, is_name, make_target
+from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
+from logdoctor.send.target import checked_url, is_name, make_target
 from tests.send.service import _decoded
 
 
@@ -223,3 +227,57 @@ def test_notices_are_rare_and_on_one_line(tmp_path: Path) -> None:
         "[logdoctor] logs are kept back: down?or so; they are sent later.",
         "[logdoctor] logs are being sent again.",
     ]
+
+
+class StalledSpool:
+    """A spool whose disk does not answer until it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.kept = bytearray()
+        self.missing = 0
+
+    def append(self, data: bytes) -> None:
+        self.answers.wait(20)
+        self.kept += data
+
+    def drop(self, count: int) -> None:
+        self.missing += count
+
+    def finish(self) -> None:
+        self.kept += b"%d missing\n" % self.missing
+
+
+def test_a_stalled_disk_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_HELD_BYTES", 1000)
+    spool = StalledSpool()
+    output = run._Output(1, spool, Notices())  # type: ignore[arg-type]
+    begin = time.monotonic()
+    for _ in range(300):
+        output.keep(0, b"x" * 9 + b"\n")
+        time.sleep(0.0005)
+    assert time.monotonic() - begin < 5
+    spool.answers.set()
+    output.close()
+    *lines, last, _ = bytes(spool.kept).split(b"\n")
+    assert set(lines) == {b"x" * 9}
+    assert spool.missing > 0 and 10 * len(lines) + spool.missing == 3000 and last == b"%d missing" % spool.missing
+
+
+def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path: Path) -> None:
+    spool.save_about({"url": "http://127.0.0.1:9"})
+    spool.close()
+    assert left_spools(str(tmp_path)) == [spool.folder]
+    os.chmod(spool.folder, 0o777)
+    with pytest.raises(PermissionError):
+        reopened(spool.folder)
+    os.chmod(spool.folder, 0o700)
+    os.chmod(tmp_path, 0o777)
+    assert left_spools(str(tmp_path)) == []
+    os.chmod(tmp_path, 0o700)
+    reopened(spool.folder).close()
+    about = Path(spool.folder, "about.json")
+    about.rename(tmp_path / "elsewhere")
+    about.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        read_about(spool.folder)

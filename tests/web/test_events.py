@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.live.service import Service
-from logdoctor.web import events
+from logdoctor.web import events, gate
 from tests.web.conftest import FAILED, Guarded, Served, bearer, options, serving, wait_for
 
 
@@ -182,3 +182,13 @@ def test_a_place_to_begin_must_be_one(client: TestClient, bad: str | bytes) -> N
 
 def test_a_token_without_read_hears_nothing(guarded: Guarded) -> None:
     assert guarded.client.get("/v1/events", headers=guarded.token("ingest", "operate")).status_code == 403
+
+
+def test_a_revoked_token_hears_no_more(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_REMEMBERED", 0.0)
+    monkeypatch.setattr(events, "_HEARTBEAT", 0.1)
+    with serving(service, options(wants_token=True)) as served:
+        _, secret = service.tokens.create("r", ["read"])
+        with listening(served, bearer(secret)) as listener:
+            service.tokens.revoke("r")
+            wait_for(lambda: listener.ended)

@@ -22,7 +22,7 @@ from logdoctor import pipeline
 from logdoctor.pipeline import Limits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
-from tests.web.conftest import FAILED, Served, local_client, new_service, serving, wait_for
+from tests.web.conftest import BOUNDS, FAILED, Served, local_client, new_service, serving, wait_for
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
 LOGS = sorted(CORPUS.glob("*/*.log*"))
@@ -464,3 +464,43 @@ def test_what_was_taken_is_there_after_a_stop_at_any_time(tmp_path: Path, scanne
                 part = LINES[reached : reached + 3001]
                 reached = post(client, LOG, reached, part).json()["next_offset"]
             assert log_of(client).rstrip(b"\n") == LINES[:reached].rstrip(b"\n")
+
+
+def loki(**streams: list[str]) -> dict[str, Any]:
+    """A push of lines to one job's streams, at times that no other push has."""
+    now = time.time_ns()
+    return {
+        "streams": [
+            {
+                "stream": {"job": "j", "logdoctor_stream": name},
+                "values": [[str(now + n), line] for n, line in enumerate(lines)],
+            }
+            for name, lines in streams.items()
+        ]
+    }
+
+
+def test_a_stream_over_its_limit_costs_no_other_its_lines(tmp_path: Path, scanner: Scanner) -> None:
+    bounds = BOUNDS._replace(stream_bytes=100)
+    with local_client(new_service(tmp_path / "data", scanner, bounds=bounds)) as client:
+        answer = client.post("/loki/api/v1/push", json=loki(a=["one"], big=["x" * 300], z=["two"]))
+        assert answer.status_code == 422 and answer.json()["error"]["code"] == "limit_reached"
+        for name, text in (("a", b"one\n"), ("z", b"two\n")):
+            path = f"/v1/jobs/j/attempts/1/streams/{name}/log"
+            assert client.get(path, params={"line": "1-9"}).content == text
+
+
+def test_records_without_a_time_are_all_kept(client: TestClient) -> None:
+    record = {"body": {"stringValue": "same line"}}
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "j"}}]}
+    body = {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": [record]}]}]}
+    for _ in range(2):
+        assert client.post("/v1/logs", json=body).status_code == 200
+    assert client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1-9"}).content == b"same line\n" * 2
+
+
+def test_a_push_that_is_repeated_is_taken_once(client: TestClient) -> None:
+    push = loki(a=["one", "two"])
+    for _ in range(3):
+        assert client.post("/loki/api/v1/push", json=push).status_code == 204
+    assert client.get("/v1/jobs/j/attempts/1/streams/a/log", params={"line": "1-9"}).content == b"one\ntwo\n"
