@@ -90,7 +90,7 @@ def plan(settings: Settings) -> "Plan":
             settings.max_streams,
             settings.max_open_streams,
             behind=24 << 20,
-            late=settings.scan_seconds + 0.2,
+            late=settings.scan_seconds + 0.1,
             journal_bytes=settings.journal_bytes,
             unarchived=8 * settings.journal_bytes,
         ),

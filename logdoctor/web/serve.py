@@ -1,9 +1,11 @@
 """`logdoctor serve`: the settings, the application and the server put together."""
 
+import ctypes
 import gc
 import ipaddress
 import logging
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -16,11 +18,13 @@ from logdoctor.web.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 
 _GC = (50_000, 20, 20)
+_MALLOPT = {-3: 1 << 18, -1: 1 << 18, -8: 2}  # glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD (bytes) and M_ARENA_MAX
 
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
     configure_logging()
+    _return_memory()
     labels = label_map(settings.labels or DEFAULT)
     listening = listener(settings.host, settings.port)
     service = build.service(settings)
@@ -47,6 +51,14 @@ def serve(settings: Settings) -> None:
     gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
     gc.set_threshold(*_GC)
     server(application(service, options), settings.slow_seconds).run([listening])
+
+
+def _return_memory() -> None:
+    """Let the C library give large buffers back, which otherwise stay between small things that live long."""
+    with suppress(OSError, AttributeError):  # a C library without it
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOPT.items():
+            mallopt(option, value)
 
 
 def is_loopback(host: str) -> bool:
