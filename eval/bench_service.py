@@ -473,7 +473,7 @@ def sender(folder: Path, quick: bool) -> Row:
     with service(folder / "data") as running:
         logdoctor = str(Path(sys.executable).with_name("logdoctor"))
         run = [logdoctor, "run", "--url", f"http://127.0.0.1:{running.port}", "--job", "sender", "--"]
-        for _ in range(3 if quick else 9):
+        for _ in range(3 if quick else 7):
             alone.append(timed([sys.executable, str(script)], folder))
             under.append(timed([*run, sys.executable, str(script)], folder))
     return {
