@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from logdoctor import taxonomy
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.text import harmless
@@ -18,26 +19,12 @@ from logdoctor.types import Evidence, Verdict
 if TYPE_CHECKING:
     from logdoctor.store.tokens import Token
 
-_RECOVERY = {
-    "restart": "restart from the last checkpoint",
-    "isolate_and_restart": "take out the node, then restart",
-    "rollback_and_skip": "roll back before the spike, skip the data",
-    "fix_first": "do not restart: fix first",
-    "ask_human": "ask a person",
-    "none": "nothing to do",
-}
 _COLOURS = {
     "failed": "red",
     "cancelled": "yellow",
     "recovered": "yellow",
     "completed": "green",
     "running": "green",
-}
-_FAULTS = {
-    "user": "the user's code, data or quota",
-    "infrastructure": "the infrastructure",
-    "nobody": "nobody",
-    "unknown": "unknown",
 }
 
 
@@ -74,9 +61,9 @@ def _answer(result: Verdict) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     if result.outcome == "failed":
-        table.add_row("advice", Text(_RECOVERY[result.recovery], style="bold"))
+        table.add_row("advice", Text(taxonomy.ADVICE[result.recovery], style="bold"))
         table.add_row("next step", result.suggestion)
-        table.add_row("fault", _FAULTS[result.fault])
+        table.add_row("fault", taxonomy.FAULT_WORDS[result.fault])
     if result.why:
         table.add_row("why", result.why)
     if suspects := [suspect for suspect in result.suspects if suspect.node or suspect.rank is not None]:

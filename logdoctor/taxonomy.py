@@ -343,3 +343,22 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def _is_of_family(part: str, name: str, words: set[str]) -> bool:
     """Whether a class name holds a family's word; a short one must stand alone ("Key", not "Monkey")."""
     return part in words if len(part) <= 4 else part in name
+
+
+ADVICE = {
+    "restart": "restart from the last checkpoint",
+    "isolate_and_restart": "take out the node, then restart",
+    "rollback_and_skip": "roll back before the spike, skip the data",
+    "fix_first": "do not restart: fix first",
+    "ask_human": "do not restart yet: ask a person",
+    "none": "nothing to do",
+}
+"""Recoveries in words for people."""
+
+FAULT_WORDS = {
+    "user": "the user's code, data or quota",
+    "infrastructure": "the infrastructure",
+    "nobody": "nobody",
+    "unknown": "unknown",
+}
+"""Whose fault it is, in words for people."""

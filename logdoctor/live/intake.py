@@ -126,12 +126,6 @@ class Intake:
                 stream = self._used(key) or self._read(key)
         return stream
 
-    def is_open(self, key: Key) -> bool:
-        """Whether opening the stream needs no disk."""
-        with self.lock:
-            stream = self._streams.get(key)
-            return stream is not None
-
     def _used(self, key: Key) -> Stream | None:
         with self.lock:
             if stream := self._streams.get(key):
@@ -213,9 +207,12 @@ class Intake:
     def expect(self, stream: Stream, offset: int) -> None:
         """`OffsetMismatch` when bytes at `offset` would not continue an opened stream."""
         with self.lock:
-            if offset != stream.accepted:
-                self._refused += 1
-                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+            self._expect(stream, offset)
+
+    def _expect(self, stream: Stream, offset: int) -> None:
+        if offset != stream.accepted:
+            self._refused += 1
+            raise OffsetMismatch(str(stream.key), offset, stream.accepted)
 
     def take(self, stream: Stream, offset: int, data: bytes) -> Future[None]:
         """Bytes that stand at `offset` of an opened stream; the future is done when they are durable.
@@ -224,9 +221,7 @@ class Intake:
         with `StorageFull` when they cannot be written, and nothing of them is kept.
         """
         with self.lock:
-            if offset != stream.accepted:
-                self._refused += 1
-                raise OffsetMismatch(str(stream.key), offset, stream.accepted)
+            self._expect(stream, offset)
             return self._number(stream, data, "")
 
     def push(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
@@ -386,7 +381,7 @@ class Intake:
         return file.offset, file.newlines
 
     def known(self, key: Key) -> Stream | None:
-        """The stream when it is in memory."""
+        """The stream when it is in memory, so that opening it needs no disk."""
         with self.lock:
             return self._streams.get(key)
 

@@ -105,3 +105,9 @@ class Attempt:
         failed = [end for end in self.ends.values() if end.exit_code or end.signal]
         ends = failed or (list(self.ends.values()) if self.over else [])
         return min(ends, key=lambda end: end.at, default=None)
+
+    @property
+    def died(self) -> bool:
+        """Whether its end, or that of a part of it, is known to be a failure."""
+        ending = self.ending
+        return ending is not None and bool(ending.exit_code or ending.signal)

@@ -33,7 +33,7 @@ _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
 _LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
-_TRIES = 5
+_TRIES = 5  # to read a stream before its rest is given up
 _WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
@@ -263,7 +263,7 @@ class Watch:
                 stream.scan = stream.scan or Scan(*self._fresh(stream))
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
             final, ended, ending, ends = attempt.over, attempt.ended, attempt.ending, dict(attempt.ends)
-            changed_at = attempt.changed_at
+            died, changed_at = attempt.died, attempt.changed_at
         for stream in streams:
             if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
                 stream.scan.finished = True
@@ -272,7 +272,6 @@ class Watch:
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        died = ending is not None and bool(ending.exit_code or ending.signal)
         verdict = judge(records, self._scanner.book, idle, died)
         if ending is not None:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
@@ -291,9 +290,7 @@ class Watch:
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
-        ending = attempt.ending
-        died = ending is not None and bool(ending.exit_code or ending.signal)
-        unsure = verdict.outcome == "running" or (verdict.reason == "Unknown" and not died)
+        unsure = verdict.outcome == "running" or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
         stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
@@ -330,9 +327,7 @@ class Watch:
     def _patience(self, attempt: Attempt) -> float:
         """Seconds of silence after which an attempt counts as ended; few when a part of it has failed, because the
         rest may have died without a word."""
-        ending = attempt.ending
-        failed = ending is not None and bool(ending.exit_code or ending.signal)
-        return min(_WAKE * self._timing.quiet, self._timing.abandon) if failed else self._timing.abandon
+        return min(_WAKE * self._timing.quiet, self._timing.abandon) if attempt.died else self._timing.abandon
 
     def _rest(self, attempt: Attempt) -> None:
         """Let an attempt leave memory of which nothing is heard; its snapshots tell where to go on."""

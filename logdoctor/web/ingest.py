@@ -78,7 +78,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
         """
         name = key(job, attempt, stream)
-        opened = intake.open(name) if intake.is_open(name) else await run_in_threadpool(intake.open, name)
+        opened = intake.open(name) if intake.known(name) else await run_in_threadpool(intake.open, name)
         try:
             try:
                 await _take_body(request, opened, offset)

@@ -3,23 +3,10 @@
 import datetime
 import signal
 
+from logdoctor import taxonomy
 from logdoctor.store.records import End
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
 
-ADVICE = {
-    "restart": "Restart from the last checkpoint",
-    "isolate_and_restart": "Take out the node, then restart",
-    "rollback_and_skip": "Roll back before the spike, skip the data",
-    "fix_first": "Do not restart: fix first",
-    "ask_human": "Do not restart yet: ask a person",
-    "none": "Nothing to do",
-}
-FAULTS = {
-    "user": "the user's code, data or quota",
-    "infrastructure": "the infrastructure",
-    "nobody": "nobody",
-    "unknown": "unknown",
-}
 _DECIDED = {
     "rule": "a rule",
     "structure": "the structure of the log",
@@ -40,7 +27,13 @@ def advice(verdict: Verdict) -> str:
     """Whether to restart; what became of the job when nothing failed."""
     if verdict.outcome == "running":
         return "Nothing to do: it runs"
-    return ADVICE[verdict.recovery]
+    words = taxonomy.ADVICE[verdict.recovery]
+    return words[:1].upper() + words[1:]
+
+
+def fault(verdict: Verdict) -> str:
+    """Whose fault it is."""
+    return taxonomy.FAULT_WORDS[verdict.fault]
 
 
 def decided(by: DecidedBy) -> str:

@@ -685,7 +685,7 @@ def test_the_style_sheet_knows_every_outcome() -> None:
 def test_every_word_of_a_verdict_has_words_for_people() -> None:
     from logdoctor import taxonomy
 
-    assert set(wording.ADVICE) == set(taxonomy.RECOVERIES) and set(wording.FAULTS) == set(taxonomy.FAULTS)
+    assert set(taxonomy.ADVICE) == set(taxonomy.RECOVERIES) and set(taxonomy.FAULT_WORDS) == set(taxonomy.FAULTS)
     for kind in DecidedBy.__annotations__["kind"].__args__:
         assert wording.decided(DecidedBy(kind))
 
