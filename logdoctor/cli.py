@@ -6,17 +6,20 @@ Heavy parts are imported inside the commands, so that `--help` stays fast.
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.errors import LogdoctorError
-from logdoctor.settings import read_settings
+from logdoctor.errors import LogdoctorError, RuleRefused, StoreError
+from logdoctor.settings import data_folder, read_settings
 
 if TYPE_CHECKING:
     from logdoctor.attempts import Attempt
+    from logdoctor.settings import Settings
+    from logdoctor.store.learned import Learned, LearnedRules
     from logdoctor.store.tokens import Tokens
     from logdoctor.types import Verdict
 
@@ -143,27 +146,96 @@ def _json(verdict: "Verdict") -> bytes:
         return json.dumps(msgspec.to_builtins(verdict), ensure_ascii=False).encode("utf-8", "replace")
 
 
+_data_dir = click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
+)
+
+
+def _settings(data_dir: Path | None) -> "Settings":
+    import msgspec
+
+    settings = read_settings()
+    return msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
+
+
+def _learned(data_dir: Path | None) -> "LearnedRules":
+    """The learned rules of the data folder; `StoreError` when there is no database: none is made to look into it."""
+    from logdoctor import build
+
+    settings = _settings(data_dir)
+    if not _has_records(settings):
+        raise StoreError(str(data_folder(settings)), "holds no records", "Name the service's folder with --data-dir.")
+    return build.learned_rules(settings)
+
+
+def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
+    """The learned rules; None when there is no database, unless a folder was named."""
+    return _learned(data_dir) if data_dir or _has_records(read_settings()) else None
+
+
+def _has_records(settings: "Settings") -> bool:
+    return bool(settings.database_url) or (data_folder(settings) / "logdoctor.db").exists()
+
+
 @cli.group()
 def rules() -> None:
-    """Look at the rules and check them."""
+    """Look at the rules, check them, and decide about those that were learned."""
+
+
+_STATUSES = ("proposed", "shadow", "active", "retired")
+_kind = click.option("--kind", help="Only rules learned from jobs of this kind.")
 
 
 @rules.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each rule, a line each.")
-def rules_list(as_json: bool) -> None:
-    """List all rules."""
+@click.option("--learned/--shipped", default=None, help="Only learned rules, or only those that came with logdoctor.")
+@click.option("--waiting", is_flag=True, help="Only learned rules that wait for a human.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only rules of this status.")
+@_kind
+@click.option("--agent", help="Only rules learned by this agent.")
+@_data_dir
+def rules_list(
+    as_json: bool,
+    learned: bool | None,
+    waiting: bool,
+    status: str | None,
+    kind: str | None,
+    agent: str | None,
+    data_dir: Path | None,
+) -> None:
+    """List the rules, shipped and learned."""
     from logdoctor import build, show
 
-    show.rules(build.rule_book(read_settings()), as_json)
+    if waiting and status not in (None, "proposed"):
+        raise click.UsageError("--waiting and --status exclude each other: rules that wait are `proposed`.")
+    narrow = waiting or kind is not None or agent is not None
+    if narrow and learned is False:
+        raise click.UsageError("--waiting, --kind and --agent are for learned rules.")
+    alone = bool(learned or narrow)
+    found = None if learned is False else _learned(data_dir) if alone else _learned_if_any(data_dir)
+    if not alone:
+        show.rules(build.rule_book(read_settings()), as_json, status)
+    if found is not None:
+        status = "proposed" if waiting else status
+        show.learned_rules(found.list(kind, status, agent), as_json, alone)
 
 
 @rules.command("show")
 @click.argument("rule_id")
-def rules_show(rule_id: str) -> None:
-    """Print one rule with its examples."""
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; of a learned rule with its events.")
+@_data_dir
+def rules_show(rule_id: str, as_json: bool, data_dir: Path | None) -> None:
+    """Print one rule.
+
+    Of a learned rule also where it comes from, its votes, its hits and all its steps.
+    """
     from logdoctor import build, show
 
-    show.rule(build.rule_book(read_settings()).rule(rule_id))
+    if rule_id.startswith("learned/"):
+        found = _learned(data_dir)
+        show.learned_rule(found.one(rule_id), found.events(rule_id, limit=500), as_json)
+    else:
+        show.rule(build.rule_book(read_settings()).rule(rule_id), as_json)
 
 
 @rules.command("check")
@@ -183,16 +255,201 @@ def rules_check() -> None:
 
 @rules.command("why")
 @click.argument("line")
-def rules_why(line: str) -> None:
-    """Show which rules hit LINE, and why others that match it do not count."""
-    from logdoctor import build
-    from logdoctor.rules.why import why
+@_kind
+@_data_dir
+def rules_why(line: str, kind: str | None, data_dir: Path | None) -> None:
+    """Show what the rules do to LINE, and why.
 
-    for finding in why(build.unchecked_scanner(read_settings()), line):
-        click.echo(finding)
+    Which hit it, why others that match it do not count, and why it stays when none takes it.
+    """
+    from logdoctor import build, show
+    from logdoctor.review.why import why_learned
+
+    line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
+    if "\n" in line:
+        raise click.UsageError("LINE must be one line.")
+    found = _learned(data_dir) if kind is not None else _learned_if_any(data_dir)
+    show.why(why_learned(build.unchecked_scanner(read_settings()), found.list(kind) if found else [], line))
 
 
-@cli.command("eval")
+_ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+_why = click.option("--why", default="", help="The reason, for those who ask later.")
+_by = click.option("--by", help="Who takes the step; default: your login name.")
+
+
+@rules.command("approve")
+@_ids
+@_why
+@_by
+@_data_dir
+def rules_approve(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+    """Let learned rules go a step further.
+
+    Proposed and retired ones come into shadow, those in shadow become active.
+
+    A rule that waits because its lines look like trouble may take such lines from then on.
+    """
+    _steps(ids, data_dir, lambda found, rule_id: found.approve(rule_id, by or _login(), why, time.time()))
+
+
+@rules.command("retire")
+@_ids
+@_why
+@_by
+@_data_dir
+def rules_retire(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+    """Stop learned rules; approve brings them back."""
+    _steps(ids, data_dir, lambda found, rule_id: found.retire(rule_id, by or _login(), why, time.time()))
+
+
+@rules.command("undo")
+@_ids
+@_why
+@_by
+@_data_dir
+def rules_undo(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+    """Take back the latest step of rules, whoever took it."""
+    _steps(ids, data_dir, lambda found, rule_id: found.undo(rule_id, by or _login(), why, time.time()))
+
+
+def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[LearnedRules, str], Learned]") -> None:
+    """Take a step with each rule; one that cannot take it does not keep the others from it."""
+    from logdoctor import show
+
+    found = _learned(data_dir)
+    refused = False
+    for rule_id in dict.fromkeys(ids):
+        try:
+            before = found.one(rule_id).status
+            show.step(before, step(found, rule_id))
+        except RuleRefused as error:
+            _complain(error)
+            refused = True
+    sys.exit(COULD_NOT_WORK if refused else 0)
+
+
+def _login() -> str:
+    """The login name of who runs this, which no variable can change."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+@rules.command("export")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--status", type=click.Choice(_STATUSES), default="active", show_default=True, help="Rules to export.")
+@_kind
+@click.option("--force", is_flag=True, help="Overwrite files that hold something else.")
+@_data_dir
+def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_dir: Path | None) -> None:
+    """Write learned rules to files.
+
+    Each goes to a YAML file below FOLDER/filter/learned: for review, for `rules import`, or to be copied below rules/.
+    """
+    from logdoctor.review.files import export
+
+    found = _learned(data_dir)
+    exported = export(found.list(kind, status), found, folder, force)
+    click.echo(f"{len(exported.written)} rules written, {len(exported.same)} were there already")
+
+
+@rules.command("import")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option("--kind", help="Kind of jobs of rules that name none in their `scope`.")
+@_by
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each rule, a line each.")
+@_data_dir
+def rules_import(
+    paths: tuple[Path, ...], kind: str | None, by: str | None, as_json: bool, data_dir: Path | None
+) -> None:
+    """Enter rules of files, when the guards let them pass.
+
+    PATHs are YAML files or folders of them. The rules begin in shadow, or wait for a human.
+    Of a file with a rule that is refused nothing is entered.
+    """
+    from functools import partial
+
+    from logdoctor import build, show
+    from logdoctor.review.files import MOST_RULES, content_of, files_below
+    from logdoctor.review.imports import File, import_files
+
+    settings = _settings(data_dir)
+    files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]
+    records, found = build.records(settings), build.learned_rules(settings)
+    guards = build.guards(settings, build.rule_book(settings), records)
+    told = import_files(files, kind, guards, found, by or _login(), time.time(), MOST_RULES)
+    show.imported(told, as_json)
+    sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in told) else 0)
+
+
+class _Measures(click.Group):
+    """A group whose first argument may also be what its command `corpus` takes."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """The arguments with the command in front."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["corpus", *args]
+        return super().parse_args(context, args)
+
+
+@cli.group("eval", cls=_Measures)
+def measure() -> None:
+    """Score the diagnoses of a labelled corpus (`logdoctor eval FOLDER`), or how well filter rules are learned."""
+
+
+@measure.command("learn-filters")
+@click.option("--corpus", type=click.Path(path_type=Path), default=Path("eval/corpus"), show_default=True)
+@click.option(
+    "--frameworks", metavar="LIST", help="Frameworks of biglog.py with commas, or `all`.  [default: 8 of them]"
+)
+@click.option("--mb", type=click.FloatRange(0.1), default=8.0, show_default=True, help="Size of a generated log.")
+@click.option("--jobs", type=click.IntRange(3), default=4, show_default=True, help="Jobs of each kind.")
+@click.option("--seed", type=int, default=7, show_default=True)
+@click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write table, picture and JSON here.")
+def learn_filters(
+    corpus: Path,
+    frameworks: str | None,
+    mb: float,
+    jobs: int,
+    seed: int,
+    healthy: bool,
+    as_json: bool,
+    write: Path | None,
+) -> None:
+    """Learn filter rules from nothing, job after job, and tell what they remove."""
+    import logging
+    import tempfile
+
+    import msgspec
+    import structlog
+    from rich.console import Console
+
+    from logdoctor import build, learning_curve
+
+    chosen: tuple[str, ...] = learning_curve.DEFAULT
+    if frameworks:
+        chosen = learning_curve.FRAMEWORKS if frameworks == "all" else tuple(frameworks.split(","))
+        if unknown := [name for name in chosen if name not in learning_curve.FRAMEWORKS]:
+            raise click.UsageError(f"there is no framework {unknown[0]!r}; use {', '.join(learning_curve.FRAMEWORKS)}.")
+    setup = learning_curve.Setup(frameworks=chosen, healthy=healthy, mb=mb, jobs=jobs, seed=seed)
+    scanner, guards = build.unlearned(read_settings())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder:
+        report = learning_curve.run(scanner, guards, corpus, Path(folder), setup)
+    if write:
+        learning_curve.write(write, report)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        learning_curve.render(report, Console())
+
+
+@measure.command("corpus", hidden=True)
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
 @click.option("--failures", "with_failures", is_flag=True, help="List each miss: wanted, got, and why the label is so.")
@@ -286,20 +543,11 @@ def tokens() -> None:
     """Make, list and revoke the tokens of the service."""
 
 
-_data_dir = click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
-)
-
-
 def _tokens(data_dir: Path | None) -> "Tokens":
-    import msgspec
-
     from logdoctor import build
     from logdoctor.store.tokens import Tokens
 
-    settings = read_settings()
-    settings = msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
-    return Tokens(build.records(settings).database)
+    return Tokens(build.records(_settings(data_dir)).database)
 
 
 @tokens.command("create")
@@ -312,8 +560,6 @@ def tokens_create(
     name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], days: float | None, data_dir: Path | None
 ) -> None:
     """Make a token and print its secret, which cannot be read again."""
-    import time
-
     expires = time.time() + days * 86_400 if days else None
     _, secret = _tokens(data_dir).create(name, scopes, prefixes, expires)
     click.echo(secret)

@@ -3,6 +3,13 @@
     LogdoctorError
     ├── InputError       a log cannot be read: missing, unreadable, unknown or damaged compression, too large
     ├── RuleError        a rule file is wrong: misspelt key, refused pattern, failing example, duplicate id
+    ├── RuleRefused      a learned rule cannot be entered, or not take this step of its life
+    │   └── PatternRefused  its pattern is not of the language of learned patterns
+    ├── PromptError      a prompt file is wrong
+    ├── ModelError       a language model gives no answer that can be used
+    │   ├── ModelUnavailable  it does not answer: time-out, no connection, 429, 5xx, an answer cut off
+    │   ├── ModelNonsense     its answer is not JSON, not of the form asked for, or a refusal
+    │   └── BudgetSpent       the calls or tokens that may be spent are spent
     ├── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
     ├── NameRefused      a job, attempt or stream may not be called so
     ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where it goes on
@@ -42,6 +49,46 @@ class InputError(LogdoctorError):
 
 class RuleError(LogdoctorError):
     """A rule file cannot be used."""
+
+
+class RuleRefused(LogdoctorError):
+    """A learned rule cannot be entered, or cannot take this step of its life."""
+
+
+class PatternRefused(RuleRefused):
+    """A pattern is not of the language of learned patterns; `guard` is the guard that it fails."""
+
+    def __init__(self, source: str, guard: str, cause: str) -> None:
+        super().__init__(f"pattern {source[:120]!r}", cause, "Write it with literals, classes and (?:a|b) alone.")
+        self.guard = guard
+        self._source = source
+
+    def __reduce__(self) -> tuple[type["PatternRefused"], tuple[str, str, str]]:
+        return PatternRefused, (self._source, self.guard, self.cause)
+
+
+class PromptError(LogdoctorError):
+    """A prompt file cannot be used."""
+
+
+class ModelError(LogdoctorError):
+    """A language model gives no answer that can be used."""
+
+
+class ModelUnavailable(ModelError):
+    """A language model does not answer; `retry_after` are the seconds it asks to be left alone, if it says so."""
+
+    def __init__(self, thing: str, cause: str, next_step: str, retry_after: float | None = None) -> None:
+        super().__init__(thing, cause, next_step)
+        self.retry_after = retry_after
+
+
+class ModelNonsense(ModelError):
+    """A language model's answer is not JSON, not of the form asked for, or a refusal."""
+
+
+class BudgetSpent(ModelError):
+    """The calls or tokens that may be spent are spent."""
 
 
 class SettingsError(LogdoctorError):

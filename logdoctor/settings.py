@@ -47,6 +47,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str = ""
     job: str = ""
     spool_dir: Path | None = None
+    learn: Literal["auto", "model", "miner", "off"] = "auto"
+    learn_runs: int = 5
+    learn_jobs: int = 2
+    learn_lines: int = 10
+    learn_recheck: int = 10
+    llm_base_url: str = ""
+    llm_model: str = ""
+    llm_key: str = ""
+    llm_key_file: Path | None = None
+    llm_output: Literal["auto", "json_schema", "json", "tools", "text"] = "auto"
+    llm_seconds: float = 60.0
+    llm_calls_per_job: int = 40
+    llm_calls_per_hour: int = 400
+    llm_tokens_per_hour: int = 2_000_000
+    llm_dollars_in: float = 0.0
+    llm_dollars_out: float = 0.0
 
 
 class Help(NamedTuple):
@@ -89,8 +105,24 @@ MEANINGS = {
     "token": "`run`, `ship`: the token to send with",
     "job": "`run`, `ship`: the job when --job is not given",
     "spool_dir": "`run`: where bytes wait that could not be sent; default: ~/.cache/logdoctor/spool",
+    "learn": "who writes filter rules: `model`, `miner` (no model needed), `off`; `auto`: the model if one is set",
+    "learn_runs": "runs over each sample, which vote on what they propose",
+    "learn_jobs": "a learned rule takes lines only after it was watched in so many attempts",
+    "learn_lines": "... and on so many lines",
+    "learn_recheck": "one failed attempt in so many is also diagnosed without learned rules; 0 means none",
+    "llm_base_url": "URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1",
+    "llm_model": "the model to ask there",
+    "llm_key": "the key to ask with",
+    "llm_key_file": "a file that holds the key",
+    "llm_output": "how the model is told to answer in JSON; `auto` takes the strictest way that the server knows",
+    "llm_seconds": "a call to the model is given up after so long",
+    "llm_calls_per_job": "calls to the model because of one job, at most",
+    "llm_calls_per_hour": "calls to the model in an hour, at most",
+    "llm_tokens_per_hour": "tokens sent to and got from the model in an hour, at most",
+    "llm_dollars_in": "price of a million tokens sent, for the metrics",
+    "llm_dollars_out": "price of a million tokens got, for the metrics",
 }
-_SECRET = {"token", "database_url"}
+_SECRET = {"token", "database_url", "llm_key"}
 _RANGES: dict[str, tuple[float, float]] = {
     "workers": (0, 256),
     "block_bytes": (1 << 16, 1 << 26),
@@ -112,6 +144,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_free_bytes": (0, math.inf),
     "retention_days": (0, math.inf),
     "retention_bytes": (0, math.inf),
+    "learn_runs": (1, 25),
+    "learn_jobs": (1, 1000),
+    "learn_lines": (1, math.inf),
+    "learn_recheck": (0, math.inf),
+    "llm_seconds": (0.1, 3600),
+    "llm_calls_per_job": (0, math.inf),
+    "llm_calls_per_hour": (0, math.inf),
+    "llm_tokens_per_hour": (0, math.inf),
+    "llm_dollars_in": (0, math.inf),
+    "llm_dollars_out": (0, math.inf),
 }
 """What a number may be: the least and the greatest."""
 
@@ -165,6 +207,24 @@ def rules_folder(settings: Settings) -> Path:
     return bundled if bundled.is_dir() else package.parent / "rules"
 
 
+def prompts_folder(settings: Settings) -> Path:
+    """The folder with the prompts: of the wheel, or of the source tree."""
+    package = Path(__file__).resolve().parent
+    bundled = package / "data" / "prompts"
+    return bundled if bundled.is_dir() else package.parent / "prompts"
+
+
+def llm_key(settings: Settings) -> str:
+    """The key of the model: as set, else out of its file; "" when there is none. `SettingsError` for a bad file."""
+    if settings.llm_key or settings.llm_key_file is None:
+        return settings.llm_key
+    try:
+        return settings.llm_key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        variable = f"{PREFIX}LLM_KEY_FILE"
+        raise SettingsError(variable, f"its file cannot be read ({error})", "Check the path and its rights.") from error
+
+
 def cache_folder(settings: Settings) -> Path:
     """The folder for compiled rules; it may not exist yet."""
     if settings.cache_dir:
@@ -185,6 +245,6 @@ def table() -> list[Help]:
     """One row for each setting, for README.md and its test."""
     defaults = Settings()
     return [
-        Help(f"{PREFIX}{name.upper()}", str(getattr(defaults, name) or ""), meaning)
+        Help(f"{PREFIX}{name.upper()}", "" if (default := getattr(defaults, name)) is None else str(default), meaning)
         for name, meaning in MEANINGS.items()
     ]

@@ -1,11 +1,15 @@
 """What people see in a terminal."""
 
 import datetime
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,8 +21,12 @@ from logdoctor.text import harmless
 from logdoctor.types import Evidence, Verdict
 
 if TYPE_CHECKING:
+    from logdoctor.review.imports import Imported
+    from logdoctor.review.why import Said
+    from logdoctor.store.learned import Event, Learned
     from logdoctor.store.tokens import Token
 
+_WIDE = 150  # columns from which rules stand in a table
 _COLOURS = {
     "failed": "red",
     "cancelled": "yellow",
@@ -132,19 +140,29 @@ def _explain(console: Console, result: Verdict) -> None:
     console.print(table)
 
 
-def rules(book: RuleBook, as_json: bool) -> None:
-    """Print one row, or one JSON object, for each rule."""
+def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
+    """Print one row, or one JSON object, for each rule that came with logdoctor."""
     console = Console(highlight=False)
-    every: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
+    both: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
+    every = [one for one in both if status in (None, one.status)]
     if as_json:
         for one in every:
             print(msgspec.json.encode(one).decode())
         return
+    if console.width < _WIDE:
+        for one in every:
+            console.print(Text(one.id).append(f"  {one.status}  {_claims(one)}", style="dim"), soft_wrap=True)
+            console.print(Padding(Text(one.title), (0, 0, 0, 4)))
+        return
     table = Table("rule", "status", "says", "title", box=None, header_style="dim")
     for one in every:
-        says = ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _says(one)
-        table.add_row(one.id, one.status, says, one.title)
+        table.add_row(Text(one.id, no_wrap=True), one.status, _claims(one), one.title)
     console.print(table)
+
+
+def _claims(one: Rule) -> str:
+    """What a rule says of the lines it hits, in a few words."""
+    return ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _says(one)
 
 
 def tokens(every: "Sequence[Token]", as_json: bool) -> None:
@@ -171,8 +189,195 @@ def _says(rule: Rule) -> str:
     return claim.outcome or f"{claim.role}: {claim.reason or f'by table {claim.lookup}'}"
 
 
-def rule(one: Rule) -> None:
-    """Print a rule as YAML."""
-    import yaml
+def rule(one: Rule, as_json: bool = False) -> None:
+    """Print a rule as YAML, or as one JSON object."""
+    from logdoctor.review.files import text_of  # it knows the store, which a diagnosis does not need
 
-    print(yaml.safe_dump(msgspec.to_builtins(one), sort_keys=False, allow_unicode=True, width=1000), end="")
+    print(msgspec.json.encode(one).decode() if as_json else text_of(one), end="\n" if as_json else "")
+
+
+# ---- learned rules: what is theirs comes from logs and models, and is made harmless
+
+
+_STATUS_COLOURS = {"proposed": "bold yellow", "shadow": "cyan", "active": "green", "retired": "dim"}
+
+
+def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> None:
+    """Print learned rules, those of a kind together, or one JSON object for each. `alone`: nothing stands before."""
+    if as_json:
+        for one in every:
+            print(_ascii(one))
+        return
+    console = Console(highlight=False)
+    if not every and alone:
+        console.print("no learned rules")
+    for number, (kind, mine) in enumerate(groupby(every, lambda one: one.kind)):
+        if number or not alone:
+            console.print()
+        _kind(console, kind, list(mine))
+    waiting = sum(one.status == "proposed" for one in every)
+    if waiting:
+        ending = "rule waits" if waiting == 1 else "rules wait"
+        console.print(
+            f"\n{waiting} {ending} for a human: logdoctor rules list --waiting", style="yellow", soft_wrap=True
+        )
+
+
+def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
+    """The rules of a kind: a row for each where there is room, else some lines."""
+    counts = Counter(one.status for one in mine)
+    told = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
+    heading = Text(_safe(kind, 400), style="bold")
+    console.print(heading.append(f"  learned rules: {told}", style="dim"), soft_wrap=True)
+    if console.width < _WIDE:
+        for one in mine:
+            _print_narrow(console, one)
+        return
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("rule", no_wrap=True, min_width=max(len(one.id) for one in mine))  # an id is there to be copied
+    table.add_column("status")
+    for name in ("jobs", "lines", "taken", "votes"):
+        table.add_column(name, justify="right")
+    table.add_column("agent", max_width=24, no_wrap=True)
+    table.add_column("title, and what it waits for")
+    for one in mine:
+        status = Text(one.status, style=_STATUS_COLOURS[one.status])
+        says = Text(_safe(one.title, 80))
+        if wait := _wait(one):
+            says.append(f"\n{_safe(wait, 200)}", style="yellow")
+        numbers = (f"{one.jobs:,}", f"{one.lines:,}", f"{one.taken:,}", _votes(one))
+        table.add_row(Text(_safe(one.id, 400)), status, *numbers, Text(_safe(one.agent, 24)), says)
+    console.print(table)
+
+
+def _print_narrow(console: Console, one: "Learned") -> None:
+    line = Text(f"  {_safe(one.id, 400)}  ").append(one.status, style=_STATUS_COLOURS[one.status])
+    console.print(line, soft_wrap=True)
+    numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}, {one.taken:,} taken"
+    parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", _safe(one.agent, 30))
+    _print_indented(console, "; ".join(part for part in parts if part), "dim")
+    _print_indented(console, _safe(one.title, 200), "")
+    if wait := _wait(one):
+        _print_indented(console, _safe(wait, 300), "yellow")
+
+
+def _print_indented(console: Console, text: str, style: str) -> None:
+    console.print(Padding(Text(text, style=style), (0, 0, 0, 6)))
+
+
+def _wait(one: "Learned") -> str:
+    """What a rule waits for; "" when it does not."""
+    if one.status == "proposed":
+        return f"waits for a human: {one.waits_for or 'it was put back'}"
+    return ""
+
+
+def _votes(one: "Learned") -> str:
+    return f"{len(one.votes.agreed)}/{one.votes.runs}" if one.votes.runs else "-"
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> None:
+    """Print all that is known of a learned rule, its steps from the first to the last, or one JSON object."""
+    if as_json:
+        print(_ascii({"rule": one, "events": events}))
+        return
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts(one):
+        table.add_row(name, Text(value, style=_STATUS_COLOURS.get(value, "")))
+    console.print(Text(_safe(one.id, 400), style="bold"), soft_wrap=True)
+    console.print(Padding(table, (0, 0, 1, 2)))
+    for event in reversed(events):
+        _print_event(console, event)
+    if one.status == "proposed":
+        console.print(f"\nnext: logdoctor rules approve {one.id}  (or retire)", style="yellow", soft_wrap=True)
+
+
+def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
+    """What is known of a learned rule, by name."""
+    yield "status", one.status
+    if wait := _wait(one):
+        yield "", _safe(wait, 2000)
+    yield "title", _safe(one.title, 200)
+    yield "kind of jobs", _safe(one.kind, 300)
+    yield "pattern", _safe(one.pattern, 4000)
+    for number, text in enumerate(one.examples):
+        yield "" if number else "examples", _safe(text, 1000)
+    for number, text in enumerate(one.metrics):
+        yield "" if number else "metrics", _safe(text, 1000)
+    if one.harmless:
+        yield "harmless", "a human approved it for lines that look like trouble"
+    yield "hits", f"{_plural(one.lines, 'line')} in {_plural(one.jobs, 'attempt')}, {one.taken:,} of them taken"
+    where = f" from {one.source.job}/{one.source.attempt}" if one.source.job else ""
+    yield "learned", _safe(f"{_day(one.created)} UTC by {one.agent}{where}", 700)
+    for name in ("framework", "image", "command", "user", "name"):
+        if value := getattr(one.source, name):
+            yield f"  {name}", _safe(value, 2000)
+    if one.votes.runs:
+        runs = ", ".join(map(str, one.votes.agreed))
+        yield "votes", f"{len(one.votes.agreed)} of {one.votes.runs} runs agreed ({runs})"
+    if one.votes.judge:
+        yield "judge", _safe(one.votes.judge, 2000)
+
+
+def _print_event(console: Console, event: "Event") -> None:
+    way = f"{event.from_status or 'new'} -> {event.to_status}"
+    line = Text(f"  {_day(event.at)}  ").append(_safe(event.step, 20), style="bold").append(f"  {way}")
+    line.append(f"  by {_safe(event.by, 200)}", style="dim")
+    console.print(line, soft_wrap=True)
+    if event.why:
+        _print_indented(console, _safe(event.why, 2000), "")
+
+
+def step(before: str, one: "Learned") -> None:
+    """Print where a step led."""
+    print(f"{_safe(one.id, 400)}: {before} -> {one.status}")
+    if one.status == "shadow":
+        print("  watched from now on; it takes lines when it was seen often enough, or when approved again")
+
+
+def why(said: "Sequence[Said]") -> None:
+    """Print what rules do to a line."""
+    for one in said:
+        if one.kind:
+            print(f"jobs of the kind {_safe(one.kind, 300)}:")
+        for finding in one.findings:
+            print(_safe(finding, 2000))
+
+
+def imported(told: "Sequence[Imported]", as_json: bool) -> None:
+    """Print what became of each rule, those that were refused last, or one JSON object for each."""
+    if as_json:
+        for one in told:
+            print(_ascii(one._asdict()))
+        return
+    for one in sorted(told, key=lambda one: one.outcome == "refused"):
+        print(_imported(one))
+    counts = Counter(one.outcome for one in told)
+    print(", ".join(f"{counts[name]} {name}" for name in ("entered", "known", "held", "refused") if counts[name]))
+
+
+def _imported(one: "Imported") -> str:
+    what = _safe(f"{one.where}: {one.rule}" if one.rule else one.where, 300)
+    if one.outcome == "refused":
+        return f"refused  {what}\n         {one.guard}: {_safe(one.cause, 500)}"
+    if one.outcome == "held":
+        return f"held     {what}\n         it is good, but another rule of its file was refused"
+    waits = f"\n         waits for a human: {_safe(one.waits_for, 300)}" if one.status == "proposed" else ""
+    return f"{one.outcome:<8} {one.id}  {one.status}{waits}"
+
+
+def _safe(text: str, width: int) -> str:
+    """Text as it may be shown, all of it: a carriage return in it hides nothing of what stands before."""
+    return harmless(text.replace("\r", "\N{REPLACEMENT CHARACTER}"), width)
+
+
+def _ascii(value: object) -> str:
+    """JSON in ASCII: nothing in it steers a terminal."""
+    return json.dumps(msgspec.to_builtins(value))

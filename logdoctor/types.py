@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+LEARNED = "learned/"
+"""The ids of learned rules begin with it; no file below `rules/` does."""
+
 VERDICT_VERSION = 1
 """Raised when a field of the verdict changes its meaning or goes away; added fields do not raise it."""
 
@@ -43,7 +46,8 @@ class Line(NamedTuple):
     """A line that diagnosis may want to see. `rules` are diagnosis rules, as places in the rule book.
 
     `text` is the raw line, decoded; of a very long line it is the part around what drew attention.
-    A line that is neither `strong` nor `weak` nor hit by a rule is context.
+    A line that is neither `strong` nor `weak` nor hit by a rule is context. One that is `noticed` was taken for an
+    error by the Log Agent.
     """
 
     number: int
@@ -51,6 +55,15 @@ class Line(NamedTuple):
     rules: tuple[int, ...] = ()
     strong: bool = False
     weak: bool = False
+    noticed: bool = False
+
+
+class Group(NamedTuple):
+    """Lines of one shape that no rule explains: how many, and some of them as (stream, number, text)."""
+
+    shape: int
+    lines: int
+    examples: tuple[tuple[str, int, str], ...]
 
 
 class Readings(NamedTuple):

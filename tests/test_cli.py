@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from click.testing import CliRunner, Result
 import logdoctor
 from logdoctor.cli import cli, main
 from logdoctor.errors import LogdoctorError
+from logdoctor.store.learned import Votes
+from tests.review.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "eval" / "corpus"
@@ -471,6 +474,143 @@ def test_rules_check_finds_an_example_that_fails(
     assert "1 filter rules, 1 diagnosis rules, 1 problems" in ran.out
 
 
+# ---- learned rules
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of the settings, with nothing in it."""
+    monkeypatch.setenv("LOGDOCTOR_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def test_commands_on_learned_rules_make_no_database(run: Callable[..., Ran], data: Path, tmp_path: Path) -> None:
+    for command in (
+        ["list", "--learned"],
+        ["list", "--waiting"],
+        ["show", "learned/x"],
+        ["approve", "learned/x"],
+        ["export", tmp_path / "out"],
+        ["why", "x", "--kind", "y"],
+        ["list", "--data-dir", data],
+    ):
+        assert_refused(run("rules", *command), data, "no records", "--data-dir")
+    assert run("rules", "list").code == 0
+    assert not data.exists() and not (tmp_path / "out").exists()
+
+
+def test_list_shows_what_waits(run: Callable[..., Ran], data: Path) -> None:
+    rules = opened(data)
+    shard, heart = entered(rules, SHARD, HEARTBEAT)
+    nemo = active(rules, new(kind="nemo/train.py", agent="gpt"))
+    assert run("rules", "list").out.count("learned/") == 3
+    assert "1 rule waits for a human" in run("rules", "list").out
+    waiting = run("rules", "list", "--waiting").out
+    assert heart.id in waiting and shard.id not in waiting and "look like trouble" in waiting
+    for options, wanted in (
+        (["--learned"], {shard.id, heart.id, nemo.id}),
+        (["--status", "active", "--learned"], {nemo.id}),
+        (["--kind", KIND], {shard.id, heart.id}),
+        (["--agent", "gpt"], {nemo.id}),
+        (["--kind", "none"], set()),
+    ):
+        ran = run("rules", "list", "--json", *options)
+        assert {json.loads(line)["id"] for line in ran.out.splitlines()} == wanted, options
+    shipped = [json.loads(line)["id"] for line in run("rules", "list", "--json", "--shipped").out.splitlines()]
+    assert shipped and not [id for id in shipped if id.startswith("learned/")]
+    assert run("rules", "list", "--learned", "--kind", "none").out == "no learned rules\n"
+    assert run("rules", "list", "--shipped", "--waiting").code == 2
+    assert run("rules", "list", "--waiting", "--status", "active").code == 2
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_ids_can_be_copied_and_nothing_steers_the_terminal(
+    run: Callable[..., Ran], data: Path, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = "megatron/" + "a-rather-long-name-of-a-program-" * 3 + "\u7814\u7a76.py"
+    waits = f"{HEARTBEAT.waits_for} {EVIL}"
+    rules = opened(data)
+    (rule,) = entered(
+        rules, new(HEARTBEAT, kind=kind, title=EVIL, waits_for=waits, agent=EVIL, votes=Votes(5, (1,), EVIL))
+    )
+    rules.retire(rule.id, EVIL, EVIL, 2.0)
+    rules.undo(rule.id, EVIL, "", 3.0)
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in (["list", "--learned"], ["list", "--waiting"], ["show", rule.id], ["why", HEARTBEAT.examples[0]]):
+        ran = run("rules", *command)
+        assert rule.id in ran.out, command
+        assert all(char.isprintable() or char == "\n" for char in ran.out), command
+        assert "\u7814" in ran.out
+    for command in (["list", "--learned", "--json"], ["show", rule.id, "--json"]):
+        assert run("rules", *command).out.isascii()
+
+
+def test_show_tells_all_of_a_rule(run: Callable[..., Ran], data: Path) -> None:
+    rules = opened(data)
+    rule = active(rules)
+    rules.count(KIND, "llama-7b", 2, {rule.id: (12_031, 12_000)}, 3.0)
+    out = run("rules", "show", rule.id).out
+    for word in (
+        *(SHARD.pattern, *SHARD.examples, "llama-7b/1", "megatron", "registry.local/train:1", "torchrun", "u17"),
+        *("4 of 5 runs agreed (0, 1, 3, 4)", "12,151 lines in 2 attempts", "12,000 of them taken"),
+        *("added", "new -> shadow", "approve", "shadow -> active", "by ann"),
+    ):
+        assert word in out, word
+    told = json.loads(run("rules", "show", rule.id, "--json").out)
+    assert told["rule"]["id"] == rule.id and [event["step"] for event in told["events"]] == ["approve", "added"]
+    assert_refused(run("rules", "show", "learned/no\x1b"), "does not exist")
+
+
+def test_steps_of_people(run: Callable[..., Ran], data: Path) -> None:
+    rules = opened(data)
+    shard, heart = entered(rules, SHARD, HEARTBEAT)
+    ran = run("rules", "approve", shard.id, heart.id, "--why", "read", "--by", "ann")
+    assert ran.code == 0 and "shadow -> active" in ran.out and "proposed -> shadow" in ran.out
+    assert rules.one(heart.id).harmless
+    event = rules.events(shard.id)[0]
+    assert (event.step, event.by, event.why) == ("approve", "ann", "read")
+    ran = run("rules", "approve", shard.id, "learned/none", heart.id)
+    assert ran.code == 2 and "proposed" not in ran.out and rules.one(heart.id).status == "active", "others go on"
+    assert "is active already" in ran.err and "does not exist" in ran.err
+    assert rules.events(heart.id)[0].by == pwd.getpwuid(os.getuid()).pw_name
+    assert run("rules", "undo", heart.id).out.startswith(f"{heart.id}: active -> shadow")
+    assert run("rules", "retire", heart.id).code == 0
+    assert_refused(run("rules", "retire", heart.id), heart.id, "retired already")
+    assert run("rules", "approve").code == 2
+
+
+def test_export_and_import(run: Callable[..., Ran], data: Path, tmp_path: Path) -> None:
+    rules = opened(data)
+    rule, heart = active(rules), active(rules, HEARTBEAT)
+    out = tmp_path / "out"
+    assert run("rules", "export", out).out == "2 rules written, 0 were there already\n"
+    assert run("rules", "export", out, "--kind", "none").out == "0 rules written, 0 were there already\n"
+    file = out / "filter" / f"{rule.id}.yaml"
+    other = tmp_path / "other"
+    ran = run("rules", "import", out, "--data-dir", other, "--by", "bob")
+    assert ran.code == 0 and "2 entered" in ran.out and "waits for a human" in ran.out
+    assert {one.status for one in opened(other).list()} == {"shadow", "proposed"}
+    assert opened(other).events(heart.id)[0].by == "bob"
+    file.write_text(file.read_text().replace(SHARD.pattern, "^.*$"))
+    assert_refused(run("rules", "export", out), "holds something else", "--force")
+    ran = run("rules", "import", out, "--data-dir", tmp_path / "third")
+    assert ran.code == 2 and "grammar: the wildcard" in ran.out and "1 entered, 1 refused" in ran.out
+    told = [json.loads(line) for line in run("rules", "import", file, "--json").out.splitlines()]
+    assert [(one["outcome"], one["guard"]) for one in told] == [("refused", "grammar")]
+    assert run("rules", "export", out, "--force").out.startswith("1 rules written")
+    ran = run("rules", "import", tmp_path / "none\x1b[31m")
+    assert ran.code == 2 and "No such file" in ran.out and "\x1b" not in ran.out
+
+
+def test_why_asks_learned_rules(run: Callable[..., Ran], data: Path) -> None:
+    rule = active(opened(data))
+    line = SHARD.examples[0]
+    assert run("rules", "why", line).out == f"jobs of the kind {KIND}:\ntaken by   {rule.id}\n"
+    assert "no rule matches it" in run("rules", "why", line, "--kind", "none").out
+    ran = program("rules", "why", os.fsdecode(b"\xff\x1b[31m"), LOGDOCTOR_DATA_DIR=str(data))
+    assert ran.code == 0 and "no rule matches it" in ran.out
+
+
 # ---- rules, eval, schema, completion
 
 
@@ -503,7 +643,9 @@ def test_rules_why(run: Callable[..., Ran], rule_folder: Path) -> None:
     assert "evidence   diagnosis/x/rude: cause of Node Failure {'node': 'gpu'}" in evident
     assert "kept       the line stays in the residual" in evident
     assert "in vain    diagnosis/x/rude: unless 'dear'" in run("rules", "why", "dear, hello 7 you gpu").out
-    assert run("rules", "why", "good bye").out == "kept       the line stays in the residual\n"
+    kept = "kept       the line stays in the residual\nbecause    no rule matches it\n"
+    assert run("rules", "why", "good bye").out == kept
+    assert run("rules", "why", "a\nb").code == 2
 
 
 def test_eval_as_json_and_as_a_table(run: Callable[..., Ran], tmp_path: Path) -> None:
@@ -543,7 +685,9 @@ def test_completion_scripts(run: Callable[..., Ran], shell: str) -> None:
 
 def test_completion_completes() -> None:
     ran = program(_LOGDOCTOR_COMPLETE="bash_complete", COMP_WORDS="logdoctor rules ", COMP_CWORD="2")
-    assert ran.out.split() == ["plain,check", "plain,list", "plain,show", "plain,why"]
+    assert ran.out.split() == [
+        f"plain,{name}" for name in ("approve", "check", "export", "import", "list", "retire", "show", "undo", "why")
+    ]
 
 
 def test_bash_accepts_its_completion_script(run: Callable[..., Ran]) -> None:

@@ -1,9 +1,11 @@
 """The laws, on logs that no one thought of: mixed lines of real logs, noise, and plain garbage."""
 
+import datetime
 import gzip
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,12 +19,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logdoctor import pipeline, taxonomy
+from logdoctor.compress.cut import cut
+from logdoctor.compress.filter import compress
+from logdoctor.compress.leftovers import Leftovers
+from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
 from logdoctor.evaluate import RESTARTS
+from logdoctor.learn.canary import causes
+from logdoctor.learn.guards import Guards
+from logdoctor.learn.lesson import lesson
+from logdoctor.learn.metrics import metrics
+from logdoctor.learn.miner import Miner
+from logdoctor.learn.sample import sample
 from logdoctor.pipeline import Limits, Stream
+from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import FilterRule, Origin
+from logdoctor.store.learned import Source
 from logdoctor.text import decode
-from logdoctor.types import Verdict
+from logdoctor.types import LEARNED, Verdict
 
 CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
 _ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\n", b"\r\n", b"\r", b"", b"\n\n"])
@@ -276,3 +291,139 @@ def test_fuzz_a_damaged_archive_is_read_as_far_as_it_goes(judge: Judge, data: by
 def test_fuzz_a_log_cut_anywhere_is_lawful(judge: Judge, data: bytes, place: int) -> None:
     cut = data[: place % (len(data) + 1)]
     assert_lawful(judge(cut), cut)
+
+
+# learned rules
+
+LEARNED_KIND = "acme/train.py"
+EVIL = (r"^.*\S.*$", "^.+$", r"(?i)error|fail|cuda|nccl|xid|kill", r"^\[?[A-Za-z].*$")
+"""Patterns that no guard would let pass."""
+
+
+def learned(pattern: str, number: int, status: str, metrics: tuple[str, ...] = ()) -> FilterRule:
+    origin = Origin("miner", datetime.date(2026, 1, 1), "job-1/1")
+    rule_id = f"{LEARNED}{LEARNED_KIND}/{number}"
+    return FilterRule(rule_id, status, "", (pattern,), ("x",), origin, metrics=metrics)  # type: ignore[arg-type]
+
+
+def essence(verdict: Verdict) -> dict[str, object]:
+    """A verdict without what it may owe to learned rules: its account, and the digest of the book."""
+    plain = timeless(verdict)
+    decided = msgspec.to_builtins(verdict.decided_by) | {"rulebook": ""}
+    return plain | {"compression": None, "decided_by": decided}
+
+
+@pytest.fixture(scope="module")
+def miners_rules(scanner: Scanner) -> list[tuple[str, tuple[str, ...]]]:
+    """What the miner learns from the whole corpus in one lesson, guards and all: patterns and metrics."""
+    left = Leftovers(frozenset())
+    for path in sorted(CORPUS.glob("*/*.log")):
+        for segment in cut(path.stem, [path.read_bytes()], 1 << 20):
+            left.add(compress(segment, scanner))
+    shown, _ = sample(LEARNED_KIND, "corpus", 1, left.groups(), Miner.room, 120)
+    guards = Guards(causes(scanner.book, Path(__file__).parents[1] / "rules" / "canary"))
+    found = lesson(shown, Miner(), 3, guards, (), Source())
+    return [(rule.pattern, rule.metrics) for rule in found.rules if rule.status == "shadow"]
+
+
+@pytest.fixture(scope="module")
+def verdicts(judge: Judge) -> dict[str, Verdict]:
+    return {path.name: judge(path.read_bytes()) for path in sorted(CORPUS.glob("*/*.log"))}
+
+
+@pytest.mark.parametrize("status", ["shadow", "active"])
+def test_watching_what_the_miner_learned_changes_no_verdict(
+    scanner: Scanner,
+    limits: Limits,
+    verdicts: dict[str, Verdict],
+    miners_rules: list[tuple[str, tuple[str, ...]]],
+    tmp_path: Path,
+    status: str,
+) -> None:
+    """Law 7 for rules in shadow; for active ones, that no failure of the corpus is judged otherwise (law 2)."""
+    assert len(miners_rules) >= 10
+    rules = [learned(pattern, number, status, metrics) for number, (pattern, metrics) in enumerate(miners_rules)]
+    if status == "shadow":
+        rules += [learned(pattern, 1000 + number, status, (r"(?P<loss>\d+)",)) for number, pattern in enumerate(EVIL)]
+    taught = scanner.learning(LEARNED_KIND, tuple(rules))
+    assert (taught.book.digest == scanner.book.digest) == (status == "shadow")
+    taken = 0
+    for path in sorted(CORPUS.glob("*/*.log")):
+        before, after = verdicts[path.name], pipeline.diagnose([Stream("main", path)], taught, limits)
+        assert essence(after) == essence(before), path.name
+        assert_lawful(after, path.read_bytes())
+        if status == "shadow":
+            assert after.compression == before.compression, path.name
+        taken += before.compression.lines_kept - after.compression.lines_kept
+    assert (taken > 0) == (status == "active")
+
+
+@pytest.mark.parametrize("pattern", EVIL)
+def test_evidence_survives_any_learned_rule(
+    scanner: Scanner, limits: Limits, verdicts: dict[str, Verdict], pattern: str
+) -> None:
+    """Whatever the pattern: what a diagnosis rule or a mark points at is still there, and decides the same (law 2)."""
+    taught = scanner.learning(LEARNED_KIND, (learned(pattern, 0, "active"),))
+    for path in sorted(CORPUS.glob("failures/*.log")):
+        before, after = verdicts[path.name], pipeline.diagnose([Stream("main", path)], taught, limits)
+        assert essence(after) == essence(before), path.name
+
+
+def steps(losses: list[float], form: str = "acme pass {0} of 900, step: {0}, loss: {1:.3f}") -> bytes:
+    """A log of a framework that nobody knows."""
+    return b"".join(
+        f"[2026-01-02 03:{n // 60 % 60:02d}:{n % 60:02d}] {form.format(n, loss)}\n".encode()
+        for n, loss in enumerate(losses, 1)
+    )
+
+
+ACME = r"^acme pass \d+ of 900, step: \d+, loss: [-+\d.,eE]+$"
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scanner]:
+    """An empty filter book, and the same with the rule that was learned for these lines, in shadow and active."""
+    folder = tmp_path_factory.mktemp("rules")
+    shipped = Path(__file__).parents[1] / "rules"
+    shutil.copytree(shipped / "diagnosis", folder / "diagnosis")
+    shutil.copytree(shipped / "knowledge", folder / "knowledge")
+    plain = Scanner(load_book(folder))
+    assert plain.book.filters == ()
+    read = metrics([("main", n, text) for n, text in enumerate(steps([3.0] * 9).decode().splitlines())])
+    assert len(read) == 2
+    return {"plain": plain} | {
+        status: plain.learning(LEARNED_KIND, (learned(ACME, 0, status, read),)) for status in ("shadow", "active")
+    }
+
+
+def test_a_loss_spike_is_cited_from_lines_that_a_learned_rule_takes(
+    reading: dict[str, Scanner], limits: Limits, tmp_path: Path
+) -> None:
+    losses = [3.0 - n / 1000 for n in range(400)] + [9.0 + n / 10 for n in range(60)]
+    data = steps(losses) + b"acme gives up\n"
+    path = tmp_path / "train.log"
+    path.write_bytes(data)
+    verdict = pipeline.diagnose([Stream("main", path)], reading["active"], limits)
+    assert verdict.reason == "Loss Spike" and verdict.recovery == "rollback_and_skip"
+    assert verdict.compression.lines_kept == 1
+    assert any(item.quote in steps(losses).decode() and "loss: 9" in item.quote for item in verdict.evidence)
+    assert_lawful(verdict, data)
+    for block in (512, 4096):
+        again = pipeline.diagnose([Stream("main", path)], reading["active"], limits._replace(block=block))
+        assert timeless(again) == timeless(verdict)
+    for name in ("plain", "shadow"):
+        assert pipeline.diagnose([Stream("main", path)], reading[name], limits).reason != "Loss Spike"
+
+
+def test_a_hang_is_seen_in_lines_that_a_learned_rule_takes(
+    reading: dict[str, Scanner], limits: Limits, tmp_path: Path
+) -> None:
+    data = steps([3.0 - n / 1000 for n in range(400)])
+    path = tmp_path / "train.log"
+    path.write_bytes(data)
+    found = pipeline.records([Stream("main", path)], reading["active"], limits)
+    assert found[0].compression.lines_kept == 0
+    verdict = diagnose(found, reading["active"].book, idle=3600.0)
+    assert (verdict.reason, verdict.outcome) == ("Hang", "failed")
+    assert verdict.progress.step == 400 and verdict.progress.loss == pytest.approx(2.601)
+    assert_lawful(verdict, data)

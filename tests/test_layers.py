@@ -10,21 +10,28 @@ PACKAGE = Path(__file__).parents[1] / "logdoctor"
 ROWS = (
     ("types", "errors", "taxonomy"),
     ("settings", "text", "send"),
-    ("rules", "store"),
-    ("compress", "diagnose"),
-    ("pipeline", "attempts", "live"),
+    ("rules", "store", "llm"),
+    ("compress", "diagnose", "learn"),
+    ("pipeline", "attempts", "live", "review"),
     ("build",),
-    ("web", "cli", "evaluate", "show"),
+    ("web", "cli", "evaluate", "learning_curve", "show"),
     ("__init__",),
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
-WITHIN_ROW = {("attempts", "pipeline"), ("cli", "evaluate"), ("cli", "show"), ("cli", "web")}
+WITHIN_ROW = {
+    ("attempts", "pipeline"),
+    ("cli", "evaluate"),
+    ("cli", "learning_curve"),
+    ("learning_curve", "evaluate"),
+    ("cli", "show"),
+    ("cli", "web"),
+}
 """Single modules of one row that may know each other; packages of one row never do."""
 READ_SETTINGS = {"build", "cli", "web", "__init__"}
 LIBRARIES = {
     "hyperscan": {"rules/match.py"},
-    "yaml": {"rules/load.py", "show.py"},
-    "rich": {"show.py", "evaluate.py", "cli.py"},
+    "yaml": {"rules/load.py", "llm/prompts.py", "review/files.py"},
+    "rich": {"show.py", "evaluate.py", "learning_curve.py", "cli.py"},
     "click": {"cli.py"},
     "zstandard": {
         "compress/cut.py",
@@ -36,22 +43,31 @@ LIBRARIES = {
     "sqlalchemy": {
         "store/schema.py",
         "store/records.py",
+        "store/learned.py",
         "store/tokens.py",
         "store/migrations/__init__.py",
         "store/migrations/versions/0001_records.py",
+        "store/migrations/versions/0002_learned.py",
     },
     "alembic": {
         "store/migrations/__init__.py",
         "store/migrations/env.py",
         "store/migrations/versions/0001_records.py",
+        "store/migrations/versions/0002_learned.py",
     },
     "uvicorn": {"web/server.py"},
     "prometheus_client": {"web/health.py"},
     "cramjam": {"web/loki.py"},
+    "jinja2": {"web/pages.py", "llm/prompts.py"},
     "google": {"web/wire.py"},
     "opentelemetry": {"web/otlp.py"},
+    "drain3": {"learn/miner.py"},
+    "langchain": {"llm/langchain.py"},
+    "langchain_core": {"llm/langchain.py"},
+    "langchain_openai": {"llm/langchain.py"},
+    "openai": {"llm/langchain.py"},
 }
-WEB = {"fastapi", "starlette", "pydantic", "jinja2", "markupsafe"}
+WEB = {"fastapi", "starlette", "pydantic", "markupsafe"}
 """What the whole of web/ is made of, and nothing else imports."""
 EVERYWHERE = {"msgspec", "numpy", "regex", "structlog"}
 

@@ -109,6 +109,26 @@ class Recorder:
         self._next = 1
         self._thin_at = _THIN
 
+    def adopt(self, scanner: Scanner) -> None:
+        """Go on with a book to which rules were appended, or in which learned rules changed their status."""
+        self._book = scanner.book
+        self._tally.grow(len(scanner.book.filters))
+
+    def notice(self, number: int, text: str) -> None:
+        """Keep a line that the Log Agent took for an error, as if it bore a weak mark; `text` if it was not kept yet."""
+        old = self._lines.get(number, Line(number, text))
+        self._lines[number] = old._replace(weak=True, noticed=True)
+
+    def hits(self) -> dict[str, tuple[int, int]]:
+        """For each learned rule that matched: how many lines it matched, in shadow or not, and how many it took."""
+        account, book = self._tally, self._book
+        first = len(book.filters) - len(book.learned)
+        matched = account.lines[first:] + account.watched[first:]
+        return {
+            book.learned[place].id: (int(matched[place]), int(account.lines[first + place]))
+            for place in np.flatnonzero(matched)
+        }
+
     def state(self) -> "State":
         """All that was added so far, to go on from later."""
         record, account = self._record, self._tally
@@ -124,12 +144,13 @@ class Recorder:
             record.aliases,
             record.total,
             record.problems,
-            _packed(account.lines, account.first, account.last),
+            _packed(account.lines, account.first, account.last, account.watched),
             (account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept),
         )
 
     def restore(self, state: "State") -> None:
-        """Go on from a state of a recorder with the same rule book; to a recorder to which nothing was added."""
+        """Go on from a state of a recorder with the same rule book, or one to which rules were appended since; for a
+        recorder to which nothing was added."""
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
         self._last, self._heads, self._next = state.last, state.heads, state.next
@@ -143,7 +164,9 @@ class Recorder:
         record.texts = [MetricTexts(np.frombuffer(lines, np.int64), frame) for lines, frame in state.texts]
         record.spans, record.placements, record.aliases = state.spans, state.placements, state.aliases
         record.total, record.problems = state.total, state.problems
-        account.lines, account.first, account.last = (np.frombuffer(c, np.int64).copy() for c in state.taken)
+        columns = (np.frombuffer(column, np.int64).copy() for column in state.taken)
+        account.lines, account.first, account.last, account.watched = columns
+        account.grow(len(self._book.filters))
         account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept = state.account
 
     @property
@@ -185,7 +208,12 @@ class Recorder:
         better = line if _is_remarkable(line) and not _is_remarkable(old) else old
         rules = tuple(sorted({*old.rules, *line.rules}))
         self._lines[line.number] = Line(
-            line.number, better.text, rules, old.strong or line.strong, old.weak or line.weak
+            line.number,
+            better.text,
+            rules,
+            old.strong or line.strong,
+            old.weak or line.weak,
+            old.noticed or line.noticed,
         )
 
     def _meter(self, meter: Meter, shift: int, begin: int) -> None:

@@ -49,17 +49,22 @@ def compress(segment: Segment, scanner: Scanner) -> Residual:
     ends = newlines if text.endswith(b"\n") else np.append(newlines, len(text))
     starts = np.concatenate(([0], newlines + 1))[: len(ends)]
     if segment.piece is not None:
-        scan.owner[:] = -1
+        scan.owner[:] = scan.shadow[:] = -1
     return Residual(segment, text, starts, ends, scan, np.flatnonzero(scan.owner[: len(ends)] < 0))
 
 
+def without_learned(residual: Residual, scanner: Scanner) -> Residual:
+    """The residual as it would be if learned rules took no lines; what they read from metric lines stays."""
+    owner = residual.scan.owner
+    owner[owner >= len(scanner.book.filters) - len(scanner.book.learned)] = -1
+    return residual._replace(kept=np.flatnonzero(owner[: len(residual.ends)] < 0))
+
+
 class Tally:
-    """What was taken and left so far, over the segments of a stream."""
+    """What was taken and left so far, over the segments of a stream; `watched` is what rules in shadow would take."""
 
     def __init__(self, rules: int) -> None:
-        self.lines = np.zeros(rules, np.int64)
-        self.first = np.zeros(rules, np.int64)
-        self.last = np.zeros(rules, np.int64)
+        self.lines, self.first, self.last, self.watched = (np.zeros(rules, np.int64) for _ in range(4))
         self.lines_in = self.lines_kept = self.bytes_in = self.bytes_kept = 0
 
     def add(self, other: "Tally", shift: int = 0) -> None:
@@ -69,10 +74,18 @@ class Tally:
         again = other.lines > 0
         self.last[again] = other.last[again] + shift
         self.lines += other.lines
+        self.watched += other.watched
         self.lines_in += other.lines_in
         self.lines_kept += other.lines_kept
         self.bytes_in += other.bytes_in
         self.bytes_kept += other.bytes_kept
+
+    def grow(self, rules: int) -> None:
+        """Make room for rules that were appended to the book."""
+        more = (0, rules - len(self.lines))
+        self.lines, self.first, self.last, self.watched = (
+            np.pad(column, more) for column in (self.lines, self.first, self.last, self.watched)
+        )
 
     def counts(self, ids: list[str]) -> dict[str, RuleCount]:
         """For each rule that took something: how many lines, the first, the last."""
@@ -91,6 +104,8 @@ def tally(residual: Residual, rules: int) -> Tally:
     account.lines += np.bincount(owner[taken], minlength=rules)
     account.first[owner[taken[::-1]]] = taken[::-1] + segment.line
     account.last[owner[taken]] = taken + segment.line
+    shadow = residual.scan.shadow[: len(residual.ends)]
+    account.watched += np.bincount(shadow[shadow >= 0], minlength=rules)
     account.lines_in = segment.lines
     account.bytes_in = len(segment.data)
     account.lines_kept = segment.lines - len(taken)

@@ -8,14 +8,17 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, State
 from logdoctor.rules.scanner import Scanner
 
-_VERSION = 1
+_VERSION = 3
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A cutter and a recorder at byte `offset` of their stream, with the rule book that made them."""
+    """A cutter and a recorder at byte `offset` of their stream, with the shipped rules, the kind and the number of
+    learned rules that made them."""
 
     version: int
     rulebook: str
+    kind: str
+    learned: int
     offset: int
     line: int
     piece: int
@@ -27,22 +30,26 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
     """What is known of a stream up to `cutter.offset`; what the cutter holds back is not in it."""
-    digest = scanner.book.digest
-    state = recorder.state()
-    packed = msgspec.msgpack.encode(Snapshot(_VERSION, digest, cutter.offset, cutter.line, cutter.piece, state))
+    book = scanner.book
+    place = (cutter.offset, cutter.line, cutter.piece)
+    kept = Snapshot(_VERSION, book.shipped_digest, book.kind, len(book.learned), *place, recorder.state())
+    packed = msgspec.msgpack.encode(kept)
     return zlib.crc32(packed).to_bytes(4, "little") + packed
 
 
 def resume(stream: str, file: str, snapshot: bytes, scanner: Scanner) -> tuple[Cutter, Recorder] | None:
-    """The cutter and recorder that `snapshot` was taken of; None when it is damaged, of another rule book or
-    of another version, and the stream must be read again."""
+    """The cutter and recorder that `snapshot` was taken of; None when it is damaged, of another version, or of a rule
+    book that is not the beginning of this one, and the stream must be read again."""
     if zlib.crc32(snapshot[4:]).to_bytes(4, "little") != snapshot[:4]:
         return None
     try:
         kept = _decoder.decode(snapshot[4:])
     except msgspec.DecodeError:
         return None
-    if kept.version != _VERSION or kept.rulebook != scanner.book.digest:
+    book = scanner.book
+    if (kept.version, kept.rulebook) != (_VERSION, book.shipped_digest):
+        return None
+    if kept.learned and (kept.kind != book.kind or kept.learned > len(book.learned)):
         return None
     recorder = Recorder(stream, file, scanner)
     recorder.restore(kept.state)

@@ -11,7 +11,7 @@ from logdoctor.diagnose.findings import Finding, findings, read
 from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall, stopped
 from logdoctor.diagnose.verdict import Case, Place, write
 from logdoctor.rules.load import RuleBook
-from logdoctor.types import Record, Verdict
+from logdoctor.types import LEARNED, Record, Verdict
 
 _KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
@@ -23,6 +23,9 @@ _REPEATS = 2
 """Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
 no restart helps."""
 _NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
+
+
+_NOTICED = "agent/noticed"
 
 
 def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = None, died: bool = False) -> Verdict:
@@ -70,7 +73,7 @@ def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
     if (complaint := _complaint_at_end(case)) is not None:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
-        return _unknown(case, None)
+        return _unknown(case, _noticed(case))
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
@@ -113,9 +116,11 @@ def _is_through(course: Course) -> bool:
 
 
 def _is_recognised(course: Course) -> bool:
-    """Whether this is the log of a training job at all: it makes steps, or the rules know much of it."""
+    """Whether this is the log of a training job at all: it makes steps, or the shipped rules know much of it (what was
+    learned explains lines; it may not change a verdict)."""
     account = course.reading.record.compression
-    return len(course.steps) > 1 or (account.lines_in - account.lines_kept) > _KNOWN_SHARE * account.lines_in
+    known = sum(count.lines for rule, count in account.rules.items() if not rule.startswith(LEARNED))
+    return len(course.steps) > 1 or known > _KNOWN_SHARE * account.lines_in
 
 
 def _complaint_at_end(case: Case) -> Place | None:
@@ -128,10 +133,21 @@ def _complaint_at_end(case: Case) -> Place | None:
                 line.number >= begin
                 and line.weak
                 and not line.rules
-                and _LEVEL.search(origin.message + (origin.level or ""))
+                and _LEVEL.search(f"{origin.level or ''} {origin.message}")
             ):
                 return Place(number, line.number, "structure/level")
     return None
+
+
+def _noticed(case: Case) -> Place | None:
+    """The last line that the Log Agent took for an error: something to look at where nothing else is known."""
+    places = [
+        Place(number, line.number, _NOTICED)
+        for number, course in enumerate(case.courses)
+        for line, _ in course.reading.lines
+        if line.noticed
+    ]
+    return places[-1] if places else None
 
 
 def _first(marks: list[Finding]) -> Finding | None:
@@ -284,7 +300,9 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
 def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
     """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
-    if isinstance(mark, Place):
+    if isinstance(mark, Place) and mark.rule == _NOTICED:
+        why = "Nothing in the log is known; the Log Agent took this line for an error."
+    elif isinstance(mark, Place):
         why = "The log ends with an error that no rule knows."
     elif mark is not None:
         why = "The job died, but no line says why."

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,26 +14,34 @@ from typing import NamedTuple
 
 import msgspec
 
-from logdoctor.errors import StorageFull, StoreError
+from logdoctor.errors import Busy, StorageFull, StoreError
+from logdoctor.learn.log_agent import LogAgent
+from logdoctor.live import recheck
 from logdoctor.live.intake import Bounds, Intake
+from logdoctor.live.learning import Learner, Settled
 from logdoctor.live.retention import Retention, Rules
+from logdoctor.live.streams import Attempt
 from logdoctor.live.watch import Timing, Watch
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.journal import Journal
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.tokens import Tokens
+from logdoctor.text import decode
 
 
 class Plan(NamedTuple):
-    """How a service is to work: where its database is, how much it takes, when it acts, what it keeps."""
+    """How a service is to work: where its database is, how much it takes, when it acts, what it keeps; how many failed
+    attempts there are to one that is diagnosed again without learned rules (0: none)."""
 
     database: str
     bounds: Bounds
     timing: Timing
     retention: Rules
     min_free: int
+    recheck: int = 0
 
 
 class ScratchFile(NamedTuple):
@@ -59,7 +68,13 @@ class ScratchFile(NamedTuple):
 class Service:
     """A service over one data folder, which only one process may use. `StoreError` when another one does."""
 
-    def __init__(self, folder: Path, scanner: Scanner, plan: Plan) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scanner: Scanner,
+        plan: Plan,
+        log_agent: Callable[[Records, LearnedRules], LogAgent] | None = None,
+    ) -> None:
         self._lock = _locked(folder)
         self.scanner = scanner
         self._started = False
@@ -68,10 +83,16 @@ class Service:
         self.archive = Archive(folder / "archive")
         self.records = Records(plan.database)
         self.tokens = Tokens(self.records.database)
+        self.rules = LearnedRules(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
         self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
-        self.watch = Watch(scanner, self.intake, self.archive, self.records, self._announce, plan.timing)
+        self._share = plan.recheck
+        self.learner: Learner | None = None
+        if log_agent:
+            agent = log_agent(self.records, self.rules)
+            self.learner = Learner(agent, self.records, self._text_of, self._recheck)
+        self.watch = Watch(scanner, self.intake, self.archive, self.records, self._announce, plan.timing, self.learner)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
     def start(self) -> None:
@@ -81,12 +102,16 @@ class Service:
         self._started = True
         self.intake.start()
         self.watch.start()
+        if self.learner:
+            self.learner.start()
         self.retention.start()
 
     def stop(self) -> None:
         """Write, compress and archive all that was taken; then let go of the folder."""
         self.retention.stop()
         self.watch.stop()
+        if self.learner:
+            self.learner.stop()
         self.intake.stop()
         self.records.close()
         os.close(self._lock)
@@ -122,6 +147,44 @@ class Service:
         self._scratch.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._scratch, buffering=0) as file:
             yield ScratchFile(Path(file.name), file.fileno(), self._min_free)
+
+    def _text_of(self, attempt: Attempt, stream: str, number: int) -> str | None:
+        """A raw line of an attempt, None when it is gone."""
+        lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
+        return decode(lines[0]) if lines else None
+
+    def _recheck(self, settled: Settled) -> None:
+        """Diagnose an attempt again without learned rules when it is one of the chosen; should the verdict differ,
+        issue that one and put the rules back that took what it needs."""
+        job, number, verdict = settled.job, settled.attempt, settled.verdict
+        took = any(taken for _, taken in settled.hits.values())
+        if self.learner is None or not took or verdict.outcome != "failed":
+            return
+        if not recheck.is_chosen(job, number, self._share):
+            return
+        with self.intake.lock:
+            live = self.intake.attempts.get((job, number))
+        if live is not None:
+            self.intake.archive(live)
+        scanner = self.learner.agent.books.scanner(settled.kind)
+        found = recheck.records(self.archive, job, number, scanner, settled.noticed, self._wait)
+        if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
+            return  # late lines, which have a verdict of their own, or a log that was deleted
+        again = recheck.verdict(found, scanner, settled.ending, settled.died)
+        if not recheck.differs(verdict, again):
+            return
+        why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"
+        agent, now = self.learner.agent, time.time()
+        agent.heed((job, number), again, now)
+        agent.demote(recheck.culprits(again, found, scanner), why, now)
+        self.watch.reissue(job, number, again)
+
+    def _wait(self) -> None:
+        """Until the watch has caught up with what comes in; `Busy` when the service stops."""
+        while self.intake.is_behind() or (self.learner is not None and self.learner.stopping):
+            if self.learner is not None and self.learner.stopping:
+                raise Busy("the recheck", "the service stops", "Start it again.")
+            time.sleep(0.1)
 
     def _announce(self, verdict: StoredVerdict) -> None:
         for listener in list(self.listeners):

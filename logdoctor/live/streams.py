@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder
+from logdoctor.compress.leftovers import Leftovers
+from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import StreamFile
 from logdoctor.store.journal import Entry
 from logdoctor.store.names import Key
@@ -22,11 +24,19 @@ class Standing(NamedTuple):
     lines_kept: int
 
 
-class Scan:
-    """The compression of one stream. Only the watch uses it."""
+class Noticed(NamedTuple):
+    """A line that the Log Agent took for an error: its stream, number and raw text."""
 
-    def __init__(self, cutter: Cutter, recorder: Recorder) -> None:
-        self.cutter, self.recorder = cutter, recorder
+    stream: str
+    line: int
+    text: str
+
+
+class Scan:
+    """The compression of one stream, with the rules that it was last told of. Only the watch uses it."""
+
+    def __init__(self, cutter: Cutter, recorder: Recorder, scanner: Scanner) -> None:
+        self.cutter, self.recorder, self.scanner = cutter, recorder, scanner
         self.finished = False  # the last line was taken although no newline came
         self.kept_at = cutter.offset  # where the last snapshot was taken
         self.kept_bytes = 0
@@ -75,6 +85,9 @@ class Attempt:
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
     `provisional` when a verdict stands that is not final. `problems` are those of streams that cannot be read.
+    `kind`, `leftovers`, `lessons`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like (None: not
+    looked up yet), the lines without an explanation, how often and whether now they are learned from, and error lines
+    found there. `removed` is how many lines each filter rule took when that was last counted.
     """
 
     def __init__(self, job: str, number: int, age: float = 0.0) -> None:
@@ -83,6 +96,12 @@ class Attempt:
         self.ends: dict[str, End] = {}
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = False
         self.problems: dict[str, str] = {}
+        self.kind: str | None = None
+        self.leftovers: Leftovers | None = None
+        self.lessons = 0
+        self.in_lesson = False
+        self.noticed: list[Noticed] = []
+        self.removed: dict[str, int] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
         self.changed_at = self.looked_at = time.monotonic() - age
 

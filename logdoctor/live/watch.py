@@ -17,6 +17,7 @@ from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import with_ending
 from logdoctor.errors import LogdoctorError
 from logdoctor.live.intake import Intake
+from logdoctor.live.learning import Learner
 from logdoctor.live.streams import Attempt, Scan, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
@@ -60,10 +61,11 @@ class Watch:
         records: Records,
         announce: Callable[[StoredVerdict], None],
         timing: Timing,
+        learner: Learner | None = None,
     ) -> None:
         self._scanner, self._intake, self._archive, self._records = scanner, intake, archive, records
-        self._announce, self._timing = announce, timing
-        self._gauges = Gauges(scanner.book)
+        self._announce, self._timing, self._learner = announce, timing, learner
+        self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[Attempt, None] = {}
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -79,6 +81,8 @@ class Watch:
             except LogdoctorError as error:
                 log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
                 continue
+            if self._learner:
+                self._learner.enroll(attempt)
             if attempt.over:
                 self.ask(attempt)
         self._thread.start()
@@ -102,6 +106,15 @@ class Watch:
         """Whether streams are still being read from the archive after a start."""
         with self._intake.lock:
             return any(not stream.ready for stream in self._intake.unscanned)
+
+    def reissue(self, job: str, number: int, verdict: Verdict) -> None:
+        """Replace the final verdict on an attempt, unless it was reopened meanwhile."""
+        with self._intake.settling:
+            kept = self._records.attempt(job, number)
+            if kept is None or not kept.settled:
+                return
+            if stored := self._records.publish(job, number, verdict, True, time.time()):
+                self._announced(stored)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -166,7 +179,7 @@ class Watch:
     def _scan(self, stream: Stream) -> None:
         scan = stream.scan
         if scan is None:
-            scan = stream.scan = Scan(*self._fresh(stream))
+            scan = stream.scan = self._fresh(stream)
         if scan.finished:
             self._intake.archive(stream.attempt)
             self._intake.fall_back(stream)
@@ -185,15 +198,29 @@ class Watch:
         if data:
             self._push(stream, scan, data)
         elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
-            stream.scan = Scan(*self._fresh(stream))  # the snapshot is of bytes that a loss of power took
+            stream.scan = self._fresh(stream)  # the snapshot is of bytes that a loss of power took
 
     def _resumed(self, stream: Stream) -> Scan:
         kept = self._archive.state(stream.key)
-        resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, self._scanner) if kept else None
-        return Scan(*(resumed or self._fresh(stream)))
+        scanner = self._rules(stream.attempt)
+        resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, scanner) if kept else None
+        return Scan(*resumed, scanner) if resumed else self._fresh(stream)
 
-    def _fresh(self, stream: Stream) -> tuple[Cutter, Recorder]:
-        return Cutter(stream.key.stream), Recorder(stream.key.stream, str(stream.key), self._scanner)
+    def _fresh(self, stream: Stream) -> Scan:
+        scanner = self._rules(stream.attempt)
+        name = stream.key.stream
+        return Scan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
+
+    def _rules(self, attempt: Attempt) -> Scanner:
+        """The rules that an attempt is read with now."""
+        return self._learner.scanner(attempt) if self._learner else self._scanner
+
+    def _gauge(self, scanner: Scanner) -> Gauges:
+        """The metric expressions of a scanner."""
+        kept = self._gauges.get(scanner.book.kind)
+        if kept is None or kept[0] is not scanner:
+            kept = self._gauges[scanner.book.kind] = (scanner, Gauges(scanner.book))
+        return kept[1]
 
     def _push(self, stream: Stream, scan: Scan, data: bytes) -> None:
         for segment in scan.cutter.push(data):
@@ -203,13 +230,20 @@ class Watch:
             self._keep(stream, scan)
 
     def _add(self, stream: Stream, scan: Scan, segment: Segment) -> None:
-        part = excerpt(compress(segment, self._scanner), self._scanner, self._gauges)
+        scanner = self._rules(stream.attempt)
+        if scanner is not scan.scanner:
+            scan.scanner = scanner
+            scan.recorder.adopt(scanner)
+        residual = compress(segment, scanner)
+        part = excerpt(residual, scanner, self._gauge(scanner))
         scan.recorder.add(part, 0)
         if part.meter.readings:
             stream.progress_at = time.monotonic()
+        if self._learner and not stream.attempt.settled:
+            self._learner.gather(stream.attempt, residual)
 
     def _keep(self, stream: Stream, scan: Scan) -> None:
-        state = snapshot.take(scan.cutter, scan.recorder, self._scanner)
+        state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
         try:
             self._archive.keep_state(stream.key, state)
         except OSError as error:  # without it, more must be read again after a crash
@@ -218,7 +252,7 @@ class Watch:
 
     def _give_up(self, stream: Stream, cause: str) -> None:
         """Judge without the rest of a stream whose archive is damaged, and say so."""
-        scan = stream.scan or Scan(*self._fresh(stream))
+        scan = stream.scan or self._fresh(stream)
         if cause not in scan.recorder.problems:
             scan.recorder.problems.append(cause)
         stream.scan = scan
@@ -258,9 +292,10 @@ class Watch:
     def _judge(self, attempt: Attempt, idle: float | None) -> None:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
+        rules = self._rules(attempt)
         with self._intake.lock:
             for stream in attempt.streams.values():
-                stream.scan = stream.scan or Scan(*self._fresh(stream))
+                stream.scan = stream.scan or self._fresh(stream)
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
             final, ended, ending, ends = attempt.over, attempt.ended, attempt.ending, dict(attempt.ends)
             died, changed_at = attempt.died, attempt.changed_at
@@ -269,10 +304,13 @@ class Watch:
                 stream.scan.finished = True
                 for segment in stream.scan.cutter.finish():
                     self._add(stream, stream.scan, segment)
+        for name, number, text in attempt.noticed:
+            if (noticing := attempt.streams.get(name)) is not None and noticing.scan is not None:
+                noticing.scan.recorder.notice(number, text)
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        verdict = judge(records, self._scanner.book, idle, died)
+        verdict = judge(records, rules.book, idle, died)
         if ending is not None:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         attempt.judged_for = time.perf_counter() - begin
@@ -287,6 +325,19 @@ class Watch:
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
+            self._learn_from(attempt, verdict)
+
+    def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""
+        if self._learner is None:
+            return
+        self._learner.collect(attempt, over=True)
+        hits: dict[str, tuple[int, int]] = {}
+        for stream in attempt.streams.values():
+            for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
+                before = hits.get(rule, (0, 0))
+                hits[rule] = before[0] + matched, before[1] + taken
+        self._learner.settled(attempt, verdict, hits)
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
@@ -296,9 +347,12 @@ class Watch:
         stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
         attempt.provisional = not final
         if stored is not None:
-            self.verdicts += 1
-            self._announce(stored)
-            log.info("verdict", job=attempt.job, attempt=attempt.number, reason=verdict.reason, final=final)
+            self._announced(stored)
+
+    def _announced(self, stored: StoredVerdict) -> None:
+        self.verdicts += 1
+        self._announce(stored)
+        log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
 
     def _look(self) -> None:
         """Judge attempts that are silent or make no steps, and let go of those that are settled."""

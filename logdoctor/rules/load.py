@@ -18,20 +18,47 @@ _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do n
 
 
 class RuleBook:
-    """All rules of one folder, in the order of their ids, with the knowledge tables they look things up in."""
+    """All rules of one folder, in the order of their ids, with the knowledge tables they look things up in.
 
-    def __init__(self, rules: tuple[Rule, ...], tables: Path) -> None:
-        self.filters = tuple(rule for rule in rules if isinstance(rule, FilterRule))
+    Behind the shipped filter rules stand those that were `learned` from jobs of one `kind`; they are only ever
+    appended, so that the place of a rule in `filters` keeps its meaning while a stream is read.
+    """
+
+    def __init__(
+        self, rules: tuple[Rule, ...], tables: Path, kind: str = "", learned: tuple[FilterRule, ...] = ()
+    ) -> None:
+        shipped = tuple(rule for rule in rules if isinstance(rule, FilterRule))
+        self.filters = (*shipped, *learned)
         self.diagnoses = tuple(rule for rule in rules if isinstance(rule, DiagnosisRule))
-        self._tables = tables
+        self.kind, self.learned = kind, learned
+        self._rules, self._tables = rules, tables
+
+    def with_learned(self, kind: str, learned: tuple[FilterRule, ...]) -> "RuleBook":
+        """The same shipped rules with those learned from jobs of a kind."""
+        book = RuleBook(self._rules, self._tables, kind, learned)
+        book.shipped_digest = self.shipped_digest
+        return book
+
+    def without_filters(self) -> "RuleBook":
+        """The diagnosis rules alone: where learning begins with nothing."""
+        return RuleBook(self.diagnoses, self._tables)
 
     @cached_property
-    def digest(self) -> str:
-        """SHA-256 (16 hex digits) over every rule and table: what a verdict was made with (law 8)."""
-        digest = hashlib.sha256(msgspec.json.encode((self.filters, self.diagnoses)))
+    def shipped_digest(self) -> str:
+        """SHA-256 (16 hex digits) over every shipped rule and table."""
+        shipped = self.filters[: len(self.filters) - len(self.learned)]
+        digest = hashlib.sha256(msgspec.json.encode((shipped, self.diagnoses)))
         for path in sorted(self._tables.glob("*.tsv")):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law 8)."""
+        taking = [rule for rule in self.learned if rule.status == "active"]
+        if not taking:
+            return self.shipped_digest
+        return hashlib.sha256(self.shipped_digest.encode() + msgspec.json.encode(taking)).hexdigest()[:16]
 
     def rule(self, rule_id: str) -> Rule:
         """The rule with this id; `RuleError` when there is none."""

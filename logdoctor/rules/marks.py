@@ -5,6 +5,10 @@ oopses); ordinary filter rules never take such a line. Weak marks are words; the
 lines that no rule takes.
 """
 
+from collections.abc import Iterator
+
+import regex
+
 STRONG = {
     "traceback": r"Traceback \(most recent call last\)",
     "frame": r'File "[^"\n]{1,400}", line \d+',
@@ -13,9 +17,30 @@ STRONG = {
     "cpp": r"terminate called|^ *what\(\):|^Exception raised from |Fatal Python error",
     "crash": r"Segmentation fault|[Cc]ore dumped|\*\*\* Aborted|Bus error|stack smashing|double free",
 }
+_WORD = (
+    r"(?:error|fail(?:ed|ure|ing)?|fatal|exception|panic|abort(?:ed|ing)?|cannot|unable|denied"
+    r"|killed|kill|terminat(?:ed|ing)|cancell?ed|preempt(?:ed|ion)|timed? ?out|refused|unreachable|lost|invalid)"
+)
+_NO_NOUGHT_BEFORE = r"(?:^|[^\w ]|(?:^|[^0]|[^ ,;(\[|]0|[^,;(\[|] 0) )"
+_NO_NOUGHT_BEHIND = r"(?:\r?$|[^\w =:]|[ =:]{4}|[ =:]{1,3}(?:\r?$|[^ =:0]|0 *[^ ,;)\]|}\r]))"
+
 WEAK = {
     "level": r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b",
-    "word": r"(?i)\b(?:error|fail(?:ed|ure|ing)?|fatal|exception|panic|abort(?:ed|ing)?|cannot|unable|denied"
-    r"|killed|kill|terminat(?:ed|ing)|cancell?ed|preempt(?:ed|ion)|timed? ?out|refused|unreachable|lost|invalid)\b",
+    "word": f"(?i){_NO_NOUGHT_BEFORE}{_WORD}{_NO_NOUGHT_BEHIND}",
     "signal": r"\bSIG(?:KILL|TERM|SEGV|ABRT|BUS|INT|HUP|USR1|USR2|CONT)\b",
 }
+"""Words of trouble. One that is counted and was not there (`timeout 0` at the end or before a comma, `, 0 failed`) is
+none; that of rank 0 is one (`rank 0 failed`)."""
+
+_NOUGHT = regex.compile(rf"\b{_WORD}[ =:]{{1,3}}0(?= *(?:[,;)\]|}}]|\r?$))|(?:^|(?<=[,;(\[|])) ?0 {_WORD}\b", regex.I)
+_TROUBLE = tuple(regex.compile(source) for source in (STRONG | WEAK).values())
+
+
+def noughts(text: str) -> Iterator[regex.Match[str]]:
+    """The counts of trouble in a text that are nought, such as `timeout 0` and `0 failed`."""
+    return _NOUGHT.finditer(text)
+
+
+def is_error_like(text: str) -> bool:
+    """Whether a text of one line bears a mark, strong or weak."""
+    return any(trouble.search(text) for trouble in _TROUBLE)

@@ -19,7 +19,7 @@ from logdoctor.errors import RuleError
 from logdoctor.text import PREFIX
 
 _SMALL = 1 << 16  # bytes of a buffer for which lists for every pattern are not worth their making
-_CACHED = 12  # databases that are kept on disk, the newest
+_CACHED = 64  # databases that are kept on disk, the newest
 
 
 def expand(pattern: str) -> str:

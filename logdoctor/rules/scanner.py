@@ -4,17 +4,21 @@ Evidence wins (law 2): a line that a diagnosis rule matches is never taken by a 
 stands in it; a line that only looks like trouble is taken by a filter rule marked `harmless`, not by others.
 """
 
+import copy
+from collections.abc import Container
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from logdoctor.errors import RuleError
 from logdoctor.rules import marks
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher, hyperscan_complaint
+from logdoctor.rules.schema import FilterRule
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,10 +28,11 @@ class Kind(IntEnum):
 
     FILTER = 0
     HARMLESS = 1
-    EVIDENCE = 2
-    UNLESS = 3
-    STRONG = 4
-    WEAK = 5
+    SHADOW = 2
+    EVIDENCE = 3
+    UNLESS = 4
+    STRONG = 5
+    WEAK = 6
 
 
 class Scan(NamedTuple):
@@ -37,7 +42,7 @@ class Scan(NamedTuple):
     `evidence` holds pairs (line, place in `RuleBook.diagnoses`), ordered and without doubles.
     `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
     `strong` and `weak` tell for each line whether it bears such a mark; weak marks are only looked for in
-    lines that no pack takes.
+    lines that no pack takes. `shadow[i]` is the learned rule that would take line i if it were active, or -1.
     """
 
     owner: npt.NDArray[np.int32]
@@ -45,21 +50,21 @@ class Scan(NamedTuple):
     evidence: Ints
     strong: npt.NDArray[np.bool_]
     weak: npt.NDArray[np.bool_]
+    shadow: npt.NDArray[np.int32]
 
 
 class Scanner:
     """The rules of a book that are alive, compiled."""
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
-        self.book = book
+        self.book, self._cache = book, cache
         general: list[Pattern] = []
         denial: list[Pattern] = []
         fallback: list[Pattern] = []
         for number, rule in enumerate(book.filters):
             if rule.status == "active":
-                kind = Kind.HARMLESS if rule.harmless else Kind.FILTER
                 (fallback if rule.fallback else general).extend(
-                    Pattern(source, kind, number) for source in rule.patterns
+                    Pattern(source, _taking(rule), number) for source in rule.patterns
                 )
         for number, diagnosis in enumerate(book.diagnoses):
             if diagnosis.status == "active":
@@ -70,7 +75,30 @@ class Scanner:
         self._general, self._denial, self._fallback = (
             self._compiled(patterns, cache) for patterns in (general, denial, fallback)
         )
-        self._measures = np.array([bool(rule.metrics) for rule in book.filters] or [False])
+        self._learned: tuple[_Set, ...] = ()
+        self._measures = _measures(book)
+
+    def learning(self, kind: str, learned: tuple[FilterRule, ...], hot: Container[str] = ()) -> "Scanner":
+        """This scanner with rules that were learned from jobs of a kind, in place of those it had.
+
+        They are tried last and on what nothing explains: a line that is evidence is never theirs, one that looks
+        like trouble only if they are `harmless`. Those in shadow take nothing. `hot` are ids of those that are tried
+        before the others: few rules explain nearly all lines of a job, and a small set is quicker than a large one.
+        """
+        scanner = copy.copy(self)
+        scanner.book = self.book.with_learned(kind, learned)
+        first = len(scanner.book.filters) - len(learned)
+        for rule in learned:
+            if rule.status in ("active", "shadow") and any(regex.fullmatch(source, "") for source in rule.patterns):
+                raise RuleError(f"rule {rule.id}", "its pattern matches an empty line", "Retire it.")
+        alive = ((number, rule) for number, rule in enumerate(learned, first) if rule.status in ("active", "shadow"))
+        patterns = [Pattern(source, _taking(rule), number) for number, rule in alive for source in rule.patterns]
+        cache = self._cache / "learned" if self._cache else None  # apart: they come and go, and would push others out
+        first_tried = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id in hot]
+        others = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id not in hot]
+        scanner._learned = tuple(scanner._compiled(some, cache) for some in (first_tried, others) if some)
+        scanner._measures = _measures(scanner.book)
+        return scanner
 
     def _compiled(self, patterns: list["Pattern"], cache: Path | None) -> "_Set":
         """Patterns that are scanned together; `RuleError` names the rule whose pattern is refused."""
@@ -79,7 +107,7 @@ class Scanner:
         except RuleError as error:
             for source, kind, number in patterns:
                 if (complaint := hyperscan_complaint(source)) and kind < Kind.STRONG:
-                    rules = self.book.filters if kind <= Kind.HARMLESS else self.book.diagnoses
+                    rules = self.book.filters if kind <= Kind.SHADOW else self.book.diagnoses
                     cause = f"Hyperscan refuses its pattern {source!r} ({complaint})"
                     raise RuleError(f"rule {rules[number].id}", cause, "Simplify the pattern.") from error
             raise
@@ -99,11 +127,17 @@ class Scanner:
             hits = self._fallback.scan_some(buffer, newlines, rest)
             weak[hits.lines[hits.kinds == Kind.WEAK]] = True
             self._assign(hits, proven | (metric >= 0), strong, owner, metric)
-        return Scan(owner, metric, evidence, strong, weak)
+        shadow = np.full(lines, -1, np.int32)
+        for learned in self._learned:
+            if len(rest := np.flatnonzero((owner < 0) & (shadow < 0) & ~proven)):
+                hits = learned.scan_some(buffer, newlines, rest)
+                self._assign(hits, proven, strong | weak, owner, metric)
+                self._foresee(hits, proven, strong | weak, owner, shadow)
+        return Scan(owner, metric, evidence, strong, weak, shadow)
 
     def matching(self, line: str) -> set[str]:
         """The sources of all live patterns that match one line, whatever comes of it."""
-        sets = (self._general, self._denial, self._fallback)
+        sets = (self._general, self._denial, self._fallback, *self._learned)
         return {part.patterns[number].source for part in sets for number in part.numbers(line.encode())}
 
     def _assign(
@@ -120,7 +154,22 @@ class Scanner:
         owner[hits.lines[taking]] = hits.rules[taking]  # backwards: the first rule of the book is written last
         filtering = hits.kinds <= Kind.HARMLESS
         measured = np.flatnonzero(filtering)[self._measures[hits.rules[filtering]]][::-1]
+        measured = measured[metric[hits.lines[measured]] < 0]
         metric[hits.lines[measured]] = hits.rules[measured]
+
+    def _foresee(
+        self,
+        hits: "Hits",
+        proven: npt.NDArray[np.bool_],
+        marked: npt.NDArray[np.bool_],
+        owner: npt.NDArray[np.int32],
+        shadow: npt.NDArray[np.int32],
+    ) -> None:
+        """Write down for lines without an owner the first rule in shadow that would take them."""
+        would = np.flatnonzero((hits.kinds == Kind.SHADOW) & ~proven[hits.lines] & (owner[hits.lines] < 0))[::-1]
+        bold = np.array([rule.harmless for rule in self.book.filters] or [False])
+        would = would[bold[hits.rules[would]] | ~marked[hits.lines[would]]]
+        shadow[hits.lines[would]] = hits.rules[would]
 
     def _evidence(self, buffer: bytes, newlines: Ints, hits: "Hits") -> Ints:
         """(line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
@@ -131,6 +180,18 @@ class Scanner:
             denied = self._denial.scan_some(buffer, newlines, np.unique(pairs // width))
             pairs = pairs[~np.isin(pairs, denied.lines * width + denied.rules)]
         return np.stack((pairs // width, pairs % width), axis=1)
+
+
+def _taking(rule: FilterRule) -> Kind:
+    """What the patterns of a filter rule that is alive may do to lines."""
+    if rule.status != "active":
+        return Kind.SHADOW
+    return Kind.HARMLESS if rule.harmless else Kind.FILTER
+
+
+def _measures(book: RuleBook) -> npt.NDArray[np.bool_]:
+    """For each filter rule whether it reads metrics."""
+    return np.array([bool(rule.metrics) for rule in book.filters] or [False])
 
 
 class Pattern(NamedTuple):

@@ -18,7 +18,7 @@ from logdoctor.store.names import MAX_ATTEMPT
 from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
 from logdoctor.store.schema import verdicts as table
 from logdoctor.taxonomy import OUTCOMES
-from logdoctor.types import Verdict
+from logdoctor.types import Evidence, Verdict
 
 MAX_PAGE = 500
 """Items of a page, at most; a larger limit means this one."""
@@ -129,6 +129,12 @@ class Page(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class _Cited(msgspec.Struct):
+    """The part of a verdict that proves it: nothing else of the body is built."""
+
+    evidence: tuple[Evidence, ...]
+
+
 Counts = dict[str, dict[str, int]]
 
 _FIELDS = (table, bodies.c.body)
@@ -136,6 +142,7 @@ _FROM = table.join(bodies, bodies.c.verdict == table.c.id)
 _COUNTED = ("reason", "category", "outcome")
 _encode = msgspec.json.Encoder().encode
 _verdict = msgspec.json.Decoder(Verdict)
+_cited = msgspec.json.Decoder(_Cited)
 _facts = msgspec.json.Decoder(JobFacts)
 _place = msgspec.json.Decoder(tuple[float, int | str])
 
@@ -327,6 +334,18 @@ class Records:
         query = _select().where(table.c.event > max(event, 0)).order_by(table.c.event)
         with self.database.reading() as connection:
             return _stored(connection.execute(query.limit(_limit(limit))))
+
+    def evidence_after(self, verdict_id: int, limit: int) -> list[tuple[int, tuple[Evidence, ...]]]:
+        """The evidence of the verdicts with higher ids, superseded ones too, by id: what no rule may ever take.
+
+        It is written once, so the last id and another call go on without a gap.
+        """
+        if verdict_id >= _MAX_ID:
+            return []
+        query = sa.select(bodies).where(bodies.c.verdict > max(verdict_id, 0)).order_by(bodies.c.verdict)
+        with self.database.reading() as connection:
+            rows = connection.execute(query.limit(min(max(limit, 1), _MAX_ID)))
+            return [(row.verdict, _cited.decode(row.body).evidence) for row in rows]
 
     def last_event(self) -> int:
         """The number of the last change of a verdict; 0 before the first."""

@@ -141,6 +141,153 @@ tokens = sa.Table(
     sa.Column("revoked", sa.Double),
 )
 
+# Rules that were learned (store/learned.py)
+
+learned_rules = sa.Table(
+    "learned_rules",
+    metadata,
+    sa.Column("number", _NUMBER, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("place", sa.Integer, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("pattern", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("harmless", sa.Boolean, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("jobs", sa.BigInteger, nullable=False),
+    sa.Column("lines", sa.BigInteger, nullable=False),
+    sa.Column("taken", sa.BigInteger, nullable=False),
+    sa.Column("last_turn", sa.BigInteger, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.UniqueConstraint("kind", "place"),
+    sa.Index("ix_learned_rules_status", "status", "number"),
+)
+"""`number` orders all rules by their entry, `digest` is that of kind and pattern, `origin` what never changes
+and is not looked for, as JSON. `last_turn` is the kind's `counted` when the rule last matched or came into shadow."""
+
+rule_kinds = sa.Table(
+    "rule_kinds",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("counted", sa.BigInteger, nullable=False),
+)
+"""How many attempts of a kind were counted."""
+
+counted_attempts = sa.Table(
+    "counted_attempts",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("turn", sa.BigInteger, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""The attempts whose hits were counted; `turn` numbers those of a kind."""
+
+rule_hits = sa.Table(
+    "rule_hits",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("rule", _NUMBER, sa.ForeignKey("learned_rules.number"), primary_key=True, autoincrement=False),
+    sa.Column("lines", sa.BigInteger, nullable=False),
+    sa.Column("taken", sa.BigInteger, nullable=False),
+    sa.Column("seen", sa.BigInteger, nullable=False),
+)
+"""What a rule matched and took in an attempt; `seen` are the lines it was entered with, which count at least."""
+
+rule_events = sa.Table(
+    "rule_events",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("rule", _NUMBER, sa.ForeignKey("learned_rules.number"), nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("from_status", sa.Text, nullable=False),
+    sa.Column("to_status", sa.Text, nullable=False),
+    sa.Column("from_harmless", sa.Boolean, nullable=False),
+    sa.Column("to_harmless", sa.Boolean, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("undoes", _NUMBER, sa.ForeignKey("rule_events.id"), unique=True),
+    sa.Index("ix_rule_events_rule", "rule", "id"),
+)
+
+rule_refusals = sa.Table(
+    "rule_refusals",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("pattern", sa.Text, nullable=False),
+    sa.Column("guard", sa.Text, nullable=False),
+    sa.Column("cause", sa.Text, nullable=False),
+    sa.Column("votes", sa.Text),
+    sa.Index("ix_rule_refusals_kind", "kind", "id"),
+)
+
+refusal_counts = sa.Table(
+    "refusal_counts",
+    metadata,
+    sa.Column("guard", sa.Text, primary_key=True),
+    sa.Column("refused", sa.BigInteger, nullable=False),
+)
+"""Of all refusals ever, those whose rows went too."""
+
+seen_shapes = sa.Table(
+    "seen_shapes",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("shapes", sa.LargeBinary, nullable=False),
+)
+"""64-bit numbers, little-endian, the oldest first: one row is read and written as a whole."""
+
+noticed_lines = sa.Table(
+    "noticed_lines",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("runs", sa.Integer, nullable=False),
+)
+
+model_calls = sa.Table(
+    "model_calls",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("purpose", sa.Text, nullable=False),
+    sa.Column("tokens_in", sa.BigInteger, nullable=False),
+    sa.Column("tokens_out", sa.BigInteger, nullable=False),
+    sa.Column("dollars", sa.Double, nullable=False),
+    sa.Column("failure", sa.Text, nullable=False),
+    sa.Index("ix_model_calls_at", "at"),
+    sa.Index("ix_model_calls_job", "job", "at"),
+)
+
+model_totals = sa.Table(
+    "model_totals",
+    metadata,
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("purpose", sa.Text, primary_key=True),
+    sa.Column("result", sa.Text, primary_key=True),
+    sa.Column("calls", sa.BigInteger, nullable=False),
+    sa.Column("tokens_in", sa.BigInteger, nullable=False),
+    sa.Column("tokens_out", sa.BigInteger, nullable=False),
+    sa.Column("dollars", sa.Double, nullable=False),
+)
+
 
 _WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
 

@@ -1,6 +1,7 @@
 """Is it alive, is it ready, and how does it do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -10,10 +11,19 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from logdoctor.errors import StoreError
+from logdoctor.learn.guards import GUARDS
 from logdoctor.live.service import Service
+from logdoctor.llm.spending import Counts, Guarded
+from logdoctor.store.learned import STATUSES
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import TEXT, shows
 from logdoctor.web.problems import describe, problem
+
+_NAMED = 200  # filter rules with a series of their own
+_RESULTS = ("answered", "unavailable", "nonsense", "budget", "waiting")
+_BREAKER = ("closed", "half-open", "open")
+_NO_MODEL = Counts({}, 0, 0, 0.0, "closed")
 
 
 class State:
@@ -56,12 +66,99 @@ class _Figures(Collector):
             yield GaugeMetricFamily(f"logdoctor_{name}", meaning, value=value)
 
 
+class _Named:
+    """Which filter rules have a series of their own: the largest when they were first seen, until all places are
+    taken. Once a rule is named it stays, because a counter may not go down."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def totals(self, lines: Mapping[str, int]) -> dict[str, int]:
+        """Lines by rule; the rest together as `other`."""
+        free = _NAMED - len(self._names)
+        new = sorted(lines.keys() - self._names, key=lambda rule: -lines[rule])
+        self._names.update(new[: max(free, 0)])
+        totals = {rule: lines[rule] for rule in sorted(self._names & lines.keys())}
+        return totals | {"other": sum(lines.values()) - sum(totals.values())}
+
+
+class _Learning(Collector):
+    """What was learned, and what it cost. Not `named`: the learned rules count together, for those who may not see
+    them all."""
+
+    def __init__(self, service: Service, names: _Named, named: bool) -> None:
+        self._service, self._names, self._is_named = service, names, named
+        self._statuses: tuple[int, dict[str, int]] = (-1, {})
+
+    def collect(self) -> Iterator[Metric]:
+        learner = self._service.learner
+        lines = CounterMetricFamily(
+            "logdoctor_filter_lines", "Lines that filter rules took, of settled attempts.", labels=["rule"]
+        )
+        for rule, count in self._lines(dict(learner.lines) if learner else {}).items():
+            lines.add_metric([rule], count)
+        yield lines
+        lessons = learner.agent.lessons if learner else 0
+        yield CounterMetricFamily("logdoctor_lessons", "Lessons of the Log Agent since the start.", value=lessons)
+        with suppress(StoreError):  # the other figures are told all the same
+            yield from self._stored()
+        model: Guarded | None = learner.model if learner else None
+        yield from _model_figures(model.counts() if model else _NO_MODEL)
+
+    def _lines(self, lines: dict[str, int]) -> dict[str, int]:
+        totals = self._names.totals(lines)
+        if self._is_named:
+            return totals
+        learned = {rule: count for rule, count in totals.items() if rule.startswith("learned/")}
+        rest = {rule: count for rule, count in totals.items() if rule not in learned}
+        return rest | {"learned": sum(learned.values())}
+
+    def _stored(self) -> Iterator[Metric]:
+        """What the database knows: two short queries, and a third after something changed."""
+        rules = self._service.rules
+        version = rules.version()
+        if version != self._statuses[0]:
+            kinds = rules.kinds().values()
+            self._statuses = version, {name: sum(kind.get(name, 0) for kind in kinds) for name in STATUSES}
+        statuses = GaugeMetricFamily("logdoctor_learned_rules", "Learned rules by status.", labels=["status"])
+        for status, count in self._statuses[1].items():
+            statuses.add_metric([status], count)
+        yield statuses
+        counts = dict.fromkeys(GUARDS, 0) | rules.refusal_counts()
+        refused = CounterMetricFamily(
+            "logdoctor_refused_proposals", "Proposed filter rules that were refused, ever.", labels=["guard"]
+        )
+        for guard, count in counts.items():
+            refused.add_metric([guard], count)
+        yield refused
+
+
+def _model_figures(counts: Counts) -> Iterator[Metric]:
+    calls = CounterMetricFamily("logdoctor_model_calls", "Calls of the model since the start.", labels=["result"])
+    for result in _RESULTS:
+        calls.add_metric([result], counts.calls.get(result, 0))
+    yield calls
+    tokens = CounterMetricFamily(
+        "logdoctor_model_tokens", "Tokens sent to and got from the model since the start.", labels=["direction"]
+    )
+    tokens.add_metric(["in"], counts.tokens_in)
+    tokens.add_metric(["out"], counts.tokens_out)
+    yield tokens
+    meaning = "What the model cost since the start, at the prices that are set."
+    yield CounterMetricFamily("logdoctor_model_dollars", meaning, value=counts.dollars)
+    meaning = "0: the model may be asked, 1: once, to try, 2: not at all for a while."
+    yield GaugeMetricFamily("logdoctor_model_breaker", meaning, value=_BREAKER.index(counts.breaker))
+
+
 def routes(service: Service, gate: Gate, state: State) -> APIRouter:
     """The routes for those who run the service."""
     router = APIRouter(tags=["operations"])
-    registry = CollectorRegistry()
-    registry.register(_Figures(service))
-    ProcessCollector(registry=registry)
+    names = _Named()
+    registry, of_some_jobs = CollectorRegistry(), CollectorRegistry()
+    for one, named in ((registry, True), (of_some_jobs, False)):
+        one.register(_Figures(service))
+        one.register(_Learning(service, names, named))
+        ProcessCollector(registry=one)
     unready: dict[int | str, dict[str, Any]] = {503: describe()[503]}
 
     @router.get("/healthz", responses=shows({"status": "ok"}))
@@ -79,6 +176,7 @@ def routes(service: Service, gate: Gate, state: State) -> APIRouter:
     @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}}, response_class=Response)
     def metrics(caller: Annotated[Caller, Depends(gate.allows("read"))]) -> Response:
         """Figures in Prometheus' text format."""
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        figures = generate_latest(of_some_jobs if caller.prefixes else registry)
+        return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router

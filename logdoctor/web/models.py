@@ -1,10 +1,11 @@
 """What goes in and out as JSON, as the OpenAPI document tells it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from logdoctor.store.learned import MAX_KIND
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
 
 JobName = Annotated[str, Path(min_length=1, max_length=MAX_NAME, description="name of the job", examples=["llama-7b"])]
@@ -22,6 +23,17 @@ LineRange = Annotated[
     str, Query(pattern=r"^[0-9]{1,15}(-[0-9]{1,15})?$", description="`A-B`, or one line", examples=["1120-1130"])
 ]
 FileName = Annotated[str, Query(max_length=MAX_NAME, description="what the verdict calls the log")]
+RuleId = Annotated[
+    str,
+    Path(
+        pattern=r"^learned/[a-z0-9/-]+$",
+        max_length=300,
+        description="id of the learned rule",
+        examples=["learned/megatron/pretrain-gpt-py/bed3b86f"],
+    ),
+]
+KindOfJobs = Annotated[str | None, Query(max_length=MAX_KIND, description="only rules learned from jobs of this kind")]
+Status = Literal["proposed", "shadow", "active", "retired"]
 _COUNT = Field(default=None, ge=0, le=100_000_000)
 _TEXT = Field(default=None, max_length=10_000)
 
@@ -178,3 +190,143 @@ class JobPage(BaseModel):
 
     items: list[JobOut]
     next: str | None
+
+
+class SourceOut(BaseModel):
+    """Where a rule comes from: the attempt it was learned from, and what was told about the job."""
+
+    job: str | None
+    attempt: int | None
+    framework: str | None
+    image: str | None
+    command: str | None
+    user: str | None
+    name: str | None
+
+
+class VotesOut(BaseModel):
+    """How many runs answered, which of them agreed, and what the judge said."""
+
+    runs: int
+    agreed: list[int]
+    judge: str
+
+
+class LearnedRuleOut(BaseModel):
+    """A learned filter rule. It matched `lines` lines in `jobs` attempts, and took `taken` of them."""
+
+    id: str
+    place: int = Field(description="0, 1, 2, ... among the rules of its kind")
+    kind: str = Field(description="kind of jobs that it is tried on")
+    pattern: str
+    title: str
+    examples: list[str]
+    metrics: list[str]
+    harmless: bool = Field(description="a human approved it for lines that look like trouble")
+    status: Status
+    waits_for: str = Field(description="why a human must approve it")
+    agent: str
+    source: SourceOut
+    votes: VotesOut
+    jobs: int
+    lines: int
+    taken: int
+    created: float
+    changed: float
+
+
+class LearnedRulePage(BaseModel):
+    """Some learned rules, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[LearnedRuleOut]
+    next: str | None
+
+
+class RuleEventOut(BaseModel):
+    """A step of a rule. `from_status` is "" when it was entered; `undoes` is the event that it takes back."""
+
+    id: int
+    rule: str
+    at: float
+    by: str
+    step: str
+    from_status: str
+    to_status: Status
+    why: str
+    undoes: int | None
+    harmless: bool
+
+
+class RuleEventPage(BaseModel):
+    """Some steps, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[RuleEventOut]
+    next: str | None
+
+
+class RefusalOut(BaseModel):
+    """A proposal that was not taken: which guard refused it, and why."""
+
+    id: int
+    kind: str
+    job: str
+    attempt: int
+    agent: str
+    at: float
+    pattern: str
+    guard: str
+    cause: str
+    votes: VotesOut | None
+
+
+class RefusalPage(BaseModel):
+    """Some refusals, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[RefusalOut]
+    next: str | None
+
+
+class StepIn(BaseModel):
+    """The reason of a step."""
+
+    model_config = ConfigDict(extra="forbid")
+    why: str = Field(default="", max_length=2000, examples=["seen in ten runs, says nothing"])
+
+
+class StepOut(BaseModel):
+    """Where a step led."""
+
+    id: str = Field(examples=["learned/megatron/pretrain-gpt-py/bed3b86f"])
+    status: Status = Field(examples=["shadow"])
+    harmless: bool = Field(examples=[False])
+    changed: float = Field(examples=[1795255505.2])
+
+
+class SaidOut(BaseModel):
+    """What rules do to a line of jobs of one kind; "" stands for all kinds of which no learned rule matches it."""
+
+    kind: str
+    findings: list[str]
+
+
+class WhyOut(BaseModel):
+    """What rules do to a line, and why."""
+
+    line: str
+    said: list[SaidOut]
+
+
+class ImportedOut(BaseModel):
+    """What became of a rule. `known`: the kind has a rule with this pattern, which stays as it is."""
+
+    rule: str = Field(description="its id in what was sent")
+    outcome: Literal["entered", "known"]
+    id: str
+    status: Status
+    waits_for: str
+
+
+class ImportOut(BaseModel):
+    """What became of each rule that was sent."""
+
+    rules: list[ImportedOut]

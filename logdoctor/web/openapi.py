@@ -68,7 +68,74 @@ _ATTEMPT = {
 }
 _CONTEXT = {"stream": "gpu-12", "line": 126, "lines": [{"line": 125, "text": "[gpu-12] Last error:"}]}
 _JOB = {"job": "llama-7b", "facts": {"user": "u17", "nodes": 128}, "created": 1795250000.0, "updated": 1795250000.0}
+_VOTES = {"runs": 5, "agreed": [0, 1, 3, 4], "judge": "4 of 5 runs agree"}
+_RULE = {
+    "id": "learned/megatron/pretrain-gpt-py/bed3b86f",
+    "place": 0,
+    "kind": "megatron/pretrain_gpt.py",
+    "pattern": "^Opening data shard [0-9]+ of [0-9]+$",
+    "title": "opening data shard (N) of (N)",
+    "examples": ["Opening data shard 3 of 9"],
+    "metrics": [],
+    "harmless": False,
+    "status": "active",
+    "waits_for": "",
+    "agent": "miner",
+    "source": {
+        "job": "llama-7b",
+        "attempt": 1,
+        "framework": "megatron",
+        "image": "registry.local/train:2026-11",
+        "command": "torchrun pretrain_gpt.py",
+        "user": "u17",
+        "name": "llama 7b, run 3",
+    },
+    "votes": _VOTES,
+    "jobs": 2,
+    "lines": 24_062,
+    "taken": 12_031,
+    "created": 1795250000.0,
+    "changed": 1795255505.2,
+}
+_EVENT = {
+    "id": 12,
+    "rule": "learned/megatron/pretrain-gpt-py/bed3b86f",
+    "at": 1795255505.2,
+    "by": "logdoctor",
+    "step": "promote",
+    "from_status": "shadow",
+    "to_status": "active",
+    "why": "watched in 2 attempts on 24062 lines, none of them evidence",
+    "undoes": None,
+    "harmless": False,
+}
+_REFUSAL = {
+    "id": 3,
+    "kind": "megatron/pretrain_gpt.py",
+    "job": "llama-7b",
+    "attempt": 1,
+    "agent": "miner",
+    "at": 1795250000.0,
+    "pattern": "^.*$",
+    "guard": "grammar",
+    "cause": "the wildcard . for any character (at character 1)",
+    "votes": _VOTES,
+}
+_SAID = {"kind": "megatron/pretrain_gpt.py", "findings": ["taken by   learned/megatron/pretrain-gpt-py/bed3b86f"]}
+_IMPORTED = {
+    "rule": "filter/learned/megatron/pretrain-gpt-py/bed3b86f",
+    "outcome": "entered",
+    "id": "learned/megatron/pretrain-gpt-py/bed3b86f",
+    "status": "shadow",
+    "waits_for": "",
+}
 _EXAMPLES = {
+    "LearnedRuleOut": _RULE,
+    "LearnedRulePage": {"items": [_RULE], "next": None},
+    "RuleEventPage": {"items": [_EVENT], "next": None},
+    "RefusalPage": {"items": [_REFUSAL], "next": None},
+    "WhyOut": {"line": "Opening data shard 3 of 9", "said": [_SAID]},
+    "ImportOut": {"rules": [_IMPORTED]},
     "Verdict": _STORED["verdict"],
     "VerdictOut": _STORED,
     "VerdictDetail": _STORED | {"context": [_CONTEXT], "history": [7]},

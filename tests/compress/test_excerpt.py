@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from logdoctor.compress import cut as cutting
 from logdoctor.compress import excerpt as module
 from logdoctor.compress import progress
-from logdoctor.compress.excerpt import AFTER, BEFORE
+from logdoctor.compress.excerpt import AFTER, BEFORE, Recorder, excerpt
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges
 from logdoctor.pipeline import Limits
 from logdoctor.rules.scanner import Scanner
 from tests.compress.records import Write, content, record_of, recorded
 from tests.compress.test_filter import ERROR, STEP, mixed
+from tests.rules.learned import KIND, learned_rule
 
 SURE, WEAK = 6, 4
 
@@ -180,3 +183,121 @@ def test_the_file_is_named(scanner: Scanner, write_log: Write, limits: Limits) -
     path: Path = write_log(b"odd\n")
     record = record_of(path, scanner, limits)
     assert (record.stream, record.file) == ("main", str(path))
+
+
+# learned rules
+
+
+ODD = [b"the gizmo number %d turns, loss 3.5" % number for number in range(40)]
+GIZMO = r"^the gizmo number \d+ turns, loss [0-9.]+$"
+METRICS = (r"number (?P<step>\d+)", r"loss (?P<loss>[\d.]+)")
+
+
+def books(scanner: Scanner) -> list[Scanner]:
+    """The book of a kind as it grows: nothing, a rule in shadow, the rule active, another, the first one retired."""
+    steps = (
+        (),
+        (learned_rule(GIZMO, status="shadow", metrics=METRICS),),
+        (learned_rule(GIZMO, metrics=METRICS),),
+        (learned_rule(GIZMO, metrics=METRICS), learned_rule("^odd one$", "two")),
+        (learned_rule(GIZMO, status="retired", metrics=METRICS), learned_rule("^odd one$", "two", "shadow")),
+    )
+    return [scanner.learning(KIND, rules) if rules else scanner for rules in steps]
+
+
+@pytest.fixture(scope="module")
+def growing(scanner: Scanner) -> list[Scanner]:
+    return books(scanner)
+
+
+@given(data=st.data(), size=st.integers(1, 600))
+def test_property_a_book_that_changes_in_mid_stream_loses_nothing(
+    growing: list[Scanner], book_lines: list[bytes], data: st.DataObject, size: int
+) -> None:
+    """Each line is taken or left by the book that stood when it was read, and counted once (law 1)."""
+    lines = data.draw(st.lists(st.sampled_from([*book_lines, *ODD * 30, *[b"odd one"] * 300]), max_size=25))
+    log = b"\n".join(lines)
+    gauges = [Gauges(scanner.book) for scanner in growing]
+    cutter, recorder = cutting.Cutter("main"), Recorder("main", "a.log", growing[0])
+    wanted: dict[str, int] = {}
+    watched, stage = 0, 0
+    parts = [log[at : at + size] for at in range(0, len(log), size)]
+    for part in [*parts, None]:
+        if stage + 1 < len(growing) and data.draw(st.booleans()):
+            stage += 1
+            recorder.adopt(growing[stage])
+        for segment in cutter.finish() if part is None else cutter.push(part):
+            residual = compress(segment, growing[stage])
+            for owner in residual.scan.owner[: len(residual.ends)].tolist():
+                if owner >= 0:
+                    rule = growing[stage].book.filters[owner].id
+                    wanted[rule] = wanted.get(rule, 0) + 1
+            watched += int((residual.scan.shadow[: len(residual.ends)] >= 0).sum())
+            recorder.add(excerpt(residual, growing[stage], gauges[stage]), 0)
+    record = recorder.record()
+    assert {rule: count.lines for rule, count in record.compression.rules.items()} == wanted
+    assert record.compression.lines_in == (len(log.split(b"\n")) if log else 0)
+    assert record.compression.lines_kept + sum(wanted.values()) == record.compression.lines_in
+    hits = recorder.hits()
+    assert sum(matched for matched, _ in hits.values()) == watched + sum(
+        count for rule, count in wanted.items() if rule.startswith("learned/")
+    )
+    assert {rule: took for rule, (_, took) in hits.items() if took} == {
+        rule: count for rule, count in wanted.items() if rule.startswith("learned/")
+    }
+
+
+def test_hits_tell_what_rules_matched_and_what_they_took(growing: list[Scanner]) -> None:
+    recorder = Recorder("main", "a.log", growing[0])
+    assert recorder.hits() == {}
+    log = b"\n".join([*ODD[:5], b"odd one", ERROR]) + b"\n"
+    for scanner in growing:
+        recorder.adopt(scanner)
+        (segment,) = cutting.cut("main", [log], 1 << 20)
+        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), recorder.line - 1)
+    assert recorder.hits() == {f"learned/{KIND}/one": (15, 10), f"learned/{KIND}/two": (2, 1)}
+    account = recorder.record().compression
+    assert (account.lines_in, account.lines_kept) == (35, 24)
+
+
+@pytest.mark.parametrize("block", [30, 1 << 20])
+def test_metrics_of_a_learned_rule_can_be_quoted_though_its_lines_are_taken(growing: list[Scanner], block: int) -> None:
+    record = recorded([b"\n".join(ODD)], growing[2], block)
+    readings = record.progress[f"learned/{KIND}/one"]
+    assert record.compression.lines_kept == 0
+    assert readings.steps.tolist() == list(range(40)) and set(readings.losses.tolist()) == {3.5}
+    assert dict(content(record)["texts"]) == {number: line for number, line in enumerate(ODD, 1)}
+    assert record.spans[f"learned/{KIND}/one"][1].text == ODD[-1].decode()
+    assert f"learned/{KIND}/one" not in recorded([b"\n".join(ODD)], growing[1], block).progress
+
+
+def test_a_noticed_line_stays_where_it_would_have_gone(scanner: Scanner) -> None:
+    lines = [b"odd %d" % number for number in range(1, 101)]
+    recorder = Recorder("main", "a.log", scanner)
+    for segment in cutting.cut("main", [b"\n".join(lines)], 1 << 20):
+        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+    recorder.notice(50, "odd 50")
+    recorder.notice(50, "odd 50")
+    (line,) = [line for line in recorder.record().lines if line.weak]
+    assert (line.number, line.text, line.strong, line.rules) == (50, "odd 50", False, ())
+
+
+def test_a_noticed_line_keeps_the_text_that_stands_in_the_log(scanner: Scanner) -> None:
+    """What an agent was shown has neither colours nor secrets; a quote must stand in the log (law 3)."""
+    raw = b"\x1b[33mthe door of vault-3 is open, password=hunter22\x1b[0m"
+    recorder = Recorder("main", "a.log", scanner)
+    for segment in cutting.cut("main", [raw + b"\n" + ERROR + b"\n"], 1 << 20):
+        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+    recorder.notice(1, "the door of vault-3 is open, password=<secret>")
+    first, second = recorder.record().lines
+    assert (first.text, first.weak) == (raw.decode(), True) and second.rules
+
+
+def test_noticing_changes_nothing_of_a_line_that_is_evidence(scanner: Scanner) -> None:
+    recorder = Recorder("main", "a.log", scanner)
+    for segment in cutting.cut("main", [ERROR + b"\n"], 1 << 20):
+        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+    (before,) = recorder.record().lines
+    recorder.notice(1, "something else")
+    (after,) = recorder.record().lines
+    assert (after.text, after.rules, after.strong) == (before.text, before.rules, before.strong)

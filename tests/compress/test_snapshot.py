@@ -1,18 +1,21 @@
 """A stream that goes on from a snapshot gives the record of one that was never interrupted."""
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.compress import snapshot
-from logdoctor.compress.cut import MAX_LINE, Cutter
+from logdoctor.compress.cut import MAX_LINE, Cutter, cut
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Segment
 from tests.compress.records import content, recorded
+from tests.rules.learned import KIND, learned_rule
 
 
 def interrupted(chunks: list[bytes], scanner: Scanner, every: int) -> Recorder:
@@ -89,3 +92,85 @@ def test_a_snapshot_of_other_rules_is_not_used(scanner: Scanner) -> None:
     whole = snapshot.take(Cutter("main"), Recorder("main", "a.log", scanner), scanner)
     other = whole.replace(scanner.book.digest.encode(), b"0" * len(scanner.book.digest))
     assert snapshot.resume("main", "a.log", other, scanner) is None
+
+
+# learned rules
+
+
+def learned_books(scanner: Scanner) -> list[Scanner]:
+    """The shipped rules; with a learned rule in shadow; with it active and another behind it."""
+    plain = r"^plain words \d+$"
+    reads = (r"words (?P<step>\d+)",)
+    return [
+        scanner,
+        scanner.learning(KIND, (learned_rule(plain, status="shadow", metrics=reads),)),
+        scanner.learning(KIND, (learned_rule(plain, metrics=reads), learned_rule(r"^step: 1\d .*$", "two"))),
+    ]
+
+
+@pytest.fixture(scope="module")
+def books(scanner: Scanner) -> list[Scanner]:
+    return learned_books(scanner)
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(50, 3000))
+def test_property_a_snapshot_changes_nothing_while_the_book_grows(
+    books: list[Scanner], book_lines: list[bytes], seed: int, growth: list[int], width: int
+) -> None:
+    """Two recorders see the same books at the same bytes; one of them is packed and unpacked with the next book."""
+    log = mixed_log(book_lines, seed, 60)
+    gauges = [Gauges(scanner.book) for scanner in books]
+    cutter, recorder, plain = Cutter("main"), Recorder("main", "a.log", books[0]), Recorder("main", "a.log", books[0])
+    stage = 0
+
+    def add(segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            part = excerpt(compress(segment, books[stage]), books[stage], gauges[stage])
+            recorder.add(part, 0)
+            plain.add(part, 0)
+
+    stages = iter(sorted(growth))
+    for at in range(0, len(log), width):
+        packed = snapshot.take(cutter, recorder, books[stage])
+        stage = next(stages, stage)
+        resumed = snapshot.resume("main", "a.log", packed, books[stage])
+        assert resumed is not None
+        cutter, recorder = resumed
+        plain.adopt(books[stage])
+        add(cutter.push(log[cutter.reached : at + width]))
+    add(cutter.finish())
+    assert content(recorder.record()) == content(plain.record())
+    assert recorder.hits() == plain.hits()
+    account = recorder.record().compression
+    assert account.lines_kept + sum(count.lines for count in account.rules.values()) == account.lines_in
+    assert account.bytes_in == len(log)
+
+
+def test_a_noticed_line_is_in_the_snapshot(books: list[Scanner]) -> None:
+    recorder = Recorder("main", "a.log", books[1])
+    recorder.notice(7, "the door is open")
+    resumed = snapshot.resume("main", "a.log", snapshot.take(Cutter("main"), recorder, books[1]), books[2])
+    assert resumed is not None
+    assert [(line.number, line.weak) for line in resumed[1].record().lines] == [(7, True)]
+
+
+def test_a_snapshot_is_used_only_with_a_book_that_begins_like_its_own(scanner: Scanner, books: list[Scanner]) -> None:
+    other = scanner.learning("another/kind", (learned_rule("^x$"), learned_rule("^y$", "y"), learned_rule("^z$", "z")))
+
+    def is_used(before: Scanner, after: Scanner) -> bool:
+        whole = snapshot.take(Cutter("main"), Recorder("main", "a.log", before), before)
+        return snapshot.resume("main", "a.log", whole, after) is not None
+
+    assert [is_used(books[1], after) for after in (*books, other)] == [False, True, True, False]
+    assert [is_used(books[2], after) for after in (*books, other)] == [False, False, True, False]
+    assert [is_used(books[0], after) for after in (*books, other)] == [True] * 4
+
+
+def test_a_recorder_that_is_one_book_behind_is_not_resumed_askew(books: list[Scanner]) -> None:
+    """The recorder has adopted nothing yet, but the snapshot is taken with a book that has grown."""
+    recorder = Recorder("main", "a.log", books[0])
+    resumed = snapshot.resume("main", "a.log", snapshot.take(Cutter("main"), recorder, books[2]), books[2])
+    assert resumed is not None
+    (segment,) = cut("main", [b"plain words 3\n"], 1 << 20)
+    resumed[1].add(excerpt(compress(segment, books[2]), books[2], Gauges(books[2].book)), 0)
+    assert resumed[1].hits() == {f"learned/{KIND}/one": (1, 1)}

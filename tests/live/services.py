@@ -4,18 +4,23 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from logdoctor import build
+from logdoctor.learn.log_agent import LogAgent
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
 from logdoctor.live.service import Plan, Service
 from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
+from logdoctor.settings import Settings
+from logdoctor.store.learned import LearnedRules, NewRule, Source, Votes
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, StoredVerdict
+from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.types import Verdict
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
@@ -33,6 +38,9 @@ PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400)
 
 T = TypeVar("T")
 
+Learning = Callable[[Records, LearnedRules], LogAgent]
+"""What makes the Log Agent of a service."""
+
 
 def plan(
     folder: Path,
@@ -40,21 +48,41 @@ def plan(
     bounds: Bounds = BOUNDS,
     retention: Rules = Rules(0, 0, 3600),  # noqa: B008 - immutable
     min_free: int = 0,
+    recheck: int = 0,
 ) -> Plan:
-    return Plan(f"sqlite:///{folder}/logdoctor.db", bounds, timing, retention, min_free)
+    return Plan(f"sqlite:///{folder}/logdoctor.db", bounds, timing, retention, min_free, recheck)
 
 
-def opened(folder: Path, scanner: Scanner, timing: Timing = PATIENT, bounds: Bounds = BOUNDS) -> Service:
+def learning(scanner: Scanner, **changed: Any) -> Learning:
+    """A Log Agent as the settings make it, the miner unless they say otherwise."""
+    return partial(build.log_agent, Settings(**{"learn": "miner", **changed}), scanner)
+
+
+def opened(
+    folder: Path,
+    scanner: Scanner,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    log_agent: Learning | None = None,
+    recheck: int = 0,
+) -> Service:
     """A started service; stop it."""
     folder.mkdir(parents=True, exist_ok=True)
-    service = Service(folder, scanner, plan(folder, timing, bounds))
+    service = Service(folder, scanner, plan(folder, timing, bounds, recheck=recheck), log_agent)
     service.start()
     return service
 
 
 @contextmanager
-def serving(folder: Path, scanner: Scanner, timing: Timing = PATIENT, bounds: Bounds = BOUNDS) -> Iterator[Service]:
-    service = opened(folder, scanner, timing, bounds)
+def serving(
+    folder: Path,
+    scanner: Scanner,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    log_agent: Learning | None = None,
+    recheck: int = 0,
+) -> Iterator[Service]:
+    service = opened(folder, scanner, timing, bounds, log_agent, recheck)
     try:
         yield service
     finally:
@@ -117,6 +145,36 @@ def final(service: Service, key: Key) -> StoredVerdict:
     found = eventually(look)
     assert found is not None
     return found
+
+
+def kept_lines(service: Service, key: Key) -> tuple[int, int]:
+    """(lines compressed so far, lines left of them) of a stream that is being sent."""
+    stream = service.intake.known(key)
+    assert stream is not None
+    standing = stream.standing()
+    return standing.lines_scanned, standing.lines_kept
+
+
+def conserves(verdict: Verdict) -> bool:
+    """Law 1: each line was taken once or left."""
+    account = verdict.compression
+    taken = sum(count.lines for count in account.rules.values())
+    return account.lines_in == account.lines_kept + taken
+
+
+def rule(kind: str, pattern: str, status: str = "shadow", lines: int = 0, waits_for: str = "") -> NewRule:
+    """A rule as an agent enters it."""
+    votes = Votes(5, (0, 1, 2, 3, 4), "agreed")
+    return NewRule(kind, pattern, "a rule", ("an example",), (), status, waits_for, "miner", Source(), votes, lines)
+
+
+def activated(rules: LearnedRules, *learned: NewRule) -> list[str]:
+    """The ids of rules that a human has approved until they take lines."""
+    ids = [one.id for one in rules.add(learned, "tests", time.time())]
+    for id in ids:
+        while rules.one(id).status != "active":
+            rules.approve(id, "tests", "it is harmless", time.time())
+    return ids
 
 
 def plain(verdict: Verdict) -> bytes:

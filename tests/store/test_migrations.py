@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from logdoctor.store import migrations
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import StoreError, metadata
 
@@ -53,6 +56,31 @@ def test_opening_again_changes_nothing(url: str) -> None:
     again.close()
 
 
+def test_the_first_form_comes_to_the_newest_with_its_data(url: str, tmp_path: Path) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql("INSERT INTO jobs VALUES ('a', '{\"user\":\"ann\"}', 1.0, 2.0)")
+        connection.exec_driver_sql("INSERT INTO attempts VALUES ('a', 1, 'key', 1.0, NULL, 0, NULL)")
+        connection.exec_driver_sql("UPDATE counters SET value = 41")
+        assert "learned_rules" not in sa.inspect(connection).get_table_names()
+    engine.dispose()
+    upgraded, fresh = Records(url), Records(f"sqlite:///{tmp_path}/fresh.sqlite")
+    with upgraded.database.reading() as ours, fresh.database.reading() as wanted:
+        assert form(ours) == form(wanted)
+    job, attempt = upgraded.job("a"), upgraded.attempt("a", 1)
+    assert job and job.facts == JobFacts(user="ann") and attempt and attempt.started == 1.0
+    assert upgraded.allot_attempt("a", "key", 3.0) == 1 and upgraded.last_event() == 41
+    learned = LearnedRules(upgraded.database)
+    assert learned.version() == 0 and learned.list() == [] and learned.spent(None, 0.0).calls == 0
+    upgraded.close()
+    fresh.close()
+
+
 def test_a_newer_database_is_refused_and_left_alone(url: str, tmp_path: Path) -> None:
     records = Records(url)
     with records.database.writing() as connection:
@@ -76,7 +104,9 @@ def test_a_step_that_fails_leaves_nothing(url: str) -> None:
 
 def test_the_folder_of_the_steps_is_a_part_of_the_package() -> None:
     folder = Path(migrations.__file__).parent
-    assert (folder / "env.py").is_file() and list((folder / "versions").glob("0001_*.py"))
+    assert (folder / "env.py").is_file() and all(
+        list((folder / "versions").glob(f"{step}_*.py")) for step in ("0001", "0002")
+    )
 
 
 def test_a_database_is_opened_as_it_should_be(url: str) -> None:

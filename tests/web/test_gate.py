@@ -23,7 +23,15 @@ from tests.web.conftest import FAILED, Guarded, Running, bearer, local_client, o
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 """What anybody may ask."""
-NEEDED = {"ingest": "ingest", "shippers": "ingest", "verdicts": "read", "events": "read", "operations": "read"}
+NEEDED = {
+    "ingest": "ingest",
+    "shippers": "ingest",
+    "verdicts": "read",
+    "events": "read",
+    "operations": "read",
+    "rules": "read",
+    "decisions": "operate",
+}
 """The scope that the routes of a tag need."""
 JOB_BODIES = {
     "/v1/jobs/{job}": {},
@@ -68,7 +76,7 @@ def paths_of(routes: list[Any]) -> set[str]:
     found: set[str] = set()
     for route in routes:
         inner = getattr(route, "original_router", None)
-        found |= paths_of(inner.routes) if inner else {route.path}
+        found |= paths_of(inner.routes) if inner else {route.path.replace(":path}", "}")}
     return found
 
 

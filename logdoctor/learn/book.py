@@ -1,0 +1,136 @@
+"""The rule book of each kind of job: the shipped rules and what was learned, compiled."""
+
+import datetime
+import re
+import threading
+from collections.abc import Sequence
+
+import msgspec
+import regex
+import structlog
+
+from logdoctor.errors import LogdoctorError, RuleError
+from logdoctor.rules.match import hyperscan_complaint
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import FilterRule, Origin, Retirement
+from logdoctor.store.learned import Learned, LearnedRules
+
+log = structlog.get_logger()
+
+_HOT = 128  # rules that are tried first
+
+
+def as_filter(rule: Learned) -> FilterRule:
+    """A learned rule in the form of a rule file."""
+    retired = rule.status == "retired"
+    return FilterRule(
+        rule.id,
+        rule.status,  # type: ignore[arg-type]  # the store knows the same four words
+        rule.title,
+        (rule.pattern,),
+        rule.examples,
+        Origin(rule.agent, _day(rule.created), f"{rule.source.job}/{rule.source.attempt}"),
+        scope={"kind": rule.kind},
+        harmless=rule.harmless,
+        metrics=tuple(metric for metric in rule.metrics if _is_sound(metric)),
+        retired=Retirement(_day(rule.changed), rule.agent, "see its events") if retired else None,
+    )
+
+
+def _hot(rules: Sequence[Learned]) -> set[str]:
+    """The ids of the rules that took or matched the most lines, when there are many."""
+    if len(rules) <= 2 * _HOT:
+        return set()
+    return {rule.id for rule in sorted(rules, key=lambda rule: rule.lines, reverse=True)[:_HOT]}
+
+
+def _complaint(pattern: str) -> str | None:
+    """Why a pattern cannot be used, which no guard lets in; databases outlive guards."""
+    try:
+        return hyperscan_complaint(pattern) or ("matches an empty line" if regex.fullmatch(pattern, "") else None)
+    except regex.error as error:
+        return str(error)
+
+
+def _is_sound(metric: str) -> bool:
+    try:
+        re.compile(metric.encode())
+    except (re.error, OverflowError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _day(seconds: float) -> datetime.date:
+    """The day of a time; the first of all days for what is none."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
+    except (OverflowError, OSError, ValueError):
+        return datetime.date.min
+
+
+class Books:
+    """The scanners of all kinds. Any thread may ask; `load` and `refresh` compile, which takes seconds."""
+
+    def __init__(self, scanner: Scanner, rules: LearnedRules) -> None:
+        self._shipped, self._rules = scanner, rules
+        self._scanners: dict[str, Scanner] = {}
+        self._version = -1
+        self._compiling = threading.Lock()
+
+    def scanner(self, kind: str) -> Scanner:
+        """The scanner for jobs of a kind; the shipped rules alone when nothing was learned or loaded yet."""
+        return self._scanners.get(kind, self._shipped)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that are loaded."""
+        return list(self._scanners)
+
+    def load(self, kind: str) -> Scanner:
+        """The scanner of a kind as its rules are now stored."""
+        with self._compiling:
+            rules = self._rules.list(kind)
+            learned = tuple(as_filter(rule) for rule in rules)
+            if learned and self.scanner(kind).book.learned != learned:
+                self._scanners[kind] = self._compiled(kind, learned, _hot(rules))
+        return self.scanner(kind)
+
+    def refresh(self) -> bool:
+        """Bring all kinds up to date with what this or another process stored; whether anything had changed."""
+        version = self._rules.version()
+        if version == self._version:
+            return False
+        for kind in self._rules.kinds():
+            try:
+                self.load(kind)
+            except LogdoctorError as error:  # the other kinds shall have theirs
+                log.error("rules of a kind not loaded", kind=kind, cause=str(error))
+        self._version = version
+        return True
+
+    def _compiled(self, kind: str, learned: tuple[FilterRule, ...], hot: set[str]) -> Scanner:
+        """The scanner; what does not compile, which no guard lets in, is left out and named."""
+        try:
+            return self._shipped.learning(kind, learned, hot)
+        except (RuleError, regex.error):
+            bad = {rule.id for rule in learned if any(map(_complaint, rule.patterns))}
+            log.error("learned rules do not compile", kind=kind, rules=sorted(bad))
+            fit = (msgspec.structs.replace(rule, status="retired") if rule.id in bad else rule for rule in learned)
+            return self._shipped.learning(kind, tuple(fit), hot)
+
+    def alive(self) -> list[FilterRule]:
+        """The learned rules in shadow or active of all loaded kinds."""
+        books = [scanner.book for scanner in list(self._scanners.values())]
+        return [rule for book in books for rule in book.learned if rule.status in ("active", "shadow")]
+
+    def kinds_that_match(self, line: str) -> list[tuple[str, FilterRule]]:
+        """The learned rules in shadow or active, of all loaded kinds, that match a line, each with its kind."""
+        found: list[tuple[str, FilterRule]] = []
+        for kind, scanner in list(self._scanners.items()):
+            matching = scanner.matching(line)
+            found += [
+                (kind, rule)
+                for rule in scanner.book.learned
+                if rule.status in ("active", "shadow") and not matching.isdisjoint(rule.patterns)
+            ]
+        return found

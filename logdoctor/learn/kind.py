@@ -1,0 +1,92 @@
+"""Which jobs print alike: rules are learned from and tried on jobs of one kind (paper, section 6.1: "metadata")."""
+
+import shlex
+import zlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import regex
+
+from logdoctor.store.records import JobFacts
+
+_LONGEST = 120
+_LAUNCHERS = {
+    *("srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "launch", "colossalai", "run", "composer"),
+    *(
+        "bash",
+        "sh",
+        "env",
+        "exec",
+        "nohup",
+        "time",
+        "sudo",
+        "python",
+        "python3",
+        "uv",
+        "poetry",
+        "numactl",
+        "ray",
+        "job",
+    ),
+}
+_NUMBERED = regex.compile(r"[-_.]?(?:\b|(?<=[-_.]))(?:v|r|run|try)?(?:\d[\w.]*|(?=[0-9a-f]*\d)[0-9a-f]{6,})(?![a-z])")
+
+
+def kind_of(job: str, facts: JobFacts) -> str:
+    """The kind of a job, a short text: its framework and program as far as they are known, else its image, else its
+    user and the family of its name. Jobs of one kind share what is learned."""
+    framework = _plain(facts.framework or "")
+    program = _plain(_program(facts.command or ""))
+    if framework or program:
+        return "/".join(part for part in (framework, program) if part)
+    if image := _plain(_image(facts.image or "")):
+        return f"image/{image}"
+    family = _plain(_family(facts.name or job)) or "job"
+    return f"{_plain(facts.user)}/{family}" if facts.user else f"name/{family}"
+
+
+def _program(command: str) -> str:
+    """What a command runs behind its launchers: the script without its folder, or the module."""
+    words = _words(command)
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        if word.endswith((".py", ".sh")):
+            return PurePosixPath(word).name
+        if word == "-m" and following and not following.startswith("torch.distributed"):
+            return following
+    return next((name for name in _commands(words) if name not in _LAUNCHERS), "")
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, those of a command in quotes too."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return [part for word in words for part in word.split()]
+
+
+def _commands(words: list[str]) -> Iterator[str]:
+    """Words that may name what is run: no option, not what follows an option, no assignment."""
+    option = False
+    for word in words:
+        is_path = word.startswith(("/", "./"))
+        if not word.startswith("-") and "=" not in word and (is_path or not option):
+            yield PurePosixPath(word).name
+        option = word.startswith("-") and "=" not in word
+
+
+def _image(image: str) -> str:
+    """The image without registry, tag and digest."""
+    return image.split("@")[0].rsplit("/", 1)[-1].split(":")[0]
+
+
+def _family(name: str) -> str:
+    """A name without what counts runs: numbers, dates, hashes."""
+    return _NUMBERED.sub("", name.lower()).strip("-_. ")
+
+
+def _plain(text: str | None) -> str:
+    """Text from outside as part of a kind; what has no letter that may stand there comes as a number of its own."""
+    text = text or ""
+    plain = regex.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")[:_LONGEST]
+    return plain or (f"x{zlib.crc32(text.encode('utf-8', 'replace')):08x}" if text.strip() else "")

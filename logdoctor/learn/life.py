@@ -1,0 +1,93 @@
+"""The life of learned rules: from shadow to active when they were watched long enough, and back when they did harm."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.errors import RuleRefused
+from logdoctor.learn.book import Books
+from logdoctor.rules.schema import FilterRule
+from logdoctor.store.learned import LearnedRules
+from logdoctor.text import shown
+from logdoctor.types import Evidence
+
+log = structlog.get_logger()
+
+BY = "logdoctor"
+"""Who takes the steps that nobody else takes."""
+_FORGOTTEN = 20
+"""Attempts of its kind without a line of it after which a rule in shadow is retired."""
+
+
+class Terms(NamedTuple):
+    """How many attempts and lines a rule is watched before it takes any."""
+
+    jobs: int
+    lines: int
+
+
+def quotes(evidence: Iterable[Evidence]) -> list[str]:
+    """The lines that a verdict rests on, without colours. Metric lines are not among them: rules that take these read
+    them, and they are cited from what was read."""
+    return [shown(one.quote) for one in evidence if not one.rule.startswith("progress/")]
+
+
+def retire_what_matches(rules: LearnedRules, books: Books, lines: Iterable[str], where: str, at: float) -> list[str]:
+    """Retire the rules of all kinds that match one of the lines, on which a verdict rests; their ids (law 2)."""
+    retired: list[str] = []
+    for line in lines:
+        for _, rule in books.kinds_that_match(line):
+            if rule.id not in retired:
+                retire(rules, rule, f"matches evidence of {where}: {line[:200]}", at)
+                retired.append(rule.id)
+    return retired
+
+
+def retire(rules: LearnedRules, rule: FilterRule, why: str, at: float) -> None:
+    """Retire a rule that is alive."""
+    _step(rules, rule.id, rule.status, "retired", "demote", why, at)
+
+
+def count(
+    rules: LearnedRules,
+    kind: str,
+    attempt: tuple[str, int],
+    hits: Mapping[str, tuple[int, int]],
+    terms: Terms,
+    at: float,
+) -> list[str]:
+    """Enter what the rules of a kind matched and took in a settled attempt; the ids of those that became active."""
+    rules.count(kind, *attempt, hits, at)
+    promoted = []
+    for rule in rules.list(kind, "shadow"):
+        if rule.jobs >= terms.jobs and rule.lines >= terms.lines and _may_rise(rules, rule.id):
+            why = f"watched in {rule.jobs} attempts on {rule.lines} lines, none of them evidence"
+            if _step(rules, rule.id, "shadow", "active", "promote", why, at):
+                promoted.append(rule.id)
+    for rule_id, idle in rules.idle(kind).items():
+        if idle >= _FORGOTTEN:
+            _step(rules, rule_id, "shadow", "retired", "demote", f"no line of it in {idle} attempts", at)
+    return promoted
+
+
+def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None:
+    """Back to shadow with active rules that took what a verdict needed; there they stay until a human approves them."""
+    for rule_id in ids:
+        _step(rules, rule_id, "active", "shadow", "demote", why, at)
+
+
+def _may_rise(rules: LearnedRules, rule_id: str) -> bool:
+    """Whether a rule came to where it is on its way up: who put it back meant it to stay there."""
+    return rules.events(rule_id, limit=1)[0].step in ("added", "import", "approve")
+
+
+def _step(rules: LearnedRules, rule_id: str, before: str, status: str, step: str, why: str, at: float) -> bool:
+    """Take a step; False when somebody else was quicker."""
+    try:
+        rules.move(rule_id, status, BY, why, at, step, expected=before)
+    except RuleRefused as error:
+        log.info("step not taken", rule=rule_id, step=step, cause=error.cause)
+        return False
+    log.info("rule moved", rule=rule_id, step=step, status=status)
+    return True

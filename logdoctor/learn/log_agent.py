@@ -1,0 +1,177 @@
+"""The Log Agent of one service: when it works, what it is shown, and what becomes of what it says.
+
+It never works while lines come in: callers hand it groups of unexplained lines and settled attempts when they have
+time, and fetch the scanners that follow from them.
+"""
+
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.errors import RuleRefused
+from logdoctor.learn import life
+from logdoctor.learn.book import Books
+from logdoctor.learn.guards import Guards
+from logdoctor.learn.lesson import Lesson, lesson
+from logdoctor.learn.proposal import Agent
+from logdoctor.learn.sample import sample
+from logdoctor.store.learned import LearnedRules, Noticed, Refused, Source
+from logdoctor.types import Group, Verdict
+
+log = structlog.get_logger()
+
+_ENOUGH, _ENOUGH_AT_END = 500, 50
+_SHARE, _SHARE_AT_END, _SHARE_LATER = 0.02, 0.002, 0.05
+_HOUR = 3600.0
+
+
+def is_due(lines_in: int, unexplained: float, over: bool, taught: bool) -> bool:
+    """Whether so many lines without an explanation are worth a lesson.
+
+    The first job of a kind is read thoroughly, to its end; of later ones a lesson must promise much, because they
+    shall cost nothing.
+    """
+    enough, share = (_ENOUGH_AT_END, _SHARE_AT_END) if over else (_ENOUGH, _SHARE)
+    if taught:
+        enough, share = _ENOUGH, _SHARE_LATER
+    return unexplained >= max(enough, share * lines_in)
+
+
+class Limits(NamedTuple):
+    """Runs over each sample, lessons of one attempt and in one hour, and how long rules are watched."""
+
+    runs: int
+    terms: life.Terms
+    lessons: int = 4
+    lessons_per_hour: int = 120
+
+
+class LogAgent:
+    """Learns filter rules. One thread may learn while another settles; `books` may be asked by any."""
+
+    def __init__(self, books: Books, rules: LearnedRules, agent: Agent, guards: Guards, limits: Limits) -> None:
+        self.books, self.agent = books, agent
+        self._rules, self._guards, self._limits = rules, guards, limits
+        self._known: dict[str, set[int]] = {}
+        self._shown: dict[str, set[int]] = {}
+        self._checked: set[tuple[str, ...]] = set()
+        self._begun: deque[float] = deque(maxlen=limits.lessons_per_hour)
+        self.stopping = False
+        """Set from another thread: a lesson is given up between two calls, and nothing of it is entered."""
+        self.lessons = 0
+        """Lessons since the start; each asks the agent `runs` times and its judge."""
+
+    def refresh(self) -> None:
+        """Take up what others changed. A rule that takes a line of a cause or of past evidence is retired, whoever
+        approved or brought it in (law 2)."""
+        if not self.books.refresh():
+            return
+        fresh = [rule for rule in self.books.alive() if rule.patterns not in self._checked]
+        harmful = self._guards.evidence_taken([rule.patterns[0] for rule in fresh])
+        for rule in fresh:
+            if line := harmful.get(rule.patterns[0]):
+                life.retire(self._rules, rule, f"takes a line that tells of a cause: {line[:200]}", time.time())
+        self._checked.update(rule.patterns for rule in fresh)
+        if harmful:
+            self.books.refresh()
+
+    def known(self, kind: str) -> set[int]:
+        """The shapes of lines of a kind that were shown before; it grows while lessons go on."""
+        if kind not in self._known:
+            self._known[kind] = self._rules.seen_shapes(kind)
+        return self._known[kind]
+
+    def has_room(self, lessons: int) -> bool:
+        """Whether an attempt that had so many lessons may have another now."""
+        now = time.monotonic()
+        full = len(self._begun) == self._limits.lessons_per_hour and now - self._begun[0] < _HOUR
+        return lessons < self._limits.lessons and not full
+
+    def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
+        """Show a sample of the groups to the agent and enter what comes of it; error lines that it noticed.
+
+        A group that was shown twice, or in an attempt that is settled, is known from then on, whatever was said of it:
+        at first there may have been too few lines to tell. `ModelError` when the agent does not answer: then nothing
+        changed.
+        """
+        open_groups = self._unexplained(kind, groups)
+        shown, shapes = sample(kind, *attempt, open_groups, self.agent.room, self.agent.groups)
+        if not shapes:
+            return []
+        self._begun.append(time.monotonic())
+        self.lessons += 1
+        live = {rule.pattern for rule in self._rules.list(kind)}
+        learned = lesson(
+            shown, self.agent, self._limits.runs, self._guards, live, source, stopped=lambda: self.stopping
+        )
+        if self.stopping:
+            return []
+        self._enter(kind, attempt, learned)
+        before = self._shown.setdefault(kind, set())
+        self._remember(kind, before.intersection(shapes))
+        before.update(shapes)
+        return learned.noticed
+
+    def _unexplained(self, kind: str, groups: Sequence[Group]) -> list[Group]:
+        """The groups as far as no rule matches them that was learned since they were gathered."""
+        scanner = self.books.scanner(kind)
+        learned = {pattern for rule in scanner.book.learned for pattern in rule.patterns}
+        if not learned:
+            return list(groups)
+        found = []
+        for group in groups:
+            examples = tuple(one for one in group.examples if scanner.matching(one[2]).isdisjoint(learned))
+            if examples:
+                found.append(group._replace(examples=examples))
+        return found
+
+    def _remember(self, kind: str, shapes: Collection[int]) -> None:
+        """Never show lines of these shapes again."""
+        if shapes:
+            self._rules.add_shapes(kind, shapes)
+            self.known(kind).update(shapes)
+
+    def settle(
+        self, kind: str, attempt: tuple[str, int], hits: Mapping[str, tuple[int, int]], verdict: Verdict, at: float
+    ) -> None:
+        """Enter what learned rules matched and took in an attempt, and what its verdict means for them."""
+        self.heed(attempt, verdict, at)
+        self._remember(kind, self._shown.pop(kind, set()))
+        if life.count(self._rules, kind, attempt, hits, self._limits.terms, at):
+            self.books.refresh()
+
+    def heed(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
+        """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""
+        lines = life.quotes(verdict.evidence)
+        self._guards.remember(lines)
+        if life.retire_what_matches(self._rules, self.books, lines, f"{attempt[0]}/{attempt[1]}", at):
+            self.books.refresh()
+
+    def demote(self, rule_ids: Sequence[str], why: str, at: float) -> None:
+        """Put rules back to shadow that took what a verdict needed."""
+        life.demote(self._rules, rule_ids, why, at)
+        self.books.refresh()
+
+    def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson) -> None:
+        now = time.time()
+        refused = [Refused(one.pattern, one.guard, one.cause, votes) for one, votes in learned.refused]
+        self._rules.refuse(kind, *attempt, self.agent.name, refused, now)
+        if learned.noticed:
+            self._rules.note(*attempt, kind, learned.noticed)
+        try:
+            self._rules.add(learned.rules, life.BY, now, why=f"learned from {attempt[0]}/{attempt[1]}")
+            self.books.refresh()
+        except RuleRefused as error:  # the kind is full
+            log.warning("rules not entered", kind=kind, cause=str(error))
+        log.info(
+            "lesson",
+            kind=kind,
+            job=attempt[0],
+            agent=self.agent.name,
+            rules=len(learned.rules),
+            refused=len(refused),
+            failures=len(learned.failures),
+        )

@@ -1,0 +1,50 @@
+"""What a learned rule reads from the lines it takes, so that a hang or a loss spike is still seen in them.
+
+Frameworks differ in how they print progress, but hardly in what they call it: a step and a loss.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import regex
+
+from logdoctor.text import last_state
+
+_BEFORE = r"(?:^|[\s,;{|\[('\"/])"
+STEP = rf"(?i){_BEFORE}(?:global_?step|train_?step|iteration|iter|step)['\"]?\s*[:=]?\s*(?P<step>\d{{1,12}})(?!\w)"
+STEP_OF = rf"{STEP}\s*/\s*(?P<total>\d{{1,12}})(?!\w)"
+_VALUE = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
+_NOT_TRAINING = r"(?!.{0,4000}\b(?:eval|val|valid|validation|test)[ _/]?loss)"
+LOSS = (
+    rf"(?i)^{_NOT_TRAINING}.*?{_BEFORE}(?:lm|train|training|total)?[ _/]?loss['\"]?\s*[:=]\s*(?P<loss>{_VALUE})(?!\w)"
+)
+BAR = (
+    r"^(?![^|%]{0,80}(?:Map|Load|Download|Generat|Sav|Fetch|Filter|Tokeniz|Group|Pack|Sanity|Valid|Eval|Test|Shard"
+    r"|Convert|Process|Upload|Extract|Warm|Captur|Comput))"
+    r"[^|%]{0,120}%\|[^|]*\| *(?P<step>\d{1,12})/(?P<total>\d{1,12}) \[[\d:]+<"
+)
+"""Expressions of `FilterRule.metrics`. A bar counts steps unless it says that it does something else."""
+_SECONDS = 0.2
+_FORWARD = 0.9  # of the steps of a stream go forward, where it is steps that are read
+
+
+def metrics(lines: Sequence[tuple[str, int, str]]) -> tuple[str, ...]:
+    """Those expressions that read something from all of some lines, which are given as (stream, number, text)."""
+    lines = [(stream, number, last_state(text)) for stream, number, text in lines]
+    texts = [text for _, _, text in lines]
+    steps = next((one for one in (BAR, STEP_OF, STEP) if _reads(one, texts) and _goes_forward(one, lines)), None)
+    return tuple(one for one in (steps, LOSS if _reads(LOSS, texts) else None) if one)
+
+
+def _reads(expression: str, texts: Sequence[str]) -> bool:
+    return bool(texts) and all(regex.search(expression, text, timeout=_SECONDS) for text in texts)
+
+
+def _goes_forward(expression: str, lines: Sequence[tuple[str, int, str]]) -> bool:
+    """Whether what is read as steps grows along each stream."""
+    steps: dict[str, list[int]] = {}
+    for stream, _, text in sorted(lines):
+        match = regex.search(expression, text, timeout=_SECONDS)
+        steps.setdefault(stream, []).append(int(match["step"]) if match else 0)
+    pairs = [pair for column in steps.values() for pair in pairwise(column)]
+    return sum(a <= b for a, b in pairs) >= _FORWARD * len(pairs)

@@ -1,0 +1,215 @@
+"""The Log Agent beside the watch: it learns in a thread of its own, and what it learns reaches streams that run.
+
+The watch only collects and asks. Nothing that a model, a miner or a bad row of the database does can hold up a line or
+a verdict: lessons wait in a short queue of their own, and an error costs what it is about and no more.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.compress.filter import Residual
+from logdoctor.compress.leftovers import Leftovers
+from logdoctor.errors import BudgetSpent, LogdoctorError, ModelError, ModelUnavailable
+from logdoctor.learn.kind import kind_of
+from logdoctor.learn.log_agent import LogAgent, is_due
+from logdoctor.learn.model import ModelAgent
+from logdoctor.live.streams import Attempt, Noticed
+from logdoctor.llm.spending import Guarded
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.learned import Source
+from logdoctor.store.records import End, JobFacts, Records
+from logdoctor.types import Group, Verdict
+
+log = structlog.get_logger()
+
+_LESSONS = 32  # that may wait; more are not begun, because the lines will come again
+_REFRESH = 2.0  # seconds between two looks at what others stored
+_LOOK = 0.2  # seconds in which a stop is noticed
+_REST = 60.0  # seconds without lessons after a model did not answer, at least
+
+
+class Settled(NamedTuple):
+    """An attempt with its final verdict, what learned rules matched and took in it, how it ended, and the error lines
+    that an agent noticed in it."""
+
+    kind: str
+    job: str
+    attempt: int
+    hits: Mapping[str, tuple[int, int]]
+    verdict: Verdict
+    ending: End | None
+    died: bool
+    noticed: tuple[Noticed, ...]
+
+
+class _Lesson(NamedTuple):
+    attempt: Attempt
+    kind: str
+    groups: list[Group]
+
+
+class Learner:
+    """Two threads: one teaches, one counts and rechecks. All other methods are for the watch.
+
+    `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt.
+    """
+
+    def __init__(
+        self,
+        agent: LogAgent,
+        records: Records,
+        text_of: Callable[[Attempt, str, int], str | None],
+        recheck: Callable[[Settled], None],
+    ) -> None:
+        self.agent = agent
+        self._records, self._text_of, self._recheck = records, text_of, recheck
+        self._lessons: queue.Queue[_Lesson] = queue.Queue(_LESSONS)
+        self._settled: queue.SimpleQueue[Settled] = queue.SimpleQueue()
+        self._resting_until = 0.0
+        self._threads = (
+            threading.Thread(target=self._teach_for_ever, name="learner", daemon=True),
+            threading.Thread(target=self._count_for_ever, name="rule-keeper", daemon=True),
+        )
+        self.lines: dict[str, int] = {}
+        """Lines that each filter rule took in attempts that were settled since the start."""
+
+    def start(self) -> None:
+        """Begin to work."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop after the task at hand; a lesson whose model does not answer is not waited for, and enters nothing."""
+        self.agent.stopping = True
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=2.0)
+
+    @property
+    def model(self) -> Guarded | None:
+        """The model that is asked, if one is."""
+        return self.agent.agent.model if isinstance(self.agent.agent, ModelAgent) else None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service stops."""
+        return self.agent.stopping
+
+    def enroll(self, attempt: Attempt) -> None:
+        """Load the rules of an attempt before its snapshots are resumed, which were made with them."""
+        with _shielded("rules not loaded", attempt):
+            self.agent.books.load(self._kind(attempt))
+
+    def scanner(self, attempt: Attempt) -> Scanner:
+        """The rules for an attempt as they stand now."""
+        return self.agent.books.scanner(self._kind(attempt))
+
+    def gather(self, attempt: Attempt, residual: Residual) -> None:
+        """Look at what no rule explains of a segment, unless no lesson will come of it."""
+        if not self.agent.has_room(attempt.lessons):
+            attempt.leftovers = None
+            return
+        with _shielded("lines not gathered", attempt):
+            if attempt.leftovers is None:
+                attempt.leftovers = Leftovers(self.agent.known(self._kind(attempt)))
+            attempt.leftovers.add(residual)
+            self.collect(attempt, over=False)
+
+    def collect(self, attempt: Attempt, over: bool) -> None:
+        """Hand the lines without an explanation to the thread when they are enough for a lesson."""
+        left = attempt.leftovers
+        if left is None or attempt.in_lesson or not is_due(left.lines_in, left.unexplained, over, left.taught):
+            return
+        if time.monotonic() < self._resting_until:
+            return
+        attempt.in_lesson = True
+        try:
+            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups()))
+            left.count_anew()
+        except queue.Full:
+            attempt.in_lesson = False
+
+    def settled(self, attempt: Attempt, verdict: Verdict, hits: Mapping[str, tuple[int, int]]) -> None:
+        """Count what the rules did in an attempt, and have its verdict looked at."""
+        removed = {rule: count.lines for rule, count in verdict.compression.rules.items()}
+        for rule, lines in removed.items():
+            self.lines[rule] = self.lines.get(rule, 0) + lines - attempt.removed.get(rule, 0)
+        attempt.removed = removed
+        ending, died, noticed = attempt.ending, attempt.died, tuple(attempt.noticed)
+        kind = self._kind(attempt)
+        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, ending, died, noticed))
+
+    def _kind(self, attempt: Attempt) -> str:
+        if attempt.kind is None:
+            attempt.kind = kind_of(attempt.job, JobFacts())
+            with _shielded("job not looked up", attempt):
+                attempt.kind = kind_of(attempt.job, self._facts(attempt))
+        return attempt.kind
+
+    def _facts(self, attempt: Attempt) -> JobFacts:
+        job = self._records.job(attempt.job)
+        return job.facts if job else JobFacts()
+
+    def _teach_for_ever(self) -> None:
+        next_refresh = 0.0
+        while not self.stopping:
+            with _shielded("learning failed"):
+                if time.monotonic() >= next_refresh:
+                    next_refresh = time.monotonic() + _REFRESH
+                    self.agent.refresh()
+                try:
+                    self._teach(self._lessons.get(timeout=_LOOK))
+                except queue.Empty:
+                    continue
+
+    def _count_for_ever(self) -> None:
+        while not self.stopping:
+            with _shielded("rules not counted"):
+                try:
+                    settled = self._settled.get(timeout=_LOOK)
+                except queue.Empty:
+                    continue
+                self.agent.settle(
+                    settled.kind, (settled.job, settled.attempt), settled.hits, settled.verdict, time.time()
+                )
+                self._recheck(settled)
+
+    def _teach(self, lesson: _Lesson) -> None:
+        attempt = lesson.attempt
+        try:
+            noticed = self.agent.learn(lesson.kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
+            attempt.lessons += 1
+            for one in noticed:
+                if (text := self._text_of(attempt, one.stream, one.line)) is not None:
+                    attempt.noticed.append(Noticed(one.stream, one.line, text))
+        except BudgetSpent as error:
+            attempt.lessons += 1  # other attempts may have a budget left
+            log.warning("no lesson", job=attempt.job, cause=str(error))
+        except ModelError as error:
+            asked = error.retry_after if isinstance(error, ModelUnavailable) else None
+            self._resting_until = time.monotonic() + max(asked or 0.0, _REST)
+            log.warning("lesson put off", job=attempt.job, cause=str(error))
+        finally:
+            attempt.in_lesson = False
+
+    def _source(self, attempt: Attempt) -> Source:
+        facts = self._facts(attempt)
+        return Source(attempt.job, attempt.number, facts.framework, facts.image, facts.command, facts.user, facts.name)
+
+
+@contextmanager
+def _shielded(event: str, attempt: Attempt | None = None) -> Iterator[None]:
+    """Log what goes wrong inside, and go on behind it."""
+    named = {"job": attempt.job, "attempt": attempt.number} if attempt else {}
+    try:
+        yield
+    except LogdoctorError as error:
+        log.error(event, cause=str(error), **named)
+    except Exception:
+        log.exception(event, **named)

@@ -1,0 +1,1 @@
+"""Language models behind one seam, with their budget, prompts and faults."""

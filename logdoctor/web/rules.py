@@ -1,0 +1,282 @@
+"""Learned rules over HTTP: what was learned, what became of it, and the steps that people take.
+
+A token that is bound to jobs sees the rules that were learned from these and nothing of others; it changes none,
+because a rule acts on all jobs of its kind.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from logdoctor import build
+from logdoctor.errors import Busy, CursorError, RequestRefused, RuleRefused
+from logdoctor.live.service import Service
+from logdoctor.review.files import file_rule, text_of
+from logdoctor.review.imports import File, Imported, import_files
+from logdoctor.review.why import why_learned
+from logdoctor.settings import read_settings
+from logdoctor.store.learned import Event, Learned, StoredRefusal
+from logdoctor.store.records import MAX_PAGE
+from logdoctor.web.bodies import STREAMED, Allowed, whole
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.models import (
+    Cursor,
+    ImportOut,
+    KindOfJobs,
+    LearnedRuleOut,
+    LearnedRulePage,
+    Limit,
+    RefusalPage,
+    RuleEventPage,
+    RuleId,
+    Status,
+    StepIn,
+    StepOut,
+    WhyOut,
+)
+from logdoctor.web.openapi import TEXT
+from logdoctor.web.problems import Problem, describe, problem
+from logdoctor.web.verdicts import not_found
+
+_LOOKS = 40  # pages that are looked through for one of a token that is bound to jobs
+_EXPORTED = 5000  # rules
+_IMPORTED = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
+_BODY = 2 << 20  # bytes of an import
+_LOOKED_AT = 20_000  # rules that are held against a line
+_YAML = "application/yaml"
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "the rule cannot take this step from where it is"}
+}
+_SENT = {"requestBody": {"required": True, "content": {_YAML: {"schema": {"type": "string"}}}}}
+_HIDDEN = "(not shown to a token that is bound to jobs)"
+
+Item = TypeVar("Item", Learned, Event, StoredRefusal)
+Agent = Annotated[str | None, Query(max_length=200, description="only rules learned by this agent")]
+OfStatus = Annotated[Status | None, Query(description="only rules of this status; those that wait are `proposed`")]
+OfGuard = Annotated[str | None, Query(max_length=200, description="only what this guard refused")]
+Line = Annotated[
+    str, Query(max_length=8000, pattern=r"^[^\n]*$", description="a line of a log", examples=["loaded shard 3"])
+]
+NameOfKind = Annotated[str | None, Query(max_length=300, description="kind of jobs of rules that name none")]
+
+
+def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
+    """The routes for learned rules; a body may take `seconds` without a byte."""
+    reading = APIRouter(prefix="/v1/rules", tags=["rules"])
+    deciding = APIRouter(prefix="/v1/rules", tags=["decisions"])
+    rules = service.rules
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
+    importing = threading.Lock()
+
+    @reading.get("", response_model=LearnedRulePage, responses=describe(400, 422))
+    def learned(
+        caller: Reader,
+        status: OfStatus = None,
+        kind: KindOfJobs = None,
+        agent: Agent = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """Learned rules, newest first. All filters that are given must hold."""
+
+        def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
+            page = rules.page(kind, status, agent, cursor, limit)
+            return page.items, page.next
+
+        return _page(fetch, cursor, limit, lambda rule: _sees(caller, rule.source.job))
+
+    @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
+    def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """All steps of all rules, newest first: who took them, when and why."""
+        return _events(caller, None, cursor, limit)
+
+    @reading.get("/refusals", response_model=RefusalPage, responses=describe(400, 422))
+    def refusals(
+        caller: Reader, kind: KindOfJobs = None, guard: OfGuard = None, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """Proposals that were not taken, newest first: which guard refused them, and why."""
+
+        def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
+            return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
+
+        return _page(fetch, cursor, limit, lambda refusal: _sees(caller, refusal.job))
+
+    @reading.get("/why", response_model=WhyOut, responses=describe(422))
+    def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
+        """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
+        visible = [rule for rule in rules.list(kind, limit=_LOOKED_AT) if _sees(caller, rule.source.job)]
+        said = why_learned(service.scanner, visible, line)
+        return _json({"line": line, "said": [one._asdict() for one in said]})
+
+    @reading.get(
+        "/export",
+        responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
+        response_class=Response,
+    )
+    def export(caller: Reader, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
+        """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
+        found = [rule for rule in rules.list(kind, status, limit=_EXPORTED) if _sees(caller, rule.source.job)]
+        body = "".join(f"---\n{text_of(file_rule(rule, rules))}" for rule in found)
+        return Response(body, media_type="text/plain; charset=utf-8")
+
+    @deciding.post(
+        "/import",
+        responses=describe(400, 408, 413, 415, 422),
+        response_model=ImportOut,
+        openapi_extra=_SENT,
+        max_body_size=STREAMED,
+    )
+    async def import_rules(request: Request, caller: Operator, kind: NameOfKind = None) -> Response:
+        """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
+
+        They pass the same guards as what is learned, and begin in shadow or wait for a human.
+        """
+        _require_unbound(caller)
+        body = await whole(request, Allowed(_BODY, _BODY, seconds))
+        return await run_in_threadpool(_import, caller, body, kind)
+
+    def _import(caller: Caller, body: bytes, kind: str | None) -> Response:
+        if not importing.acquire(blocking=False):
+            raise Busy("the service", "rules are being imported already", "Try again later.")
+        try:
+            guards = build.guards(read_settings(), service.scanner.book, service.records)
+            file = File("the body", lambda: body)
+            told = import_files([file], kind, guards, rules, _name(caller), time.time(), _IMPORTED)
+        finally:
+            importing.release()
+        if refused := [one for one in told if one.outcome == "refused"]:
+            cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
+            listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
+            return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
+        return _json({"rules": [_imported(one) for one in told]})
+
+    @reading.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
+    def rule_events(caller: Reader, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """The steps of one rule, newest first."""
+        _visible(caller, id)
+        return _events(caller, id, cursor, limit)
+
+    @reading.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
+    def rule(caller: Reader, id: RuleId) -> Response:
+        """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
+        return _json(_visible(caller, id))
+
+    @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def approve(caller: Operator, id: RuleId, reason: StepIn) -> Response:
+        """Let a rule go a step further: proposed or retired to shadow, shadow to active."""
+        return _step(caller, id, reason, rules.approve)
+
+    @deciding.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def retire(caller: Operator, id: RuleId, reason: StepIn) -> Response:
+        """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
+        return _step(caller, id, reason, rules.retire)
+
+    @deciding.post("/{id:path}/undo", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def undo(caller: Operator, id: RuleId, reason: StepIn) -> Response:
+        """Take back the latest step of a rule that was not taken back yet, whoever took it."""
+        return _step(caller, id, reason, rules.undo)
+
+    def _step(caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]) -> Response:
+        _require_unbound(caller)
+        _visible(caller, id)
+        try:
+            rule = take(id, _name(caller), reason.why, time.time())
+        except RuleRefused as error:
+            raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
+        return _json({name: getattr(rule, name) for name in StepOut.model_fields})
+
+    def _visible(caller: Caller, id: str) -> Learned:
+        """The rule, when the caller may see it; otherwise it is not found."""
+        try:
+            found = rules.one(id)
+        except RuleRefused as error:
+            raise not_found(f"rule {id}") from error
+        if not _sees(caller, found.source.job):
+            raise not_found(f"rule {id}")
+        return found
+
+    def _events(caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
+        jobs: dict[str, str | None] = {}
+
+        def seen(event: Event) -> bool:
+            if caller.prefixes and event.rule not in jobs:
+                jobs[event.rule] = rules.one(event.rule).source.job
+            return _sees(caller, jobs.get(event.rule))
+
+        def fetch(cursor: str | None, limit: int) -> tuple[list[Event], str | None]:
+            found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
+            return [_without_quotes(event) if caller.prefixes else event for event in found], following
+
+        return _page(fetch, cursor, limit, seen)
+
+    router = APIRouter()
+    router.include_router(reading)
+    router.include_router(deciding)
+    return router
+
+
+def _sees(caller: Caller, job: str | None) -> bool:
+    """Whether the caller may see what was learned from a job; what comes from none is for those who see all."""
+    return not caller.prefixes or (job is not None and caller.may("read", job))
+
+
+def _without_quotes(event: Event) -> Event:
+    """The event without a reason that may quote the log of another job."""
+    return msgspec.structs.replace(event, why=_HIDDEN) if event.step == "demote" else event
+
+
+def _require_unbound(caller: Caller) -> None:
+    if caller.prefixes:
+        cause = "it is bound to jobs, but a rule acts on all jobs of its kind"
+        raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
+
+
+def _name(caller: Caller) -> str:
+    """Who takes a step: the name of the token, without tokens the address."""
+    return caller.name or "somebody"
+
+
+def _page(
+    fetch: Callable[[str | None, int], tuple[list[Item], str | None]],
+    cursor: str | None,
+    limit: int,
+    seen: Callable[[Item], bool],
+) -> Response:
+    """A page of what the caller may see; it may be short, even empty, and still have a next one."""
+    items: list[Item] = []
+    for _ in range(_LOOKS):
+        found, cursor = fetch(cursor, limit - len(items))
+        items += [one for one in found if seen(one)]
+        if cursor is None or len(items) == limit:
+            break
+    return _json({"items": items, "next": cursor})
+
+
+def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:
+    """What was asked for (one more than `limit`, as far as a page goes), and the cursor behind it."""
+    more = len(found) > limit or len(found) == MAX_PAGE
+    items = found[:limit]
+    return items, str(items[-1].id) if more else None
+
+
+def _id(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20:
+        return int(cursor)
+    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+
+
+def _imported(one: Imported) -> dict[str, str]:
+    return {name: getattr(one, name) for name in ("rule", "outcome", "id", "status", "waits_for")}
+
+
+def _json(content: object) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")

@@ -1,0 +1,206 @@
+"""Did learned rules take what a verdict needed? Then the verdict is issued again, and the rule takes no more."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.live import recheck
+from logdoctor.live.learning import Settled
+from logdoctor.live.service import Service
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.learned import ERROR_WORD
+from logdoctor.store.names import Key
+from logdoctor.store.records import StoredVerdict
+from tests.diagnose.logs import ECC, steps
+from tests.live.services import (
+    activated,
+    conserves,
+    end,
+    eventually,
+    final,
+    learning,
+    rule,
+    send,
+    serving,
+)
+
+KIND = "name/weave"
+KEY = Key("weave-1", 1, "main")
+STEPS = steps(1, 30).encode()
+SNAP = b"[ERROR] the warp thread 17 has snapped\n"
+SNAPS = r"^the warp thread \d+ has snapped$"
+OTHERS = r"^zorb shard \d+$"
+
+
+@pytest.fixture
+def service(folder: Path, scanner: Scanner) -> Iterator[Service]:
+    """A service that rechecks every failure."""
+    with serving(folder, scanner, log_agent=learning(scanner), recheck=1) as service:
+        yield service
+
+
+def harmless(service: Service, pattern: str) -> str:
+    """A rule that a human has called harmless, in force."""
+    waits = f"{ERROR_WORD}: it looks like trouble"
+    (id,) = activated(service.rules, rule(KIND, pattern, "proposed", waits_for=waits))
+    assert service.learner is not None
+    books = service.learner.agent.books
+    eventually(lambda: [one.status for one in books.scanner(KIND).book.learned if one.id == id] == ["active"])
+    return id
+
+
+def counted(service: Service, id: str, jobs: int) -> None:
+    """Wait until the rule was counted in so many attempts: a recheck comes behind it, in a moment."""
+    eventually(lambda: service.rules.one(id).jobs >= jobs)
+    time.sleep(0.3)
+
+
+def test_a_verdict_that_lacks_a_taken_line_is_issued_again(service: Service) -> None:
+    told: list[StoredVerdict] = []
+    service.listeners.append(told.append)
+    id = harmless(service, SNAPS)
+    send(service, KEY, STEPS + SNAP)
+    end(service, KEY, 1)
+    first = eventually(lambda: told)[0]
+    assert not first.verdict.evidence and first.verdict.compression.rules[id].lines == 1
+
+    second = eventually(lambda: told[1:])[0]
+    assert second.verdict.evidence[0].quote == SNAP.decode().rstrip() and second.verdict.evidence[0].line == 30
+    assert conserves(second.verdict) and second.verdict.compression.lines_in == 30
+    assert second.final and second.id != first.id
+    newest, oldest = service.records.history("weave-1", 1)
+    assert (newest.id, oldest.id, oldest.superseded_by) == (second.id, first.id, second.id)
+
+    assert service.rules.one(id).status in ("shadow", "retired")
+    event = service.rules.events(id)[0]
+    assert event.by == "logdoctor" and "weave-1/1" in event.why
+    for number in (2, 3, 4):  # it does not come back by itself
+        key = KEY._replace(attempt=number)
+        eventually(lambda: service.learner and SNAPS not in service.learner.agent.books.scanner(KIND).book.learned)
+        send(service, key, STEPS + SNAP)
+        end(service, key, 1)
+        again = final(service, key)
+        assert again.verdict.evidence and not again.verdict.compression.rules.get(id)
+    assert service.rules.one(id).status in ("shadow", "retired")
+    assert len(service.records.history("weave-1", 1)) == 2
+
+
+def test_only_the_culprit_is_put_back(service: Service) -> None:
+    (other,) = activated(service.rules, rule(KIND, OTHERS))
+    id = harmless(service, SNAPS)
+    send(service, KEY, STEPS + b"zorb shard 1\n" * 50 + SNAP)
+    end(service, KEY, 1)
+    eventually(lambda: service.rules.one(id).status != "active")
+    assert service.rules.one(other).status == "active"
+
+
+def test_nothing_happens_when_nothing_differs(service: Service) -> None:
+    id = harmless(service, OTHERS)
+    for number, (log, code) in enumerate(((STEPS + ECC.encode(), 1), (STEPS, 0), (SNAP + STEPS + ECC.encode(), 1)), 1):
+        key = KEY._replace(attempt=number)
+        send(service, key, b"zorb shard 1\n" * 20 + log)
+        send(service, key._replace(stream="rank 1"), b"zorb shard 7\n" * 20 + STEPS)
+        end(service, key, code)
+        final(service, key)
+        counted(service, id, number)
+        assert len(service.records.history("weave-1", number)) == 1
+    assert service.rules.one(id).status == "active"
+    assert service.watch.verdicts == 3
+
+
+@pytest.mark.parametrize("size", [100, 3_000_000])
+def test_what_is_not_archived_yet_is_rechecked_too(service: Service, size: int) -> None:
+    """The end of a log is in the journal when its verdict is made."""
+    id = harmless(service, OTHERS)
+    log = b"zorb shard 1\n" * (size // 13) + STEPS + ECC.encode()
+    for at in range(0, len(log), 700_000):
+        send(service, KEY, log[at : at + 700_000])
+    end(service, KEY, 1)
+    assert final(service, KEY).verdict.reason == "ECC Error"
+    counted(service, id, 1)
+    assert len(service.records.history("weave-1", 1)) == 1 and service.rules.one(id).status == "active"
+
+
+def settled(service: Service, id: str) -> Settled:
+    """What the watch tells of an attempt, to be told again."""
+    stored = service.records.current("weave-1", 1)
+    assert stored is not None
+    attempt = service.intake.attempts.get(("weave-1", 1))
+    ending, died = (attempt.ending, attempt.died) if attempt else (None, True)
+    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, ending, died, ())
+
+
+def test_a_deleted_log_is_left_alone(service: Service) -> None:
+    id = harmless(service, OTHERS)
+    send(service, KEY, b"zorb shard 1\n" * 20 + STEPS + ECC.encode())
+    end(service, KEY, 1)
+    first = final(service, KEY)
+    counted(service, id, 1)
+    told = settled(service, id)
+    attempt = service.intake.attempts["weave-1", 1]
+    assert service.intake.forget(attempt)
+    service.intake.empty_journal()
+    assert service.intake.delete("weave-1", 1)
+    service._recheck(told)
+    assert service.records.history("weave-1", 1) == [first] and service.rules.one(id).status == "active"
+
+
+def test_a_log_with_late_lines_is_left_alone(service: Service) -> None:
+    """The verdict that was made before them is withdrawn; a recheck of it must not come back as final."""
+    id = harmless(service, OTHERS)
+    send(service, KEY, b"zorb shard 1\n" * 20 + STEPS)
+    end(service, KEY, 1)
+    first = final(service, KEY)
+    counted(service, id, 1)
+    told = settled(service, id)
+    send(service, KEY, ECC.encode())
+    service._recheck(told)
+    last = eventually(lambda: (one := final(service, KEY)).verdict.reason == "ECC Error" and one)
+    assert last and [one.id for one in service.records.history("weave-1", 1)] == [last.id, first.id]
+    assert service.rules.one(id).status == "active"
+
+
+def test_an_attempt_that_was_reopened_is_not_reissued(service: Service) -> None:
+    send(service, KEY, STEPS)
+    end(service, KEY, 1)
+    first = final(service, KEY)
+    service.records.reopen("weave-1", 1)
+    service.watch.reissue("weave-1", 1, first.verdict)
+    stored = service.records.current("weave-1", 1)
+    assert stored is not None and not stored.final
+    service.watch.reissue("nobody", 7, first.verdict)
+
+
+def test_a_damaged_log_is_left_alone(service: Service) -> None:
+    id = harmless(service, OTHERS)
+    send(service, KEY, b"zorb shard 1\n" * 20 + STEPS + ECC.encode())
+    end(service, KEY, 1)
+    first = final(service, KEY)
+    counted(service, id, 1)
+    told = settled(service, id)
+    assert service.intake.forget(service.intake.attempts["weave-1", 1])
+    (path,) = (path for path in Path(service.archive._folder).rglob("*.zst"))
+    path.write_bytes(path.read_bytes()[:40])
+    with suppress(LogdoctorError):
+        service._recheck(told)
+    assert service.records.history("weave-1", 1) == [first] and service.rules.one(id).status == "active"
+
+
+def test_what_a_human_retired_meanwhile_stays_retired(service: Service) -> None:
+    """A recheck may take minutes, and find a culprit that is gone."""
+    id = harmless(service, OTHERS)
+    service.rules.retire(id, "ann", "no good", time.time())
+    assert service.learner is not None
+    service.learner.agent.demote([id], "it took a line", time.time())
+    assert service.rules.one(id).status == "retired"
+
+
+def test_one_in_so_many_is_chosen_and_always_the_same() -> None:
+    chosen = [(job, n) for job in ("a", "b", "c") for n in range(1000) if recheck.is_chosen(job, n, 10)]
+    assert 200 < len(chosen) < 400
+    assert all(recheck.is_chosen(job, n, 10) for job, n in chosen)
+    assert recheck.is_chosen("x", 1, 1) and not recheck.is_chosen("x", 1, 0)

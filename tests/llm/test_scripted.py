@@ -1,0 +1,56 @@
+"""The contract of a chat model, held by both that there are."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from logdoctor.errors import ModelNonsense, ModelUnavailable
+from logdoctor.llm.chat import ChatModel, Message
+from logdoctor.llm.langchain import LangChainModel
+from logdoctor.llm.scripted import ScriptedModel
+from tests.llm import server as ways
+from tests.llm.server import model_server
+
+Make = Callable[[str], ChatModel]
+
+
+@pytest.fixture(params=["scripted", "langchain"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes a model that says a text, is down, or refuses."""
+    with model_server() as server:
+
+        def made(way: str) -> ChatModel:
+            if request.param == "scripted":
+                errors = {
+                    "down": ModelUnavailable("m", "is down", "Wait."),
+                    "refuses": ModelNonsense("m", "no", "Ask."),
+                }
+                return ScriptedModel([errors.get(way, way)], "m")
+            server.behave({"down": ways.status(500), "refuses": ways.refusal}.get(way) or ways.saying(way))
+            return LangChainModel(server.url, "m", "", "text", 5.0)
+
+        yield made
+
+
+def ask(model: ChatModel) -> tuple[str, int, int]:
+    return model.ask([Message("user", "a b c")], temperature=0.0, schema={"title": "X"}, max_tokens=5)
+
+
+def test_a_reply_has_text_and_tokens(make: Make) -> None:
+    model = make(json.dumps({"x": 1}))
+    assert model.name == "m"
+    text, tokens_in, tokens_out = ask(model)
+    assert text == '{"x": 1}' and tokens_in > 0 and tokens_out > 0
+
+
+def test_faults_are_model_errors(make: Make) -> None:
+    with pytest.raises(ModelUnavailable):
+        ask(make("down"))
+    with pytest.raises(ModelNonsense):
+        ask(make("refuses"))
+
+
+def test_a_script_ends() -> None:
+    with pytest.raises(ModelUnavailable, match="at its end"):
+        ask(ScriptedModel([]))
