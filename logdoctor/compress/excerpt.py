@@ -115,7 +115,7 @@ class Recorder:
         self._tally.grow(len(scanner.book.filters))
 
     def notice(self, number: int, text: str) -> None:
-        """Keep a line that the Log Agent took for an error, as if it bore a weak mark; `text` if it was not kept yet."""
+        """Keep a line that the Log Agent took for an error, as if it bore a weak mark; `text` if it was not kept."""
         old = self._lines.get(number, Line(number, text))
         self._lines[number] = old._replace(weak=True, noticed=True)
 

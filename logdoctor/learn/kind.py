@@ -41,8 +41,8 @@ def kind_of(job: str, facts: JobFacts) -> str:
         return "/".join(part for part in (framework, program) if part)
     if image := _plain(_image(facts.image or "")):
         return f"image/{image}"
-    family = _plain(_family(facts.name or job)) or "job"
-    return f"{_plain(facts.user)}/{family}" if facts.user else f"name/{family}"
+    family = _named(_family(facts.name or job)) or "job"
+    return f"{user}/{family}" if (user := _named(facts.user)) else f"name/{family}"
 
 
 def _program(command: str) -> str:
@@ -86,7 +86,12 @@ def _family(name: str) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """Text from outside as part of a kind; what has no letter that may stand there comes as a number of its own."""
+    """Text from outside as part of a kind."""
+    return regex.sub(r"[^a-z0-9._-]+", "-", (text or "").lower()).strip("-.")[:_LONGEST]
+
+
+def _named(text: str | None) -> str:
+    """A name as part of a kind; one without a letter that may stand there comes as a number of its own."""
     text = text or ""
-    plain = regex.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")[:_LONGEST]
-    return plain or (f"x{zlib.crc32(text.encode('utf-8', 'replace')):08x}" if text.strip() else "")
+    letters = any(c.isalnum() for c in text)
+    return _plain(text) or (f"x{zlib.crc32(text.encode('utf-8', 'replace')):08x}" if letters else "")

@@ -18,7 +18,7 @@ from logdoctor.learn.guards import Guards
 from logdoctor.learn.lesson import Lesson, lesson
 from logdoctor.learn.proposal import Agent
 from logdoctor.learn.sample import sample
-from logdoctor.store.learned import LearnedRules, Noticed, Refused, Source
+from logdoctor.store.learned import LearnedRules, NewRule, Noticed, Refused, Source
 from logdoctor.types import Group, Verdict
 
 log = structlog.get_logger()
@@ -155,17 +155,25 @@ class LogAgent:
         life.demote(self._rules, rule_ids, why, at)
         self.books.refresh()
 
+    def _add(self, rules: Sequence[NewRule], why: str, at: float) -> None:
+        """Enter rules; when the kind has no room for all of them, as many as it has."""
+        try:
+            self._rules.add(rules, life.BY, at, why=why)
+        except RuleRefused as error:
+            if len(rules) == 1:
+                log.warning("rule not entered", kind=rules[0].kind, cause=str(error))
+                return
+            for rule in rules:
+                self._add([rule], why, at)
+
     def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson) -> None:
         now = time.time()
         refused = [Refused(one.pattern, one.guard, one.cause, votes) for one, votes in learned.refused]
         self._rules.refuse(kind, *attempt, self.agent.name, refused, now)
         if learned.noticed:
             self._rules.note(*attempt, kind, learned.noticed)
-        try:
-            self._rules.add(learned.rules, life.BY, now, why=f"learned from {attempt[0]}/{attempt[1]}")
-            self.books.refresh()
-        except RuleRefused as error:  # the kind is full
-            log.warning("rules not entered", kind=kind, cause=str(error))
+        self._add(learned.rules, f"learned from {attempt[0]}/{attempt[1]}", now)
+        self.books.refresh()
         log.info(
             "lesson",
             kind=kind,

@@ -6,7 +6,7 @@ from logdoctor.learn.proposal import Answer, Candidate, Judgement, Proposal, Sam
 from logdoctor.store.learned import NewRule, Source, Votes
 
 KIND = "acme/train.py"
-SOURCE = Source("job-1", 1, "acme", "acme:1", "python train.py", "ann", "run-1")
+SOURCE = Source("job-1", 1, "acme", "acme:1", "python train.py", "user-17", "run-1")
 
 
 def sample(*groups: Sequence[str], counts: Sequence[int] = ()) -> Sample:

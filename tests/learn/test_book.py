@@ -135,8 +135,8 @@ def test_a_rule_that_cannot_be_compiled_keeps_no_other_from_working(rules: Learn
 def test_as_filter_has_what_the_book_needs(rules: LearnedRules) -> None:
     waits = f"{ERROR_WORD}: x"
     (rule,) = rules.add([new_rule("^it failed$", status="proposed", waits_for=waits)], "me", 86_400.0 * 365)
-    rules.approve(rule.id, "ann", "fine", 2.0)
-    made = as_filter(rules.retire(rule.id, "ann", "no", 86_400.0 * 366))
+    rules.approve(rule.id, "user-17", "fine", 2.0)
+    made = as_filter(rules.retire(rule.id, "user-17", "no", 86_400.0 * 366))
     assert (made.id, made.patterns, made.harmless, made.status) == (rule.id, ("^it failed$",), True, "retired")
     assert made.scope == {"kind": KIND} and made.origin.at.year == 1971 and made.origin.source == "job-1/1"
     assert made.retired is not None and made.retired.at.year == 1971

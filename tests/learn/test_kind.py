@@ -75,7 +75,7 @@ def test_runs_of_one_job_are_of_one_kind(one: str, other: str) -> None:
         ({"framework": "megatron"}, {"framework": "nemo"}),
         ({"framework": "megatron", "command": "python a.py"}, {"framework": "megatron", "command": "python b.py"}),
         ({"image": "acme/llm:1"}, {"image": "acme/vision:1"}),
-        ({"user": "ann"}, {"user": "bob"}),
+        ({"user": "user-17"}, {"user": "bob"}),
         ({"name": "bert-large"}, {"name": "bert-base"}),
         ({"name": "bert"}, {"name": "gpt"}),
     ],
@@ -101,7 +101,7 @@ def test_images_count_without_registry_tag_and_digest() -> None:
 )
 def test_names_of_a_family(one: str, other: str) -> None:
     assert kind(one) == kind(other) == kind("odd", name=one)
-    assert kind(one, user="ann") == kind(other, user="ann") != kind(one)
+    assert kind(one, user="user-17") == kind(other, user="user-17") != kind(one)
 
 
 @pytest.mark.parametrize(

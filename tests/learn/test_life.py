@@ -78,7 +78,7 @@ def test_what_waits_for_a_human_is_never_promoted(rules: LearnedRules) -> None:
     for job in range(2, 9):
         seen(rules, rule, job, 0)
     assert status(rules, rule) == "proposed"
-    rules.approve(rule.id, "ann", "fine", 9.0)
+    rules.approve(rule.id, "user-17", "fine", 9.0)
     assert seen(rules, rule, 10, 20) == [rule.id] and rules.one(rule.id).harmless
 
 
@@ -115,14 +115,14 @@ def test_a_rule_that_did_harm_stays_in_shadow(rules: LearnedRules) -> None:
     for job in range(3, 9):
         assert seen(rules, rule, job, 100) == []
     assert status(rules, rule) == "shadow"
-    rules.approve(rule.id, "ann", "it was something else", 9.0)
+    rules.approve(rule.id, "user-17", "it was something else", 9.0)
     assert status(rules, rule) == "active", "a human may think otherwise"
 
 
 def test_what_a_human_took_back_is_not_promoted_again(rules: LearnedRules) -> None:
     rule = entered(rules)
     seen(rules, rule, 2, 20)
-    rules.undo(rule.id, "ann", "too early", 3.0)
+    rules.undo(rule.id, "user-17", "too early", 3.0)
     assert seen(rules, rule, 3, 100) == [] and status(rules, rule) == "shadow"
 
 
@@ -130,11 +130,11 @@ def test_what_a_human_retired_stays_retired(rules: LearnedRules, books: Books) -
     rule = entered(rules)
     seen(rules, rule, 2, 20)
     books.refresh()
-    rules.retire(rule.id, "ann", "no", 3.0)
+    rules.retire(rule.id, "user-17", "no", 3.0)
     life.demote(rules, [rule.id], "took a line", 4.0)  # the books of this process do not know of ann's step yet
     assert life.retire_what_matches(rules, books, ["the gizmo number 3 turns"], "job-4/1", 5.0) in ([], [rule.id])
     assert seen(rules, rule, 6, 100) == []
-    assert status(rules, rule) == "retired" and rules.events(rule.id)[0].by == "ann"
+    assert status(rules, rule) == "retired" and rules.events(rule.id)[0].by == "user-17"
 
 
 def test_demotion_is_for_active_rules(rules: LearnedRules) -> None:
@@ -155,7 +155,7 @@ def test_a_human_and_code_at_once_end_in_the_step_of_the_human(rules: LearnedRul
     thread = threading.Thread(target=work)
     thread.start()
     for rule in some:
-        rules.retire(rule.id, "ann", "no", 9.0)
+        rules.retire(rule.id, "user-17", "no", 9.0)
     thread.join()
     assert {status(rules, rule) for rule in some} == {"retired"}
 

@@ -221,7 +221,7 @@ def test_as_many_groups_as_there_is_room_for_take_bounded_time() -> None:
     def word() -> str:
         return "".join(rng.choice("abcdefghijklmnop") for _ in range(5))
 
-    groups = [[f"the {word()} {word()} {word()} {word()} {n}" for n in range(12)] for _ in range(1000)]
+    groups = [[f"the {word()} {word()} {word()} {word()} {n}" for n in range(12)] for _ in range(Miner.groups)]
     held = sample(*groups)
     assert sum(len(line) + 1 for line in held.lines) < Miner.room
     begin = time.perf_counter()

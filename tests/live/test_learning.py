@@ -383,12 +383,12 @@ def test_steps_that_are_taken_beside_the_service_reach_streams_that_run(service:
         assert time.monotonic() - begin < 8
 
     sees(0)
-    (one,) = beside.add([rule(KIND, ZORB)], "ann", time.time())
-    beside.approve(one.id, "ann", "fine", time.time())
+    (one,) = beside.add([rule(KIND, ZORB)], "user-17", time.time())
+    beside.approve(one.id, "user-17", "fine", time.time())
     sees(4)
-    beside.retire(one.id, "ann", "not fine", time.time())
+    beside.retire(one.id, "user-17", "not fine", time.time())
     sees(0)
-    beside.undo(one.id, "ann", "fine after all", time.time())
+    beside.undo(one.id, "user-17", "fine after all", time.time())
     sees(4)
     end(service, key, 0)
     verdict = final(service, key).verdict

@@ -193,7 +193,7 @@ def test_a_damaged_log_is_left_alone(service: Service) -> None:
 def test_what_a_human_retired_meanwhile_stays_retired(service: Service) -> None:
     """A recheck may take minutes, and find a culprit that is gone."""
     id = harmless(service, OTHERS)
-    service.rules.retire(id, "ann", "no good", time.time())
+    service.rules.retire(id, "user-17", "no good", time.time())
     assert service.learner is not None
     service.learner.agent.demote([id], "it took a line", time.time())
     assert service.rules.one(id).status == "retired"

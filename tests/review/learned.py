@@ -54,5 +54,5 @@ def active(rules: LearnedRules, one: NewRule = SHARD) -> Learned:
     """A rule that was entered and approved until it is active."""
     (rule,) = entered(rules, one)
     while rule.status != "active":
-        rule = rules.approve(rule.id, "ann", "", 1_795_250_100.0)
+        rule = rules.approve(rule.id, "user-17", "", 1_795_250_100.0)
     return rule

@@ -36,7 +36,7 @@ def test_exported_rules_below_the_shipped_ones_pass_the_check(rules: LearnedRule
     ]
     step = new(pattern="^step [0-9]+ done$", examples=("step 7 done",), metrics=(STEP, LOSS))
     learned += entered(rules, step, new(pattern="^gone [0-9]+$", examples=("gone 1",)))
-    learned[-1] = rules.retire(learned[-1].id, "ann", "says too much", 1.0)
+    learned[-1] = rules.retire(learned[-1].id, "user-17", "says too much", 1.0)
     target = tmp_path / "rules"
     shutil.copytree(SHIPPED, target)
     exported = export(learned, rules, target)
@@ -52,7 +52,7 @@ def test_exported_rules_below_the_shipped_ones_pass_the_check(rules: LearnedRule
     assert read[f"filter/{learned[1].id}"].harmless
     assert read[f"filter/{learned[3].id}"].metrics == (STEP,), "a file proves what it holds"
     retired = read[f"filter/{learned[4].id}"].retired
-    assert retired is not None and (retired.by, retired.why) == ("ann", "says too much")
+    assert retired is not None and (retired.by, retired.why) == ("user-17", "says too much")
 
 
 def test_what_was_exported_is_read_again(rules: LearnedRules) -> None:

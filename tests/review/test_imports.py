@@ -27,7 +27,7 @@ RULE: dict[str, Any] = {
     "patterns": ["^loaded shard [0-9]+ of [0-9]+$"],
     "must_match": ["loaded shard 3 of 9"],
     "scope": {"kind": KIND},
-    "origin": {"by": "ann", "at": "2026-01-01", "source": "her job"},
+    "origin": {"by": "user-17", "at": "2026-01-01", "source": "her job"},
 }
 
 
@@ -75,7 +75,7 @@ def test_a_good_rule_begins_in_shadow_whatever_its_file_says(rules: LearnedRules
 
 def test_again_it_is_known(rules: LearnedRules, guards: Guards) -> None:
     (first,) = brought(rules, guards, [RULE])
-    rules.retire(first.id, "ann", "no", 6.0)
+    rules.retire(first.id, "user-17", "no", 6.0)
     version = rules.version()
     (told,) = brought(rules, guards, [RULE])
     assert (told.outcome, told.id, told.status) == ("known", first.id, "retired")
@@ -90,7 +90,7 @@ def test_what_looks_like_trouble_waits_for_a_human(rules: LearnedRules, guards: 
         rule = rules.one(told.id)
         assert (told.status, rule.status, rule.harmless) == ("proposed", "proposed", False)
         assert told.waits_for.startswith("error-word")
-    assert rules.approve(by_claim.id, "ann", "", 6.0).harmless
+    assert rules.approve(by_claim.id, "user-17", "", 6.0).harmless
 
 
 def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Guards, tmp_path: Path) -> None:

@@ -33,18 +33,18 @@ def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> Non
         f"would take {rule.id}: it is in shadow, where it counts lines and takes none",
         *kept,
     ]
-    rules.approve(rule.id, "ann", "", 2.0)
+    rules.approve(rule.id, "user-17", "", 2.0)
     assert said(scanner, rules, LINE) == [f"taken by   {rule.id}"]
     assert said(scanner, rules, f"[rank3]: {LINE}") == [f"taken by   {rule.id}"], "prefixes do not matter"
-    rules.retire(rule.id, "ann", "", 3.0)
+    rules.retire(rule.id, "user-17", "", 3.0)
     assert said(scanner, rules, LINE) == [f"in vain    {rule.id}: it is retired", *kept]
 
 
 def test_a_line_that_looks_like_trouble_waits_for_a_human(scanner: Scanner, rules: LearnedRules) -> None:
     (rule,) = entered(rules, HEARTBEAT)
     assert said(scanner, rules, BEAT)[1] == f"in vain    {rule.id}: it waits for a human ({rule.waits_for})"
-    rules.approve(rule.id, "ann", "", 2.0)
-    rules.approve(rule.id, "ann", "", 3.0)
+    rules.approve(rule.id, "user-17", "", 2.0)
+    rules.approve(rule.id, "user-17", "", 3.0)
     assert said(scanner, rules, BEAT)[-1] == f"taken by   {rule.id}"
 
 

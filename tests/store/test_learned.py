@@ -53,7 +53,7 @@ BASE = NewRule(
     status="shadow",
     waits_for="",
     agent="miner",
-    source=Source("run-1", 3, "megatron", "img:1", "python pretrain_gpt.py", "ann", "run"),
+    source=Source("run-1", 3, "megatron", "img:1", "python pretrain_gpt.py", "user-17", "run"),
     votes=Votes(5, (0, 1, 4), "agreed"),
     lines=40,
 )
@@ -101,7 +101,7 @@ def test_what_was_entered_is_kept(learned: LearnedRules, url: str) -> None:
 
 def test_the_same_pattern_again_is_the_rule_that_is_there(learned: LearnedRules) -> None:
     first = entered(learned)
-    learned.retire(first.id, "ann", "no", 2.0)
+    learned.retire(first.id, "user-17", "no", 2.0)
     version = learned.version()
     again = learned.add([new(title="other", harmless=True), new("^y$"), new("^y$")], "agent", 3.0)
     assert again[0] == learned.one(first.id) and again[0].status == "retired" and again[0].title == "progress"
@@ -114,7 +114,7 @@ def test_the_same_pattern_again_is_the_rule_that_is_there(learned: LearnedRules)
 def test_places_follow_the_entry_and_are_never_given_twice(learned: LearnedRules) -> None:
     rules = [entered(learned, f"^{n}$", kind="ab"[n % 2]) for n in range(6)]
     assert [rule.place for rule in rules] == [0, 0, 1, 1, 2, 2]
-    learned.retire(rules[4].id, "ann", "no", 2.0)
+    learned.retire(rules[4].id, "user-17", "no", 2.0)
     assert entered(learned, "^new$", kind="a").place == 3
     assert [rule.pattern for rule in learned.list("b")] == ["^1$", "^3$", "^5$"]
 
@@ -125,7 +125,7 @@ def test_a_full_kind_takes_no_more_and_leaves_nothing(records: Records) -> None:
     with pytest.raises(RuleRefused, match="the kind has 2 rules"):
         few.add([new("^b$"), new("^c$")], "agent", 1.0)
     assert few.list() == [first] and few.version() == 1 and len(few.events()) == 1
-    few.retire(first.id, "ann", "no", 2.0)
+    few.retire(first.id, "user-17", "no", 2.0)
     few.add([new("^b$"), new("^a$"), new("^c$", kind="other")], "agent", 1.0)
     with pytest.raises(RuleRefused, match="the kind has 2 rules"):  # places of retired rules stay theirs
         few.add([new("^c$")], "agent", 1.0)
@@ -242,27 +242,27 @@ def test_what_waits_for_a_human_is_not_moved_by_code(learned: LearnedRules) -> N
     learned.move(rule.id, "retired", "agent", "old", 3.0)
     with pytest.raises(RuleRefused, match="waits for a human"):  # nor behind the back of who retired it
         learned.move(rule.id, "shadow", "agent", "good", 3.0)
-    approved = learned.approve(rule.id, "ann", "harmless", 4.0)
+    approved = learned.approve(rule.id, "user-17", "harmless", 4.0)
     assert (approved.status, approved.harmless) == ("shadow", True)
     assert learned.move(rule.id, "active", "agent", "2 jobs", 5.0).harmless
 
 
 def test_approving_leads_on_step_by_step(learned: LearnedRules) -> None:
     rule = entered(learned, status="proposed", waits_for=f"it was imported: {WAITS}")
-    assert [learned.approve(rule.id, "ann", "", 2.0).status for _ in range(2)] == ["shadow", "active"]
+    assert [learned.approve(rule.id, "user-17", "", 2.0).status for _ in range(2)] == ["shadow", "active"]
     with pytest.raises(RuleRefused, match="is active already"):
-        learned.approve(rule.id, "ann", "", 3.0)
+        learned.approve(rule.id, "user-17", "", 3.0)
     assert not learned.one(rule.id).harmless  # it did not wait because of its lines
-    learned.retire(rule.id, "ann", "", 4.0)
+    learned.retire(rule.id, "user-17", "", 4.0)
     with pytest.raises(RuleRefused, match="is retired already"):
-        learned.retire(rule.id, "ann", "", 4.0)
-    assert learned.approve(rule.id, "ann", "", 5.0).status == "shadow"
+        learned.retire(rule.id, "user-17", "", 4.0)
+    assert learned.approve(rule.id, "user-17", "", 5.0).status == "shadow"
 
 
 def test_undoing_takes_the_flag_back_too(learned: LearnedRules) -> None:
     first = entered(learned, status="proposed", waits_for=WAITS)
-    learned.approve(first.id, "ann", "", 2.0)
-    learned.approve(first.id, "ann", "", 3.0)
+    learned.approve(first.id, "user-17", "", 2.0)
+    learned.approve(first.id, "user-17", "", 3.0)
     assert (learned.undo(first.id, "bob", "a slip", 4.0).status, learned.one(first.id).harmless) == ("shadow", True)
     back = learned.undo(first.id, "bob", "no", 5.0)
     assert (back.status, back.harmless) == ("proposed", False)
@@ -275,7 +275,7 @@ def test_undoing_takes_the_flag_back_too(learned: LearnedRules) -> None:
 
 def test_a_step_that_expects_another_status_is_refused(learned: LearnedRules) -> None:
     rule = entered(learned)
-    learned.approve(rule.id, "ann", "", 2.0, expected="shadow")
+    learned.approve(rule.id, "user-17", "", 2.0, expected="shadow")
     late: list[Callable[[], Learned]] = [
         lambda: learned.move(rule.id, "retired", "agent", "", 3.0, expected="shadow"),
         lambda: learned.approve(rule.id, "bob", "", 3.0, expected="shadow"),
@@ -291,9 +291,9 @@ def test_a_step_that_expects_another_status_is_refused(learned: LearnedRules) ->
 def test_an_unknown_rule_takes_no_step(learned: LearnedRules, id: str) -> None:
     for call in (
         lambda: learned.one(id),
-        lambda: learned.approve(id, "ann", "", 1.0),
-        lambda: learned.undo(id, "ann", "", 1.0),
-        lambda: learned.move(id, "active", "ann", "", 1.0),
+        lambda: learned.approve(id, "user-17", "", 1.0),
+        lambda: learned.undo(id, "user-17", "", 1.0),
+        lambda: learned.move(id, "active", "user-17", "", 1.0),
         lambda: learned.events(id),
     ):
         with pytest.raises(RuleRefused, match="does not exist") as caught:
@@ -325,7 +325,7 @@ def test_hostile_words_of_a_step_are_cut_and_mended(learned: LearnedRules) -> No
 def test_a_time_that_is_none_changes_nothing(learned: LearnedRules) -> None:
     rule = entered(learned)
     with pytest.raises(StoreError):
-        learned.approve(rule.id, "ann", "", math.nan)
+        learned.approve(rule.id, "user-17", "", math.nan)
     assert learned.one(rule.id) == rule and learned.version() == 1
 
 
@@ -352,9 +352,9 @@ class Life(RuleBasedStateMachine):
         status = self.past[-1][0]
         if status == "active":
             with pytest.raises(RuleRefused):
-                self.learned.approve(self.rule.id, "ann", "", 1.0)
+                self.learned.approve(self.rule.id, "user-17", "", 1.0)
             return
-        self.took(self.learned.approve(self.rule.id, "ann", "", 1.0))
+        self.took(self.learned.approve(self.rule.id, "user-17", "", 1.0))
         assert self.past[-1] == ("active" if status == "shadow" else "shadow", True)
 
     @step(status=st.sampled_from(STATUSES), expected=st.none() | st.sampled_from(STATUSES))
@@ -372,9 +372,9 @@ class Life(RuleBasedStateMachine):
     def undo(self) -> None:
         if len(self.past) == 1:
             with pytest.raises(RuleRefused):
-                self.learned.undo(self.rule.id, "ann", "", 1.0)
+                self.learned.undo(self.rule.id, "user-17", "", 1.0)
             return
-        self.learned.undo(self.rule.id, "ann", "", 1.0)
+        self.learned.undo(self.rule.id, "user-17", "", 1.0)
         self.past.pop()
         self.steps += 1
         self.version += 1
@@ -410,7 +410,7 @@ def test_a_life_can_be_taken_back_to_its_beginning(learned: LearnedRules) -> Non
 def test_lists_and_pages_hold_what_is_asked_for(learned: LearnedRules) -> None:
     for n in range(11):
         entered(learned, f"^{n}$", kind="ab"[n % 2], agent="xyz"[n % 3])
-    learned.retire(learned.list("a")[1].id, "ann", "", 2.0)
+    learned.retire(learned.list("a")[1].id, "user-17", "", 2.0)
     everything = learned.list()
     assert [(rule.kind, rule.place) for rule in everything] == sorted((rule.kind, rule.place) for rule in everything)
     for kind in (None, "a", "none", "\ud800", "\0"):
@@ -447,7 +447,7 @@ def test_a_cursor_that_is_none_is_refused(learned: LearnedRules, cursor: str) ->
 def test_events_come_newest_first_in_pages(learned: LearnedRules) -> None:
     rules = [entered(learned, f"^{n}$") for n in range(3)]
     for rule in rules:
-        learned.approve(rule.id, "ann", "", 2.0)
+        learned.approve(rule.id, "user-17", "", 2.0)
     seen, before = [], None
     while found := learned.events(limit=2, before=before):
         seen += found
@@ -545,7 +545,7 @@ def test_idle_is_how_many_attempts_went_by(learned: LearnedRules) -> None:
     assert learned.idle(KIND) == {a.id: 4, b.id: 6, late.id: 1}
     learned.retire(b.id, "agent", "never seen", 2.0)
     assert b.id not in learned.idle(KIND)
-    learned.approve(b.id, "ann", "watch it again", 3.0)
+    learned.approve(b.id, "user-17", "watch it again", 3.0)
     assert learned.idle(KIND)[b.id] == 0
     assert learned.idle("none") == learned.idle("\ud800") == {}
 

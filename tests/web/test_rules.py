@@ -277,7 +277,7 @@ def test_figures_of_what_was_learned(learning: Service, monkeypatch: pytest.Monk
         assert found["lessons_total", ""] == 0 and found["model_breaker", ""] == 0
         assert found["model_calls_total", "answered"] == 0 and found["model_tokens_total", "in"] == 0
         lines["filter/b"] = 1000
-        rules.retire(rule.id, "ann", "", 9.0)
+        rules.retire(rule.id, "user-17", "", 9.0)
         later = samples(client, read)
         assert later["filter_lines_total", "other"] == 1000, "a counter may not go down when a rule grows"
         assert (later["learned_rules", "active"], later["learned_rules", "retired"]) == (0, 1)
