@@ -104,7 +104,7 @@ def main() -> None:
         others = [pattern for name in FRAMEWORKS[1:] for pattern in found[name] if pattern not in own]
         every = [*own, *dict.fromkeys(others)]
         every += strangers(every, max(SIZES) - len(every))
-        scanners = {size: learned(empty, every[:size], len(own) if size > 256 else 0) for size in SIZES}
+        scanners = {size: learned(empty, every[:size], len(own)) for size in SIZES}
         log = segments(FRAMEWORKS[0], given.mb, 8)
         size = sum(len(segment.data) for segment in log) / 1e6
         runs = [{rules: seconds(scanner, log) for rules, scanner in scanners.items()} for _ in range(REPEATS)]

@@ -410,7 +410,11 @@ def measure() -> None:
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
-@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write table, picture and JSON here.")
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write JSON, picture and tables here, one of all frameworks.",
+)
 def learn_filters(
     corpus: Path,
     frameworks: str | None,
@@ -439,10 +443,11 @@ def learn_filters(
     setup = learning_curve.Setup(frameworks=chosen, healthy=healthy, mb=mb, jobs=jobs, seed=seed)
     scanner, guards = build.unlearned(read_settings())
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         report = learning_curve.run(scanner, guards, corpus, Path(folder), setup)
-    if write:
-        learning_curve.write(write, report)
+        if write:
+            every = msgspec.structs.replace(setup, frameworks=learning_curve.FRAMEWORKS, healthy=False)
+            learning_curve.write(write, report, learning_curve.run(scanner, guards, corpus, Path(other), every))
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:

@@ -396,34 +396,23 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scanner]:
     }
 
 
-def test_a_loss_spike_is_cited_from_lines_that_a_learned_rule_takes(
+def test_what_a_learned_rule_reads_can_be_quoted_and_decides_nothing(
     reading: dict[str, Scanner], limits: Limits, tmp_path: Path
 ) -> None:
+    """Neither a spike nor a hang nor the end of a job is seen in lines because some other job printed such lines."""
     losses = [3.0 - n / 1000 for n in range(400)] + [9.0 + n / 10 for n in range(60)]
     data = steps(losses) + b"acme gives up\n"
     path = tmp_path / "train.log"
     path.write_bytes(data)
-    verdict = pipeline.diagnose([Stream("main", path)], reading["active"], limits)
-    assert verdict.reason == "Loss Spike" and verdict.recovery == "rollback_and_skip"
-    assert verdict.compression.lines_kept == 1
-    assert any(item.quote in steps(losses).decode() and "loss: 9" in item.quote for item in verdict.evidence)
-    assert_lawful(verdict, data)
-    for block in (512, 4096):
-        again = pipeline.diagnose([Stream("main", path)], reading["active"], limits._replace(block=block))
-        assert timeless(again) == timeless(verdict)
-    for name in ("plain", "shadow"):
-        assert pipeline.diagnose([Stream("main", path)], reading[name], limits).reason != "Loss Spike"
-
-
-def test_a_hang_is_seen_in_lines_that_a_learned_rule_takes(
-    reading: dict[str, Scanner], limits: Limits, tmp_path: Path
-) -> None:
-    data = steps([3.0 - n / 1000 for n in range(400)])
-    path = tmp_path / "train.log"
-    path.write_bytes(data)
-    found = pipeline.records([Stream("main", path)], reading["active"], limits)
-    assert found[0].compression.lines_kept == 0
-    verdict = diagnose(found, reading["active"].book, idle=3600.0)
-    assert (verdict.reason, verdict.outcome) == ("Hang", "failed")
-    assert verdict.progress.step == 400 and verdict.progress.loss == pytest.approx(2.601)
-    assert_lawful(verdict, data)
+    (found,) = pipeline.records([Stream("main", path)], reading["active"], limits)
+    assert found.compression.lines_kept == 1
+    assert {line for part in found.texts for line in part.lines.tolist()} >= set(range(401, 461))
+    plain = pipeline.diagnose([Stream("main", path)], reading["plain"], limits)
+    for name in ("active", "shadow"):
+        verdict = pipeline.diagnose([Stream("main", path)], reading[name], limits)
+        same = {"compression": plain.compression, "decided_by": plain.decided_by, "seconds": 0.0}
+        assert msgspec.structs.replace(verdict, **same) == msgspec.structs.replace(plain, seconds=0.0)
+        idle = diagnose(
+            pipeline.records([Stream("main", path)], reading[name], limits), reading[name].book, idle=3600.0
+        )
+        assert idle.reason != "Hang" and idle.progress.step is None

@@ -225,7 +225,9 @@ class Recorder:
             parts.append(readings._replace(lines=readings.lines + shift))
             if len(parts) > _PARTS:
                 parts[:] = [_concatenated(parts)]
-            first, last = (self._dated(milestone, shift, begin) for milestone in meter.spans[number])
+        for number, span in meter.spans.items():
+            rule = self._book.filters[number].id
+            first, last = (self._dated(milestone, shift, begin) for milestone in span)
             record.spans[rule] = (record.spans.get(rule, (first, last))[0], last)
         if meter.texts is not None:
             record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))

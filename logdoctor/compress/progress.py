@@ -28,7 +28,11 @@ LOOK_BACK = 40
 
 
 class Meter(NamedTuple):
-    """What one segment tells about progress, line numbers counted as in the segment."""
+    """What one segment tells about progress, line numbers counted as in the segment.
+
+    Of learned rules there are `texts` and `spans` only: their lines can be quoted, but nothing is judged by them. What
+    makes progress of a job is too much to be left to what some logs happened to print.
+    """
 
     readings: dict[int, Readings]
     texts: MetricTexts | None
@@ -39,9 +43,10 @@ class Meter(NamedTuple):
 
 
 class Gauges:
-    """The metric expressions of a rule book, ready to be searched in bytes."""
+    """The metric expressions of a rule book, ready to be searched in bytes; rules from `learned` on were learned."""
 
     def __init__(self, book: RuleBook) -> None:
+        self.learned = len(book.filters) - len(book.learned)
         self.expressions = {
             number: tuple(re.compile(metric.encode()) for metric in rule.metrics)
             for number, rule in enumerate(book.filters)
@@ -53,6 +58,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     """The metric lines of a residual, read."""
     owner = residual.scan.metric[: len(residual.ends)]
     readings: dict[int, Readings] = {}
+    quotable: list[Readings] = []
     spans: dict[int, tuple[Milestone, Milestone]] = {}
     named: list[tuple[int, dict[str, bytes]]] = []
     totals: list[tuple[int, float]] = []
@@ -62,15 +68,18 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         steps, losses, rates, wanted = (
             _numbers(columns.get(name), len(places)) for name in ("step", "loss", "throughput", "total")
         )
-        named += _named(columns, places)
-        totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
+        if number < gauges.learned:
+            named += _named(columns, places)
+            totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
         given = np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
         if len(given):
             lines = places[given] + residual.segment.line
-            readings[number] = Readings(lines, steps[given], losses[given], rates[given])
+            quotable.append(Readings(lines, steps[given], losses[given], rates[given]))
+            if number < gauges.learned:
+                readings[number] = quotable[-1]
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
     total = int(min(max(totals)[1], 1e18)) if totals else None
-    return Meter(readings, _texts(residual, list(readings.values())), spans, *_names(named), total)
+    return Meter(readings, _texts(residual, quotable), spans, *_names(named), total)
 
 
 def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:

@@ -17,7 +17,7 @@ from logdoctor.store.learned import Learned, LearnedRules
 
 log = structlog.get_logger()
 
-_HOT = 128  # rules that are tried first
+_HOT = 64  # rules that are tried first
 
 
 def as_filter(rule: Learned) -> FilterRule:
@@ -39,7 +39,7 @@ def as_filter(rule: Learned) -> FilterRule:
 
 def _hot(rules: Sequence[Learned]) -> set[str]:
     """The ids of the rules that took or matched the most lines, when there are many."""
-    if len(rules) <= 2 * _HOT:
+    if len(rules) <= _HOT:
         return set()
     return {rule.id for rule in sorted(rules, key=lambda rule: rule.lines, reverse=True)[:_HOT]}
 
@@ -74,7 +74,8 @@ class Books:
     def __init__(self, scanner: Scanner, rules: LearnedRules) -> None:
         self._shipped, self._rules = scanner, rules
         self._scanners: dict[str, Scanner] = {}
-        self._version = -1
+        self.version = -1
+        """Of the stored rules, as far as they were taken up."""
         self._compiling = threading.Lock()
 
     def scanner(self, kind: str) -> Scanner:
@@ -98,14 +99,14 @@ class Books:
     def refresh(self) -> bool:
         """Bring all kinds up to date with what this or another process stored; whether anything had changed."""
         version = self._rules.version()
-        if version == self._version:
+        if version == self.version:
             return False
         for kind in self._rules.kinds():
             try:
                 self.load(kind)
             except LogdoctorError as error:  # the other kinds shall have theirs
                 log.error("rules of a kind not loaded", kind=kind, cause=str(error))
-        self._version = version
+        self.version = version
         return True
 
     def _compiled(self, kind: str, learned: tuple[FilterRule, ...], hot: set[str]) -> Scanner:

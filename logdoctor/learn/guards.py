@@ -16,6 +16,7 @@ is refused unless each guard lets it pass, and says which one did not. The guard
     error-word  not refused, but a human must approve: it takes lines that look like trouble
 """
 
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -96,17 +97,17 @@ class Guards:
     def __init__(self, causes: Iterable[str], past: Iterable[str] = ()) -> None:
         bare = tuple(dict.fromkeys(causes))
         self._causes = joined(prefix + line for prefix in ("", *_DISGUISES) for line in bare)
-        self._past: dict[str, None] = dict.fromkeys(past)
-        self._past_lines: Lines | None = None
+        self._past = joined(dict.fromkeys(past))
+        self._remembering = threading.Lock()
 
     def remember(self, lines: Iterable[str]) -> None:
-        """Add lines that were cited as evidence."""
-        self._past |= dict.fromkeys(lines)
-        self._past_lines = None
+        """Add lines that were cited as evidence; any thread may call."""
+        with self._remembering:
+            self._past = joined(dict.fromkeys((*self._past.texts, *lines)))
 
     def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
         """Those of some patterns that match a line of a cause or of past evidence, each with the line."""
-        past = self._past_lines = self._past_lines or joined(self._past)
+        past = self._past
         found: dict[str, str] = {}
         for lines in (self._causes, past):
             matched = taken_of(patterns, lines)
@@ -171,7 +172,7 @@ class Guards:
                     yield from self._matched([fit], sample)
             return
 
-        past = self._past_lines = self._past_lines or joined(self._past)
+        past = self._past
         shuffles = list(shuffled(sample.lines, sample.groups))
         tried = (
             joined(sample.lines),

@@ -29,20 +29,31 @@ _LAUNCHERS = {
         "job",
     ),
 }
-_NUMBERED = regex.compile(r"[-_.]?(?:\b|(?<=[-_.]))(?:v|r|run|try)?(?:\d[\w.]*|(?=[0-9a-f]*\d)[0-9a-f]{6,})(?![a-z])")
+_COMMON = {"train.py", "main.py", "run.py", "launch.py", "pretrain.py", "finetune.py", "train.sh", "run.sh", "main.sh"}
+_POD = regex.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+"""The end that Kubernetes gives to the names of pods."""
+_NUMBERED = regex.compile(
+    r"[-_.]?(?:\b|(?<=[-_.]))(?:v|r|run|try)?"
+    r"(?:\d(?![\d.]*[bm](?![a-z\d]))[\w.]*|(?=[0-9a-f]*\d)[0-9a-f]{6,})(?![a-z])"
+)
+"""What counts runs in a name; `7b` is the size of a model."""
 
 
 def kind_of(job: str, facts: JobFacts) -> str:
     """The kind of a job, a short text: its framework and program as far as they are known, else its image, else its
-    user and the family of its name. Jobs of one kind share what is learned."""
-    framework = _plain(facts.framework or "")
-    program = _plain(_program(facts.command or ""))
+    user and the family of its name. Jobs of one kind share what is learned; "" when nothing but a number is known."""
+    framework, image = _plain(facts.framework), _plain(_image(facts.image or ""))
+    program, user = _plain(_program(facts.command or "")), _named(facts.user)
+    if program in _COMMON and not framework:  # everybody's; whose it is tells more
+        return "/".join(part for part in (image or user, program) if part)
     if framework or program:
         return "/".join(part for part in (framework, program) if part)
-    if image := _plain(_image(facts.image or "")):
+    if image:
         return f"image/{image}"
-    family = _named(_family(facts.name or job)) or "job"
-    return f"{user}/{family}" if (user := _named(facts.user)) else f"name/{family}"
+    family = _named(_family(facts.name or job))
+    if user:
+        return f"{user}/{family or 'job'}"
+    return f"name/{family}" if family else ""
 
 
 def _program(command: str) -> str:
@@ -82,7 +93,7 @@ def _image(image: str) -> str:
 
 def _family(name: str) -> str:
     """A name without what counts runs: numbers, dates, hashes."""
-    return _NUMBERED.sub("", name.lower()).strip("-_. ")
+    return _NUMBERED.sub("", _POD.sub("", name.lower())).strip("-_. ")
 
 
 def _plain(text: str | None) -> str:

@@ -28,20 +28,25 @@ class Terms(NamedTuple):
 
 
 def quotes(evidence: Iterable[Evidence]) -> list[str]:
-    """The lines that a verdict rests on, without colours. Metric lines are not among them: rules that take these read
-    them, and they are cited from what was read."""
-    return [shown(one.quote) for one in evidence if not one.rule.startswith("progress/")]
+    """The lines that a verdict rests on for what they say, without colours.
+
+    Lines that are cited for where they stand (`progress/...`: the last step, the end of the log) are routine and stay
+    quotable when a rule takes them; those that a model took for errors (`agent/...`) are an opinion, and prove nothing.
+    """
+    return [shown(one.quote) for one in evidence if not one.rule.startswith(("progress/", "agent/"))]
 
 
-def retire_what_matches(rules: LearnedRules, books: Books, lines: Iterable[str], where: str, at: float) -> list[str]:
-    """Retire the rules of all kinds that match one of the lines, on which a verdict rests; their ids (law 2)."""
-    retired: list[str] = []
+def retire_what_matches(
+    rules: LearnedRules, books: Books, lines: Iterable[str], where: str, at: float
+) -> list[FilterRule]:
+    """Retire the rules of all kinds that match one of the lines, on which a verdict rests, and name them (law 2)."""
+    retired: dict[str, FilterRule] = {}
     for line in lines:
         for _, rule in books.kinds_that_match(line):
             if rule.id not in retired:
                 retire(rules, rule, f"matches evidence of {where}: {line[:200]}", at)
-                retired.append(rule.id)
-    return retired
+                retired[rule.id] = rule
+    return list(retired.values())
 
 
 def retire(rules: LearnedRules, rule: FilterRule, why: str, at: float) -> None:

@@ -57,7 +57,8 @@ class LogAgent:
         self._rules, self._guards, self._limits = rules, guards, limits
         self._known: dict[str, set[int]] = {}
         self._shown: dict[str, set[int]] = {}
-        self._checked: set[tuple[str, ...]] = set()
+        self._checked: set[str] = set()
+        self._checked_version = -1
         self._begun: deque[float] = deque(maxlen=limits.lessons_per_hour)
         self.stopping = False
         """Set from another thread: a lesson is given up between two calls, and nothing of it is entered."""
@@ -65,16 +66,19 @@ class LogAgent:
         """Lessons since the start; each asks the agent `runs` times and its judge."""
 
     def refresh(self) -> None:
-        """Take up what others changed. A rule that takes a line of a cause or of past evidence is retired, whoever
-        approved or brought it in (law 2)."""
-        if not self.books.refresh():
+        """Take up what others changed. A rule that came into shadow or active, whoever brought it there, and takes a
+        line of a cause or of past evidence is retired (law 2)."""
+        self.books.refresh()
+        if self.books.version == self._checked_version:
             return
-        fresh = [rule for rule in self.books.alive() if rule.patterns not in self._checked]
-        harmful = self._guards.evidence_taken([rule.patterns[0] for rule in fresh])
-        for rule in fresh:
-            if line := harmful.get(rule.patterns[0]):
-                life.retire(self._rules, rule, f"takes a line that tells of a cause: {line[:200]}", time.time())
-        self._checked.update(rule.patterns for rule in fresh)
+        self._checked_version = self.books.version
+        alive = {rule.patterns[0]: rule for rule in self.books.alive()}
+        self._checked &= alive.keys()
+        fresh = [pattern for pattern in alive if pattern not in self._checked]
+        harmful = self._guards.evidence_taken(fresh)
+        for pattern, line in harmful.items():
+            life.retire(self._rules, alive[pattern], f"takes a line that tells of a cause: {line[:200]}", time.time())
+        self._checked.update(set(fresh) - harmful.keys())
         if harmful:
             self.books.refresh()
 
@@ -83,6 +87,10 @@ class LogAgent:
         if kind not in self._known:
             self._known[kind] = self._rules.seen_shapes(kind)
         return self._known[kind]
+
+    def noticed(self, job: str, attempt: int) -> list[Noticed]:
+        """The error lines that were noticed in an attempt."""
+        return self._rules.noticed(job, attempt)
 
     def has_room(self, lessons: int) -> bool:
         """Whether an attempt that had so many lessons may have another now."""
@@ -139,6 +147,8 @@ class LogAgent:
     ) -> None:
         """Enter what learned rules matched and took in an attempt, and what its verdict means for them."""
         self.heed(attempt, verdict, at)
+        if not kind:  # of such jobs nothing is learned
+            return
         self._remember(kind, self._shown.pop(kind, set()))
         if life.count(self._rules, kind, attempt, hits, self._limits.terms, at):
             self.books.refresh()
@@ -147,7 +157,8 @@ class LogAgent:
         """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""
         lines = life.quotes(verdict.evidence)
         self._guards.remember(lines)
-        if life.retire_what_matches(self._rules, self.books, lines, f"{attempt[0]}/{attempt[1]}", at):
+        if retired := life.retire_what_matches(self._rules, self.books, lines, f"{attempt[0]}/{attempt[1]}", at):
+            self._checked -= {pattern for rule in retired for pattern in rule.patterns}
             self.books.refresh()
 
     def demote(self, rule_ids: Sequence[str], why: str, at: float) -> None:

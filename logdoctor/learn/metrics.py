@@ -1,6 +1,7 @@
-"""What a learned rule reads from the lines it takes, so that a hang or a loss spike is still seen in them.
+"""What a learned rule reads from the lines it takes, so that these can still be quoted.
 
-Frameworks differ in how they print progress, but hardly in what they call it: a step and a loss.
+Frameworks differ in how they print progress, but hardly in what they call it: a step and a loss. No verdict is made by
+what learned rules read (see `compress.progress`): who wants that exports the rule and puts it below `rules/`.
 """
 
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ JUDGE = "judge"
 _LINES_OF_GROUP = 3
 _TAKES = 4
 _LEAVES = 4
-_TOKENS_OF_PATTERN = 80  # of an answer, with what it is and its lines
+_TOKENS_OF_PATTERN = 120  # of an answer, with what it is and its lines
 _TOKENS_OF_VOTE = 45
 _WIDEST_BLOCK = 0.4  # of the prompt: a block with more has no room, whatever else is there
 _TITLE = 120
@@ -195,9 +195,10 @@ def _candidate(number: int, sample: Sample, messages: Sequence[str], candidate: 
     word = takes[0].split(" ", 1)[0] if takes else ""
     others = [place for place in range(len(sample.lines)) if place not in candidate.takes]
     others.sort(key=lambda place: not messages[place].startswith(word))
-    counted = f"proposed by {len(candidate.runs)} of {runs} runs, matches {len(candidate.takes)}"
+    lines = sum(sample.counts[group] for group in {sample.groups[place] for place in candidate.takes})
     return [
-        f"candidate {number}: {counted} of {len(sample.lines)} sample lines",
+        f"candidate {number}: {len(candidate.runs)} of {runs} runs proposed this or what takes the same lines; "
+        f"about {lines} lines of the log are of these forms",
         f"pattern: {candidate.proposal.pattern}",
         f"author: {harmless(candidate.proposal.title, _TITLE)}",
         *(f"takes: {message}" for message in takes),

@@ -7,7 +7,7 @@ a verdict: lessons wait in a short queue of their own, and an error costs what i
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from logdoctor.learn.model import ModelAgent
 from logdoctor.live.streams import Attempt, Noticed
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.scanner import Scanner
+from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
 from logdoctor.store.records import End, JobFacts, Records
 from logdoctor.types import Group, Verdict
@@ -55,9 +56,11 @@ class _Lesson(NamedTuple):
 
 
 class Learner:
-    """Two threads: one teaches, one counts and rechecks. All other methods are for the watch.
+    """Three threads: one teaches, one counts and rechecks, one takes up what people changed. All other methods are for
+    the watch.
 
-    `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt.
+    `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt,
+    `reconsider` with one in which error lines were noticed.
     """
 
     def __init__(
@@ -66,15 +69,18 @@ class Learner:
         records: Records,
         text_of: Callable[[Attempt, str, int], str | None],
         recheck: Callable[[Settled], None],
+        reconsider: Callable[[Attempt], None],
     ) -> None:
         self.agent = agent
-        self._records, self._text_of, self._recheck = records, text_of, recheck
+        self._records, self._text_of, self._recheck, self._reconsider = records, text_of, recheck, reconsider
         self._lessons: queue.Queue[_Lesson] = queue.Queue(_LESSONS)
         self._settled: queue.SimpleQueue[Settled] = queue.SimpleQueue()
         self._resting_until = 0.0
+        self._stopped = threading.Event()
         self._threads = (
             threading.Thread(target=self._teach_for_ever, name="learner", daemon=True),
-            threading.Thread(target=self._count_for_ever, name="rule-keeper", daemon=True),
+            threading.Thread(target=self._count_for_ever, name="rule-counter", daemon=True),
+            threading.Thread(target=self._refresh_for_ever, name="rule-reader", daemon=True),
         )
         self.lines: dict[str, int] = {}
         """Lines that each filter rule took in attempts that were settled since the start."""
@@ -87,6 +93,7 @@ class Learner:
     def stop(self) -> None:
         """Stop after the task at hand; a lesson whose model does not answer is not waited for, and enters nothing."""
         self.agent.stopping = True
+        self._stopped.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=2.0)
@@ -102,9 +109,11 @@ class Learner:
         return self.agent.stopping
 
     def enroll(self, attempt: Attempt) -> None:
-        """Load the rules of an attempt before its snapshots are resumed, which were made with them."""
+        """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was noticed
+        in it."""
         with _shielded("rules not loaded", attempt):
             self.agent.books.load(self._kind(attempt))
+            self._notice(attempt, self.agent.noticed(attempt.job, attempt.number))
 
     def scanner(self, attempt: Attempt) -> Scanner:
         """The rules for an attempt as they stand now."""
@@ -112,7 +121,7 @@ class Learner:
 
     def gather(self, attempt: Attempt, residual: Residual) -> None:
         """Look at what no rule explains of a segment, unless no lesson will come of it."""
-        if not self.agent.has_room(attempt.lessons):
+        if not self._kind(attempt) or not self.agent.has_room(attempt.lessons):
             attempt.leftovers = None
             return
         with _shielded("lines not gathered", attempt):
@@ -146,6 +155,9 @@ class Learner:
         self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, ending, died, noticed))
 
     def _kind(self, attempt: Attempt) -> str:
+        if attempt.is_retold and not self.agent.books.scanner(attempt.kind or "").book.learned:
+            attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
+        attempt.is_retold = False
         if attempt.kind is None:
             attempt.kind = kind_of(attempt.job, JobFacts())
             with _shielded("job not looked up", attempt):
@@ -156,13 +168,15 @@ class Learner:
         job = self._records.job(attempt.job)
         return job.facts if job else JobFacts()
 
+    def _refresh_for_ever(self) -> None:
+        while not self.stopping:
+            with _shielded("rules not taken up"):
+                self.agent.refresh()
+            self._stopped.wait(_REFRESH)
+
     def _teach_for_ever(self) -> None:
-        next_refresh = 0.0
         while not self.stopping:
             with _shielded("learning failed"):
-                if time.monotonic() >= next_refresh:
-                    next_refresh = time.monotonic() + _REFRESH
-                    self.agent.refresh()
                 try:
                     self._teach(self._lessons.get(timeout=_LOOK))
                 except queue.Empty:
@@ -185,9 +199,9 @@ class Learner:
         try:
             noticed = self.agent.learn(lesson.kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
             attempt.lessons += 1
-            for one in noticed:
-                if (text := self._text_of(attempt, one.stream, one.line)) is not None:
-                    attempt.noticed.append(Noticed(one.stream, one.line, text))
+            if noticed:
+                self._notice(attempt, noticed)
+                self._reconsider(attempt)
         except BudgetSpent as error:
             attempt.lessons += 1  # other attempts may have a budget left
             log.warning("no lesson", job=attempt.job, cause=str(error))
@@ -197,6 +211,12 @@ class Learner:
             log.warning("lesson put off", job=attempt.job, cause=str(error))
         finally:
             attempt.in_lesson = False
+
+    def _notice(self, attempt: Attempt, lines: Sequence[StoredNotice]) -> None:
+        """Have lines looked at that the agent took for errors, with the text that stands in the log."""
+        for one in lines:
+            if (text := self._text_of(attempt, one.stream, one.line)) is not None:
+                attempt.noticed.append(Noticed(one.stream, one.line, text))
 
     def _source(self, attempt: Attempt) -> Source:
         facts = self._facts(attempt)

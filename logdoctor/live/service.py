@@ -27,7 +27,7 @@ from logdoctor.store.archive import Archive
 from logdoctor.store.journal import Journal
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
 from logdoctor.store.tokens import Tokens
 from logdoctor.text import decode
 
@@ -91,7 +91,7 @@ class Service:
         self.learner: Learner | None = None
         if log_agent:
             agent = log_agent(self.records, self.rules)
-            self.learner = Learner(agent, self.records, self._text_of, self._recheck)
+            self.learner = Learner(agent, self.records, self._text_of, self._recheck, self._reconsider)
         self.watch = Watch(scanner, self.intake, self.archive, self.records, self._announce, plan.timing, self.learner)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
@@ -152,6 +152,22 @@ class Service:
         """A raw line of an attempt, None when it is gone."""
         lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
+
+    def tell(self, job: str, facts: JobFacts, at: float) -> Job:
+        """Enter what was told about a job, durably."""
+        kept = self.records.put_job(job, facts, at)
+        with self.intake.lock:
+            for attempt in self.intake.attempts.values():
+                attempt.is_retold = attempt.is_retold or attempt.job == job
+        return kept
+
+    def _reconsider(self, attempt: Attempt) -> None:
+        """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
+        current = self.records.current(attempt.job, attempt.number)
+        unknown = current is not None and current.verdict.reason == "Unknown"
+        if attempt.settled and unknown and not attempt.abandoned:
+            self.intake.unsettle(attempt)
+            self.watch.ask(attempt)
 
     def _recheck(self, settled: Settled) -> None:
         """Diagnose an attempt again without learned rules when it is one of the chosen; should the verdict differ,

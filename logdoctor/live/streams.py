@@ -87,7 +87,8 @@ class Attempt:
     `provisional` when a verdict stands that is not final. `problems` are those of streams that cannot be read.
     `kind`, `leftovers`, `lessons`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like (None: not
     looked up yet), the lines without an explanation, how often and whether now they are learned from, and error lines
-    found there. `removed` is how many lines each filter rule took when that was last counted.
+    found there; `is_retold` when more was told about its job since. `removed` is how many lines each filter rule took
+    when that was last counted.
     """
 
     def __init__(self, job: str, number: int, age: float = 0.0) -> None:
@@ -97,6 +98,7 @@ class Attempt:
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = False
         self.problems: dict[str, str] = {}
         self.kind: str | None = None
+        self.is_retold = False
         self.leftovers: Leftovers | None = None
         self.lessons = 0
         self.in_lesson = False

@@ -55,7 +55,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
     def put_job(job: JobName, facts: JobIn) -> Response:
         """Tell what is known of a job."""
         given = JobFacts(**facts.model_dump())
-        return _json(service.records.put_job(checked("job", job), given, time.time()))
+        return _json(service.tell(checked("job", job), given, time.time()))
 
     @router.post("/jobs/{job}/attempts", dependencies=sender, responses=describe(400, 422))
     def allot_attempt(job: JobName, key: AttemptKey) -> AttemptNumberOut:

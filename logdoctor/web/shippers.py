@@ -95,7 +95,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> 
     def _push(placed: Placed) -> Future[None]:
         facts = placed.batch.facts
         if facts and service.records.job(placed.key.job) is None:
-            service.records.put_job(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
+            service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
         with intake.opened(placed.key) as stream:
             batch = placed.batch  # what has no time cannot be told from another that says the same
             return intake.push(stream, batch.lines, batch.digest if batch.first_ns else "")

@@ -263,12 +263,11 @@ def test_hits_tell_what_rules_matched_and_what_they_took(growing: list[Scanner])
 @pytest.mark.parametrize("block", [30, 1 << 20])
 def test_metrics_of_a_learned_rule_can_be_quoted_though_its_lines_are_taken(growing: list[Scanner], block: int) -> None:
     record = recorded([b"\n".join(ODD)], growing[2], block)
-    readings = record.progress[f"learned/{KIND}/one"]
     assert record.compression.lines_kept == 0
-    assert readings.steps.tolist() == list(range(40)) and set(readings.losses.tolist()) == {3.5}
+    assert not record.progress and record.total is None  # nothing is judged by them
     assert dict(content(record)["texts"]) == {number: line for number, line in enumerate(ODD, 1)}
     assert record.spans[f"learned/{KIND}/one"][1].text == ODD[-1].decode()
-    assert f"learned/{KIND}/one" not in recorded([b"\n".join(ODD)], growing[1], block).progress
+    assert not recorded([b"\n".join(ODD)], growing[1], block).texts
 
 
 def test_a_noticed_line_stays_where_it_would_have_gone(scanner: Scanner) -> None:

@@ -118,9 +118,9 @@ def test_large_groups_come_first_and_what_has_no_room_is_said() -> None:
     agent.propose(sample(*groups), 0)
     agent.propose(sample(*groups), 3)
     first, other = shown(prompt(model)), shown(prompt(model, 1))
-    assert len(first) == len(other) == 3 * 12
+    assert len(first) == len(other) == 3 * 8
     assert {(n - 1) // 5 for n in first} == {(n - 1) // 5 for n in other} == set(range(12))
-    assert "There was no room for 28 more groups." in prompt(model)
+    assert "There was no room for 32 more groups." in prompt(model)
 
 
 def test_a_long_line_is_left_out_whole() -> None:
@@ -167,7 +167,7 @@ def test_the_judge_sees_what_candidates_match_and_votes() -> None:
         Judgement(True, "no reason given"),
     ]
     text = prompt(model)
-    assert "candidate 1: proposed by 3 of 5 runs, matches 8 of 13 sample lines" in text
+    assert "candidate 1: 3 of 5 runs proposed this" in text
     assert "takes: step 0/500 loss: 2.0" in text and "leaves: saving checkpoint 0 to /ckpt/0" in text
     second = text.split("candidate 2:")[1].split("candidate 3:")[0]
     assert {line.split()[1] for line in re.findall(r"takes: .*", second)} == {"step", "saving", "ring"}
