@@ -281,15 +281,18 @@ _by = click.option("--by", help="Who takes the step; default: your login name.")
 @_ids
 @_why
 @_by
+@click.option(
+    "--from", "seen_as", type=click.Choice(_STATUSES[:2]), help="Only if it has this status: one step, not two."
+)
 @_data_dir
-def rules_approve(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str | None, data_dir: Path | None) -> None:
     """Let learned rules go a step further.
 
-    Proposed and retired ones come into shadow, those in shadow become active.
+    Proposed and retired ones come into shadow, where they are watched; those in shadow become active.
 
     A rule that waits because its lines look like trouble may take such lines from then on.
     """
-    _steps(ids, data_dir, lambda found, rule_id: found.approve(rule_id, by or _login(), why, time.time()))
+    _steps(ids, data_dir, lambda found, rule_id: found.approve(rule_id, by or _login(), why, time.time(), seen_as))
 
 
 @rules.command("retire")
@@ -376,10 +379,9 @@ def rules_import(
     from logdoctor.review.files import MOST_RULES, content_of, files_below
     from logdoctor.review.imports import File, import_files
 
-    settings = _settings(data_dir)
+    found, settings = _learned(data_dir), _settings(data_dir)
     files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]
-    records, found = build.records(settings), build.learned_rules(settings)
-    guards = build.guards(settings, build.rule_book(settings), records)
+    guards = build.guards(settings, build.rule_book(settings), build.records(settings))
     told = import_files(files, kind, guards, found, by or _login(), time.time(), MOST_RULES)
     show.imported(told, as_json)
     sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in told) else 0)

@@ -350,7 +350,7 @@ class _Pupil:
         verdict = diagnose([self.recorder.record()], self.scanner.book)
         hits = self.recorder.hits()
         self.learn(over=True)
-        self._agent.settle(self.kind, self._attempt, hits, verdict, time.time())
+        self._agent.settle(self.kind, self._attempt, hits, verdict, True, time.time())
         return verdict
 
 

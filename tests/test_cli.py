@@ -553,7 +553,7 @@ def test_show_tells_all_of_a_rule(run: Callable[..., Ran], data: Path) -> None:
     for word in (
         *(SHARD.pattern, *SHARD.examples, "llama-7b/1", "megatron", "registry.local/train:1", "torchrun", "u17"),
         *("4 of 5 runs agreed (0, 1, 3, 4)", "12,151 lines in 2 attempts", "12,000 of them taken"),
-        *("added", "new -> shadow", "approve", "shadow -> active", "by ann"),
+        *("added", "new -> shadow", "approve", "shadow -> active", "by user-17"),
     ):
         assert word in out, word
     told = json.loads(run("rules", "show", rule.id, "--json").out)
@@ -564,11 +564,11 @@ def test_show_tells_all_of_a_rule(run: Callable[..., Ran], data: Path) -> None:
 def test_steps_of_people(run: Callable[..., Ran], data: Path) -> None:
     rules = opened(data)
     shard, heart = entered(rules, SHARD, HEARTBEAT)
-    ran = run("rules", "approve", shard.id, heart.id, "--why", "read", "--by", "ann")
+    ran = run("rules", "approve", shard.id, heart.id, "--why", "read", "--by", "user-17")
     assert ran.code == 0 and "shadow -> active" in ran.out and "proposed -> shadow" in ran.out
     assert rules.one(heart.id).harmless
     event = rules.events(shard.id)[0]
-    assert (event.step, event.by, event.why) == ("approve", "ann", "read")
+    assert (event.step, event.by, event.why) == ("approve", "user-17", "read")
     ran = run("rules", "approve", shard.id, "learned/none", heart.id)
     assert ran.code == 2 and "proposed" not in ran.out and rules.one(heart.id).status == "active", "others go on"
     assert "is active already" in ran.err and "does not exist" in ran.err
@@ -587,12 +587,15 @@ def test_export_and_import(run: Callable[..., Ran], data: Path, tmp_path: Path) 
     assert run("rules", "export", out, "--kind", "none").out == "0 rules written, 0 were there already\n"
     file = out / "filter" / f"{rule.id}.yaml"
     other = tmp_path / "other"
-    ran = run("rules", "import", out, "--data-dir", other, "--by", "bob")
+    assert run("rules", "import", out, "--data-dir", other).code == 2  # mistyped, most likely: no service was there
+    opened(other)
+    ran = run("rules", "import", out, "--data-dir", other, "--by", "user-18")
     assert ran.code == 0 and "2 entered" in ran.out and "waits for a human" in ran.out
     assert {one.status for one in opened(other).list()} == {"shadow", "proposed"}
-    assert opened(other).events(heart.id)[0].by == "bob"
+    assert opened(other).events(heart.id)[0].by == "user-18"
     file.write_text(file.read_text().replace(SHARD.pattern, "^.*$"))
     assert_refused(run("rules", "export", out), "holds something else", "--force")
+    opened(tmp_path / "third")
     ran = run("rules", "import", out, "--data-dir", tmp_path / "third")
     assert ran.code == 2 and "grammar: the wildcard" in ran.out and "1 entered, 1 refused" in ran.out
     told = [json.loads(line) for line in run("rules", "import", file, "--json").out.splitlines()]

@@ -201,7 +201,8 @@ def _named(guard: str, cause: str | None) -> tuple[str, str] | None:
 
 
 def _refusal(candidate: Candidate, guard: str, cause: str) -> Refusal:
-    return Refusal(str(candidate.proposal.pattern)[:LONGEST], guard, cause)
+    """A refusal; its cause may quote a log, but no secret of it."""
+    return Refusal(str(candidate.proposal.pattern)[:LONGEST], guard, mask(cause))
 
 
 def _fitted(place: int, candidate: Candidate, known: Collection[str]) -> _Fit | Refusal:
@@ -314,5 +315,5 @@ def _approval(fit: _Fit, sample: Sample) -> Approval | None:
     source = fit.pattern.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):
-            return Approval(source, "error-word", f"it takes lines that look like trouble, {text[:200]!r}")
+            return Approval(source, "error-word", f"it takes lines that look like trouble, {mask(text)[:200]!r}")
     return None

@@ -7,6 +7,7 @@ import structlog
 
 from logdoctor.errors import RuleRefused
 from logdoctor.learn.book import Books
+from logdoctor.llm.masking import mask
 from logdoctor.rules.schema import FilterRule
 from logdoctor.store.learned import LearnedRules
 from logdoctor.text import shown
@@ -44,7 +45,7 @@ def retire_what_matches(
     for line in lines:
         for _, rule in books.kinds_that_match(line):
             if rule.id not in retired:
-                retire(rules, rule, f"matches evidence of {where}: {line[:200]}", at)
+                retire(rules, rule, f"matches evidence of {where}: {mask(line)[:200]}", at)
                 retired[rule.id] = rule
     return list(retired.values())
 
@@ -83,8 +84,16 @@ def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None
 
 
 def _may_rise(rules: LearnedRules, rule_id: str) -> bool:
-    """Whether a rule came to where it is on its way up: who put it back meant it to stay there."""
-    return rules.events(rule_id, limit=1)[0].step in ("added", "import", "approve")
+    """Whether a rule came to where it is on its way up: who put it back, or took back its rise, meant it to stay."""
+    undone: set[int | None] = set()
+    for event in rules.events(rule_id):
+        if event.step == "undo":
+            undone.add(event.undoes)
+        elif event.id not in undone:
+            return event.step in ("added", "import", "approve")
+        elif event.step in ("promote", "approve"):
+            return False
+    return False
 
 
 def _step(rules: LearnedRules, rule_id: str, before: str, status: str, step: str, why: str, at: float) -> bool:

@@ -18,6 +18,7 @@ from logdoctor.learn.guards import Guards
 from logdoctor.learn.lesson import Lesson, lesson
 from logdoctor.learn.proposal import Agent
 from logdoctor.learn.sample import sample
+from logdoctor.llm.masking import mask
 from logdoctor.store.learned import LearnedRules, NewRule, Noticed, Refused, Source
 from logdoctor.types import Group, Verdict
 
@@ -77,7 +78,9 @@ class LogAgent:
         fresh = [pattern for pattern in alive if pattern not in self._checked]
         harmful = self._guards.evidence_taken(fresh)
         for pattern, line in harmful.items():
-            life.retire(self._rules, alive[pattern], f"takes a line that tells of a cause: {line[:200]}", time.time())
+            life.retire(
+                self._rules, alive[pattern], f"takes a line that tells of a cause: {mask(line)[:200]}", time.time()
+            )
         self._checked.update(set(fresh) - harmful.keys())
         if harmful:
             self.books.refresh()
@@ -143,12 +146,24 @@ class LogAgent:
             self.known(kind).update(shapes)
 
     def settle(
-        self, kind: str, attempt: tuple[str, int], hits: Mapping[str, tuple[int, int]], verdict: Verdict, at: float
+        self,
+        kind: str,
+        attempt: tuple[str, int],
+        hits: Mapping[str, tuple[int, int]],
+        verdict: Verdict,
+        ended_well: bool,
+        at: float,
     ) -> None:
-        """Enter what learned rules matched and took in an attempt, and what its verdict means for them."""
+        """Enter what learned rules matched and took in an attempt, and what its verdict means for them.
+
+        A failure without a known cause shows of no rule that it is harmless, unless the job is known to have `ended_well`
+        and only its log says nothing that anybody knows.
+        """
         self.heed(attempt, verdict, at)
         if not kind:  # of such jobs nothing is learned
             return
+        if verdict.outcome == "failed" and verdict.reason == "Unknown" and not ended_well:
+            hits = {}
         self._remember(kind, self._shown.pop(kind, set()))
         if life.count(self._rules, kind, attempt, hits, self._limits.terms, at):
             self.books.refresh()

@@ -35,7 +35,8 @@ _NUMBER = regex.compile(
 """A number that stands for itself, its unit left out; those within names, paths and dates are left out."""
 _COUNT_OF_TROUBLE = regex.compile(
     rb"(?i)\b(?:exit ?code|exit status|return code|rc|returned|uncorrectable(?: \w+)?|ecc(?: \w+)?|unhealthy|dead"
-    rb"|missing|lost)[ :=]{1,4}\Z"
+    rb"|missing|lost|exited with(?: code| status)?|status|dropped\w*|retired\w*|\w*remap\w*|pending|stale|stuck|silent)"
+    rb"[ :=]{1,4}\Z"
 )
 """What stands before a number that is nought as long as all is well."""
 _WORD = regex.compile(rb"(?<![\w./-])[A-Za-z]+(?![\w/-]|\.\w|://)")

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import structlog
@@ -30,6 +30,7 @@ from logdoctor.types import Group, Verdict
 log = structlog.get_logger()
 
 _LESSONS = 32  # that may wait; more are not begun, because the lines will come again
+_RECHECKS = 100  # that may wait; more are left out
 _REFRESH = 2.0  # seconds between two looks at what others stored
 _LOOK = 0.2  # seconds in which a stop is noticed
 _REST = 60.0  # seconds without lessons after a model did not answer, at least
@@ -56,8 +57,7 @@ class _Lesson(NamedTuple):
 
 
 class Learner:
-    """Three threads: one teaches, one counts and rechecks, one takes up what people changed. All other methods are for
-    the watch.
+    """Threads that teach, count, recheck, and take up what people changed. All other methods are for the watch.
 
     `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt,
     `reconsider` with one in which error lines were noticed.
@@ -75,11 +75,13 @@ class Learner:
         self._records, self._text_of, self._recheck, self._reconsider = records, text_of, recheck, reconsider
         self._lessons: queue.Queue[_Lesson] = queue.Queue(_LESSONS)
         self._settled: queue.SimpleQueue[Settled] = queue.SimpleQueue()
+        self._rechecks: queue.Queue[Settled] = queue.Queue(_RECHECKS)
         self._resting_until = 0.0
         self._stopped = threading.Event()
         self._threads = (
             threading.Thread(target=self._teach_for_ever, name="learner", daemon=True),
             threading.Thread(target=self._count_for_ever, name="rule-counter", daemon=True),
+            threading.Thread(target=self._recheck_for_ever, name="rechecker", daemon=True),
             threading.Thread(target=self._refresh_for_ever, name="rule-reader", daemon=True),
         )
         self.lines: dict[str, int] = {}
@@ -109,8 +111,8 @@ class Learner:
         return self.agent.stopping
 
     def enroll(self, attempt: Attempt) -> None:
-        """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was noticed
-        in it."""
+        """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was
+        noticed in it."""
         with _shielded("rules not loaded", attempt):
             self.agent.books.load(self._kind(attempt))
             self._notice(attempt, self.agent.noticed(attempt.job, attempt.number))
@@ -189,10 +191,19 @@ class Learner:
                     settled = self._settled.get(timeout=_LOOK)
                 except queue.Empty:
                     continue
-                self.agent.settle(
-                    settled.kind, (settled.job, settled.attempt), settled.hits, settled.verdict, time.time()
-                )
-                self._recheck(settled)
+                attempt = settled.job, settled.attempt
+                ended_well = settled.ending is not None and settled.ending.exit_code == 0 and not settled.died
+                self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, ended_well, time.time())
+                with suppress(queue.Full):
+                    self._rechecks.put_nowait(settled)
+
+    def _recheck_for_ever(self) -> None:
+        while not self.stopping:
+            with _shielded("attempt not rechecked"):
+                try:
+                    self._recheck(self._rechecks.get(timeout=_LOOK))
+                except queue.Empty:
+                    continue
 
     def _teach(self, lesson: _Lesson) -> None:
         attempt = lesson.attempt

@@ -163,6 +163,9 @@ class Service:
 
     def _reconsider(self, attempt: Attempt) -> None:
         """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
+        with self.intake.lock:
+            if self.intake.attempts.get((attempt.job, attempt.number)) is not attempt:
+                return  # it left memory, and may be back as another
         current = self.records.current(attempt.job, attempt.number)
         unknown = current is not None and current.verdict.reason == "Unknown"
         if attempt.settled and unknown and not attempt.abandoned:

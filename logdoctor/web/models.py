@@ -293,6 +293,16 @@ class StepIn(BaseModel):
     why: str = Field(default="", max_length=2000, examples=["seen in ten runs, says nothing"])
 
 
+class ApproveIn(StepIn):
+    """The reason of an approval, and what the rule was when that was decided."""
+
+    seen_as: Literal["proposed", "shadow", "retired"] | None = Field(
+        default=None,
+        examples=["proposed"],
+        description="refused when the rule has another status now; so that two people take one step",
+    )
+
+
 class StepOut(BaseModel):
     """Where a step led."""
 

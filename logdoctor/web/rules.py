@@ -7,6 +7,7 @@ because a rule acts on all jobs of its kind.
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from logdoctor.store.records import MAX_PAGE
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import (
+    ApproveIn,
     Cursor,
     ImportOut,
     KindOfJobs,
@@ -169,9 +171,10 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         return _json(_visible(caller, id))
 
     @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
-    def approve(caller: Operator, id: RuleId, reason: StepIn) -> Response:
-        """Let a rule go a step further: proposed or retired to shadow, shadow to active."""
-        return _step(caller, id, reason, rules.approve)
+    def approve(caller: Operator, id: RuleId, reason: ApproveIn) -> Response:
+        """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
+        when you decided; a request that is repeated takes no second step then."""
+        return _step(caller, id, reason, partial(rules.approve, expected=reason.seen_as))
 
     @deciding.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
     def retire(caller: Operator, id: RuleId, reason: StepIn) -> Response:

@@ -100,7 +100,7 @@ def test_what_was_shown_twice_or_to_the_end_is_known(scanner: Scanner, rules: Le
     assert agent.known(KIND) == set(), "there may have been too few lines to tell"
     agent.learn(KIND, ("job-1", 1), [*groups(shape=1), *groups(shape=2)], SOURCE)
     assert agent.known(KIND) == {1} == rules.seen_shapes(KIND)
-    agent.settle(KIND, ("job-1", 1), {}, verdict(), 2.0)
+    agent.settle(KIND, ("job-1", 1), {}, verdict(), True, 2.0)
     assert agent.known(KIND) == {1, 2} == rules.seen_shapes(KIND) and agent.known("other/kind") == set()
     again = agent_of(scanner, rules, guards, Told())
     assert again.known(KIND) == {1, 2}
@@ -171,9 +171,9 @@ def test_settled_attempts_make_a_rule_active_and_streams_get_it(
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
     (rule,) = rules.list(KIND)
-    agent.settle(KIND, ("job-1", 1), {rule.id: (15, 0)}, verdict(), 2.0)
+    agent.settle(KIND, ("job-1", 1), {rule.id: (15, 0)}, verdict(), True, 2.0)
     assert rules.one(rule.id).status == "shadow"
-    agent.settle(KIND, ("job-2", 1), {rule.id: (5, 0)}, verdict("something else"), 3.0)
+    agent.settle(KIND, ("job-2", 1), {rule.id: (5, 0)}, verdict("something else"), True, 3.0)
     assert rules.one(rule.id).status == "active"
     assert agent.books.scanner(KIND).book.learned[0].status == "active"
     agent.demote([rule.id], "took what a verdict needs", 4.0)
@@ -187,21 +187,21 @@ def test_a_rule_whose_line_is_cited_never_becomes_active(
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
-    agent.settle(KIND, ("job-2", 1), {rule.id: (500, 0)}, verdict("[rank1]: the gizmo number 77 turns"), 3.0)
+    agent.settle(KIND, ("job-2", 1), {rule.id: (500, 0)}, verdict("[rank1]: the gizmo number 77 turns"), True, 3.0)
     assert rules.one(rule.id).status == "retired"
     assert agent.books.scanner(KIND).book.learned[0].status == "retired"
 
 
 def test_what_was_cited_once_is_never_learned(scanner: Scanner, rules: LearnedRules, own_guards: Guards) -> None:
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
-    agent.settle("other/kind", ("job-0", 1), {}, verdict("\x1b[31mthe gizmo number 77 turns\x1b[0m"), 1.0)
+    agent.settle("other/kind", ("job-0", 1), {}, verdict("\x1b[31mthe gizmo number 77 turns\x1b[0m"), True, 1.0)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert rules.list() == [] and rules.refusals(KIND)[0].guard == "evidence"
 
 
 def test_a_cited_metric_line_forbids_nothing(scanner: Scanner, rules: LearnedRules, own_guards: Guards) -> None:
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
-    agent.settle(KIND, ("job-0", 1), {}, verdict("the gizmo number 77 turns", rule="progress/loss"), 1.0)
+    agent.settle(KIND, ("job-0", 1), {}, verdict("the gizmo number 77 turns", rule="progress/loss"), True, 1.0)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert len(rules.list(KIND)) == 1
 
@@ -234,7 +234,7 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: L
         second = gathered(log(number), agent.books.scanner(KIND), agent)
         assert not is_due(second.lines_in, second.unexplained, True, False)
         hits = {rule.id: (600, 0) for rule in rules.list(KIND)}
-        agent.settle(KIND, (f"job-{number}", 1), hits, verdict(), time.time())
+        agent.settle(KIND, (f"job-{number}", 1), hits, verdict(), True, time.time())
     (segment,) = cut("main", [log(4)], 1 << 30)
     residual = compress(segment, agent.books.scanner(KIND))
     assert [residual.line(place) for place in residual.kept] == [b"a warning that comes once: the vault is low on gold"]

@@ -139,7 +139,7 @@ def loaded(service: Service, *kinds: str) -> None:
 
 def threads() -> list[str]:
     """The threads of services that run."""
-    ours = ("learner", "rule-keeper", "watch", "archivist")
+    ours = ("learner", "rule-counter", "rechecker", "rule-reader", "watch", "archivist")
     return [one.name for one in threading.enumerate() if one.name in ours]
 
 
@@ -451,7 +451,7 @@ def test_three_hundred_kinds_at_once(folder: Path, scanner: Scanner, learns: Lea
             verdict = final(service, Key(f"of{name}", 1, "main")).verdict
             assert verdict.reason == "ECC Error" and conserves(verdict) and verdict.compression.lines_in == 121
         eventually(lambda: service.rules.kinds())
-        assert {"learner", "rule-keeper", "watch"} <= set(threads())
+        assert {"learner", "rule-counter", "watch"} <= set(threads())
         begin = time.monotonic()
     assert time.monotonic() - begin < 8
     assert not threads()
@@ -585,7 +585,7 @@ def test_a_table_that_is_gone_stops_no_stream(folder: Path, scanner: Scanner, le
             end(service, key, 1)
             verdict = final(service, key).verdict
             assert (verdict.reason, verdict.problems, verdict.compression.lines_in) == ("ECC Error", (), 601)
-        assert {"learner", "rule-keeper"} <= set(threads())
+        assert {"learner", "rule-counter"} <= set(threads())
 
 
 def test_many_attempts_that_end_during_a_long_lesson_are_all_counted(folder: Path, scanner: Scanner) -> None:

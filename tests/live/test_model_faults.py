@@ -84,7 +84,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> tuple[l
 
 
 def threads() -> list[str]:
-    ours = ("learner", "rule-keeper", "watch", "archivist")
+    ours = ("learner", "rule-counter", "rechecker", "rule-reader", "watch", "archivist")
     return [one.name for one in threading.enumerate() if one.name in ours]
 
 

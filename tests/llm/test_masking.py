@@ -11,7 +11,7 @@ from logdoctor.llm.masking import SECRET, mask
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 SECRETS = {
-    "password=hunter2 user=bob": "hunter2",
+    "password=hunter2 user=me": "hunter2",
     "PGPASSWORD=hunter2,x": "hunter2",
     "DB_PASS=hunter2": "hunter2",
     'config: {"password": "hun ter\\"2", "port": 1}': "hun ter\\\"2",
@@ -87,7 +87,7 @@ def test_an_ordinary_line_is_not_touched(line: str) -> None:
 
 
 def test_what_stands_around_a_secret_stays() -> None:
-    assert mask("password=hunter2, user=bob") == f"password={SECRET}, user=bob"
+    assert mask("password=hunter2, user=me") == f"password={SECRET}, user=me"
     assert mask('{"password": "a b", "port": 1}') == f'{{"password": "{SECRET}", "port": 1}}'
     assert mask("postgresql://user:pw@db:5432/x") == f"postgresql://user:{SECRET}@db:5432/x"
     assert mask("https://h/p?token=abcdef12345&step=3") == f"https://h/p?token={SECRET}&step=3"

@@ -51,7 +51,7 @@ def brought(
     """What became of files of rules."""
     contents = [yaml.safe_dump_all(file).encode() for file in files]
     sent = [File(f"{number}.yaml", lambda content=content: content) for number, content in enumerate(contents)]  # type: ignore[misc]
-    return import_files(sent, kind, guards, rules, "bob", 5.0, most)
+    return import_files(sent, kind, guards, rules, "user-18", 5.0, most)
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_a_good_rule_begins_in_shadow_whatever_its_file_says(rules: LearnedRules
     )
     assert (rule.pattern, rule.examples, rule.jobs, rule.taken) == (RULE["patterns"][0], ("loaded shard 3 of 9",), 0, 0)
     (event,) = rules.events(rule.id)
-    assert (event.step, event.by, event.why) == ("import", "bob", "from 0.yaml: by ann, 2026-01-01, her job")
+    assert (event.step, event.by, event.why) == ("import", "user-18", "from 0.yaml: by user-17, 2026-01-01, her job")
 
 
 def test_again_it_is_known(rules: LearnedRules, guards: Guards) -> None:
@@ -97,7 +97,7 @@ def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Gua
     learned = [active(rules), active(rules, HEARTBEAT)]
     written = export(learned, rules, tmp_path / "out").written
     other = opened(tmp_path / "other")
-    told = import_files([File(str(p), p.read_bytes) for p in written], None, guards, other, "bob", 5.0, 9)
+    told = import_files([File(str(p), p.read_bytes) for p in written], None, guards, other, "user-18", 5.0, 9)
     assert sorted(one.id for one in told) == sorted(rule.id for rule in learned)
     assert {one.status for one in told} == {"shadow", "proposed"}
 

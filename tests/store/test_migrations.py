@@ -45,7 +45,7 @@ def test_the_steps_lead_to_the_schema(url: str, tmp_path: Path) -> None:
 
 def test_opening_again_changes_nothing(url: str) -> None:
     records = Records(url)
-    records.put_job("a", JobFacts(user="ann"), 1.0)
+    records.put_job("a", JobFacts(user="user-17"), 1.0)
     with records.database.reading() as connection:
         before = form(connection)
     records.close()
@@ -64,7 +64,7 @@ def test_the_first_form_comes_to_the_newest_with_its_data(url: str, tmp_path: Pa
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-        connection.exec_driver_sql("INSERT INTO jobs VALUES ('a', '{\"user\":\"ann\"}', 1.0, 2.0)")
+        connection.exec_driver_sql("INSERT INTO jobs VALUES ('a', '{\"user\":\"user-17\"}', 1.0, 2.0)")
         connection.exec_driver_sql("INSERT INTO attempts VALUES ('a', 1, 'key', 1.0, NULL, 0, NULL)")
         connection.exec_driver_sql("UPDATE counters SET value = 41")
         assert "learned_rules" not in sa.inspect(connection).get_table_names()
@@ -73,7 +73,7 @@ def test_the_first_form_comes_to_the_newest_with_its_data(url: str, tmp_path: Pa
     with upgraded.database.reading() as ours, fresh.database.reading() as wanted:
         assert form(ours) == form(wanted)
     job, attempt = upgraded.job("a"), upgraded.attempt("a", 1)
-    assert job and job.facts == JobFacts(user="ann") and attempt and attempt.started == 1.0
+    assert job and job.facts == JobFacts(user="user-17") and attempt and attempt.started == 1.0
     assert upgraded.allot_attempt("a", "key", 3.0) == 1 and upgraded.last_event() == 41
     learned = LearnedRules(upgraded.database)
     assert learned.version() == 0 and learned.list() == [] and learned.spent(None, 0.0).calls == 0
