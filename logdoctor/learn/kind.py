@@ -50,7 +50,7 @@ def kind_of(job: str, facts: JobFacts) -> str:
         return "/".join(part for part in (framework, program) if part)
     if image:
         return f"image/{image}"
-    family = _named(_family(facts.name or job))
+    family = _named(_family(facts.name or "")) or _named(_family(job))
     if user:
         return f"{user}/{family or 'job'}"
     return f"name/{family}" if family else ""

@@ -156,8 +156,8 @@ class LogAgent:
     ) -> None:
         """Enter what learned rules matched and took in an attempt, and what its verdict means for them.
 
-        A failure without a known cause shows of no rule that it is harmless, unless the job is known to have `ended_well`
-        and only its log says nothing that anybody knows.
+        A failure without a known cause shows of no rule that it is harmless, unless the job is known to have
+        `ended_well` and only its log says nothing that anybody knows.
         """
         self.heed(attempt, verdict, at)
         if not kind:  # of such jobs nothing is learned

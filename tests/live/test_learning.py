@@ -613,7 +613,7 @@ def test_steps_of_a_job_are_read_as_before(service: Service) -> None:
     number = itertools.count(1)
 
     def look() -> bool:
-        verdict = run(service, "weave", woven(0, 200) + steps(1, 40).encode() + woven(0, 20), next(number), 1)
+        verdict = run(service, "weave", woven(0, 200) + steps(1, 40).encode() + woven(0, 20), next(number), 0)
         assert verdict.progress.step == 39
         return verdict.compression.lines_kept == 0
 
