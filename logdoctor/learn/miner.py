@@ -231,8 +231,8 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
 def _number(values: Iterable[str]) -> str:
     """The class of printed numbers: whole ones stay whole ones, and one that is always nought is text."""
     values = list(values)
-    if len(values) >= REPEATS and set(values) <= {"0", "0.0"}:
-        return _either(map(regex.escape, values))
+    if len(values) >= REPEATS and set(values) == {"0"}:
+        return "0"
     if all(value.isdigit() for value in values):
         return r"\d+"
     return r"[-+]?\d+" if all(value.lstrip("-+").isdigit() for value in values) else r"[-+\d.,eE]+"

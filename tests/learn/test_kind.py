@@ -96,12 +96,16 @@ def test_images_count_without_registry_tag_and_digest() -> None:
         ("bert_20260101_ab12cd34", "bert_20260202_ffeedd1"),
         ("nightly.7", "nightly.8"),
         ("gpt-try3", "gpt-try4"),
-        ("12345", "67890"),
     ],
 )
 def test_names_of_a_family(one: str, other: str) -> None:
     assert kind(one) == kind(other) == kind("odd", name=one)
     assert kind(one, user="user-17") == kind(other, user="user-17") != kind(one)
+
+
+def test_of_a_job_that_is_a_number_nothing_is_learned() -> None:
+    assert kind("12345") == "" and kind("12345", user="user-17") == "user-17/job"
+    assert kind("12345", framework="OLMo") == "olmo"
 
 
 @pytest.mark.parametrize(
