@@ -121,17 +121,16 @@ class Books:
 
     def alive(self) -> list[FilterRule]:
         """The learned rules in shadow or active of all loaded kinds."""
-        books = [scanner.book for scanner in list(self._scanners.values())]
-        return [rule for book in books for rule in book.learned if rule.status in ("active", "shadow")]
+        return [rule for scanner in list(self._scanners.values()) for rule in _alive(scanner)]
 
-    def kinds_that_match(self, line: str) -> list[tuple[str, FilterRule]]:
-        """The learned rules in shadow or active, of all loaded kinds, that match a line, each with its kind."""
-        found: list[tuple[str, FilterRule]] = []
-        for kind, scanner in list(self._scanners.items()):
+    def alive_that_match(self, line: str) -> list[FilterRule]:
+        """The learned rules in shadow or active, of all loaded kinds, that match a line."""
+        found: list[FilterRule] = []
+        for scanner in list(self._scanners.values()):
             matching = scanner.matching(line)
-            found += [
-                (kind, rule)
-                for rule in scanner.book.learned
-                if rule.status in ("active", "shadow") and not matching.isdisjoint(rule.patterns)
-            ]
+            found += [rule for rule in _alive(scanner) if not matching.isdisjoint(rule.patterns)]
         return found
+
+
+def _alive(scanner: Scanner) -> list[FilterRule]:
+    return [rule for rule in scanner.book.learned if rule.status in ("active", "shadow")]

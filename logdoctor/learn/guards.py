@@ -44,7 +44,7 @@ GUARDS = (
     *("form", "anchor", "grammar", "compile", "secret", "duplicate"),
     *("field", "literal", "claims", "evidence", "error-word"),
 )
-"""The names of all guards; they label metrics."""
+"""The names of all guards; refusals are counted by them, and by `vote`, `noticed` and `judge` of a lesson."""
 
 _DISGUISES = (
     "[rank3]: ",

@@ -43,7 +43,7 @@ def retire_what_matches(
     """Retire the rules of all kinds that match one of the lines, on which a verdict rests, and name them (law 2)."""
     retired: dict[str, FilterRule] = {}
     for line in lines:
-        for _, rule in books.kinds_that_match(line):
+        for rule in books.alive_that_match(line):
             if rule.id not in retired:
                 retire(rules, rule, f"matches evidence of {where}: {mask(line)[:200]}", at)
                 retired[rule.id] = rule

@@ -7,7 +7,8 @@ import msgspec
 
 
 class Sample(NamedTuple):
-    """Lines of one attempt that no rule explains, none of them evidence or error-like.
+    """Lines of one attempt that no rule explains. None is evidence; what looks like trouble is among them only if it
+    repeats often.
 
     `lines` are raw lines without colours and newline. Lines of one group differ in their numbers only:
     `groups[i]` is the group of line i, `counts[g]` how many lines of the attempt were seen of group g.

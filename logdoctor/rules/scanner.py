@@ -42,7 +42,8 @@ class Scan(NamedTuple):
     `evidence` holds pairs (line, place in `RuleBook.diagnoses`), ordered and without doubles.
     `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
     `strong` and `weak` tell for each line whether it bears such a mark; weak marks are only looked for in
-    lines that no pack takes. `shadow[i]` is the learned rule that would take line i if it were active, or -1.
+    lines that no rule of the first pass takes. `shadow[i]` is the learned rule that would take line i if it were
+    active, or -1.
     """
 
     owner: npt.NDArray[np.int32]

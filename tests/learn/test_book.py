@@ -40,7 +40,7 @@ def books(scanner: Scanner, rules: LearnedRules) -> Books:
 
 def test_a_kind_without_rules_has_the_shipped_book(scanner: Scanner, books: Books) -> None:
     assert books.scanner("unknown") is scanner is books.load("unknown")
-    assert books.kinds == [] and books.kinds_that_match("anything") == []
+    assert books.kinds == [] and books.alive_that_match("anything") == []
 
 
 def test_rules_are_tried_on_their_kind_only(scanner: Scanner, rules: LearnedRules, books: Books) -> None:
@@ -96,7 +96,7 @@ def test_load_brings_one_kind(rules: LearnedRules, books: Books) -> None:
     assert books.refresh() and len(books.kinds) == 2
 
 
-def test_kinds_that_match_a_line(rules: LearnedRules, books: Books) -> None:
+def test_rules_of_all_kinds_that_match_a_line(rules: LearnedRules, books: Books) -> None:
     added = rules.add(
         [
             new_rule(r"^tick \d+$"),
@@ -111,13 +111,9 @@ def test_kinds_that_match_a_line(rules: LearnedRules, books: Books) -> None:
     rules.retire(added[1].id, "me", "no", 2.0)
     rules.move(added[3].id, "active", "me", "", 2.0)
     books.refresh()
-    found = books.kinds_that_match("[rank1]: tick 7")
-    assert {(kind, rule.id) for kind, rule in found} == {
-        (KIND, added[0].id),
-        ("other/kind", added[2].id),
-        ("third/kind", added[3].id),
-    }
-    assert books.kinds_that_match("tuck") == []
+    found = books.alive_that_match("[rank1]: tick 7")
+    assert {rule.id for rule in found} == {added[0].id, added[2].id, added[3].id}
+    assert books.alive_that_match("tuck") == []
 
 
 def test_a_rule_that_cannot_be_compiled_keeps_no_other_from_working(rules: LearnedRules, books: Books) -> None:
