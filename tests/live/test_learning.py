@@ -618,3 +618,17 @@ def test_steps_of_a_job_are_read_as_before(service: Service) -> None:
         return verdict.compression.lines_kept == 0
 
     eventually(look)
+
+
+def test_an_attempt_that_left_memory_is_not_judged_by_what_is_left_of_it(service: Service) -> None:
+    """A slow model notices something when the attempt is gone, or is back as another object with more lines."""
+    assert run(service, "weave-1", woven(0, 10)).reason == "Unknown"
+    attempt = service.intake.attempts["weave-1", 1]
+    assert eventually(lambda: service.intake.forget(attempt))
+    service._reconsider(attempt)
+    assert attempt.settled and not attempt.asked
+    back = service.intake.load("weave-1", 1)
+    service._reconsider(attempt)
+    assert back.settled and not back.asked and not attempt.asked
+    service._reconsider(back)
+    assert not back.settled
