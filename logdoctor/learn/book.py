@@ -29,11 +29,13 @@ def as_filter(rule: Learned) -> FilterRule:
         rule.title,
         (rule.pattern,),
         rule.examples,
-        Origin(rule.agent, _day(rule.created), f"{rule.source.job}/{rule.source.attempt}"),
+        Origin(
+            rule.agent, day(rule.created), f"{rule.source.job}/{rule.source.attempt}" if rule.source.job else "imported"
+        ),
         scope={"kind": rule.kind},
         harmless=rule.harmless,
         metrics=tuple(metric for metric in rule.metrics if _is_sound(metric)),
-        retired=Retirement(_day(rule.changed), rule.agent, "see its events") if retired else None,
+        retired=Retirement(day(rule.changed), rule.agent, "see its events") if retired else None,
     )
 
 
@@ -60,7 +62,7 @@ def _is_sound(metric: str) -> bool:
     return True
 
 
-def _day(seconds: float) -> datetime.date:
+def day(seconds: float) -> datetime.date:
     """The day of a time; the first of all days for what is none."""
     try:
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()

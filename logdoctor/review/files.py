@@ -18,7 +18,8 @@ import regex
 import yaml
 
 from logdoctor.errors import RuleError, StoreError
-from logdoctor.rules.schema import FilterRule, Origin, Retirement, Rule
+from logdoctor.learn.book import as_filter, day
+from logdoctor.rules.schema import FilterRule, Retirement, Rule
 from logdoctor.store.learned import Learned, LearnedRules
 
 MOST_BYTES = 8 << 20
@@ -49,20 +50,9 @@ def file_rule(rule: Learned, rules: LearnedRules) -> FilterRule:
 
     Metrics that none of its examples proves are left out: a file carries its own proof.
     """
-    source = f"{rule.source.job}/{rule.source.attempt}" if rule.source.job else "imported"
     metrics = tuple(one for one in rule.metrics if any(_finds(one, text) for text in rule.examples))
-    return FilterRule(
-        f"filter/{rule.id}",
-        rule.status,  # type: ignore[arg-type] # the store knows the same four words
-        rule.title,
-        (rule.pattern,),
-        rule.examples,
-        Origin(rule.agent, _day(rule.created), source),
-        scope={"kind": rule.kind},
-        harmless=rule.harmless,
-        metrics=metrics,
-        retired=_retirement(rule, rules) if rule.status == "retired" else None,
-    )
+    retired = _retirement(rule, rules) if rule.status == "retired" else None
+    return msgspec.structs.replace(as_filter(rule), id=f"filter/{rule.id}", metrics=metrics, retired=retired)
 
 
 def text_of(rule: Rule) -> str:
@@ -150,8 +140,8 @@ def _place(folder: Path, rule: Learned) -> Path:
 def _retirement(rule: Learned, rules: LearnedRules) -> Retirement:
     for event in rules.events(rule.id):
         if event.to_status == "retired":
-            return Retirement(_day(event.at), event.by, event.why or "no reason was given")
-    return Retirement(_day(rule.changed), rule.agent, "no reason is known")
+            return Retirement(day(event.at), event.by, event.why or "no reason was given")
+    return Retirement(day(rule.changed), rule.agent, "no reason is known")
 
 
 def _finds(expression: str, text: str) -> bool:
@@ -168,10 +158,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
-
-
-def _day(at: float) -> datetime.date:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).date()
 
 
 # ---- in

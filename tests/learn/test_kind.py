@@ -30,7 +30,7 @@ def kind(job: str = "job-1", **facts: Any) -> str:
     ("command", "program"),
     [
         ("python train.py --lr 1", "train.py"),
-        ("python3 -u /work/run-17/train.py", "train.py"),
+        ("python3 -u /srv/run-17/train.py", "train.py"),
         ("torchrun --nproc_per_node=8 --rdzv_endpoint=n1:29400 train.py", "train.py"),
         ("python -m torch.distributed.run --nproc_per_node 8 pretrain_gpt.py", "pretrain_gpt.py"),
         ("python -m acme.train --config x", "acme.train"),
