@@ -9,11 +9,14 @@ active and tried on a second log of the same framework and on the failure logs o
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import structlog
 
 from logdoctor import build
 from logdoctor.compress.cut import cut
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=4.0)
     parser.add_argument("--lessons", type=int, default=2)
     given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     settings, kind = read_settings(), given.framework
     scanner, guards = build.unlearned(settings)
     with tempfile.TemporaryDirectory() as name:
@@ -87,9 +91,8 @@ def main() -> None:
         learned = agent.books.scanner(kind)
         log, rare = generated(kind, 8, given.mb, Path(name))
     numbers, lines = taken(log, learned), log.count(b"\n")
-    print(
-        f"second log: {len(numbers - rare) / (lines - len(rare)):.2%} of regular lines, {len(numbers & rare)} rare lines"
-    )
+    share = len(numbers - rare) / (lines - len(rare))
+    print(f"second log: {share:.2%} of its regular lines, {len(numbers & rare)} of its rare lines taken")
     failures = HERE / "corpus" / "failures"
     causes = 0
     for case in map(json.loads, (failures / "cases.jsonl").read_text().splitlines()):
