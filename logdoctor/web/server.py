@@ -74,23 +74,27 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 class Server(uvicorn.Server):
     """Says where it listens, and whatever happens, lets the service write what it took before it ends."""
 
-    _loop: asyncio.AbstractEventLoop | None = None
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._loop = asyncio.get_running_loop()
         for one in sockets or ():
             host, port = one.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; asked again, do not wait for open requests. The signal is not raised again at the end,
-        because to stop when told to is no failure."""
+        because to stop when told to is no failure.
+
+        The rest is done by the loop: a handler runs between any two steps of the thread, which may hold a lock, be it
+        that of the log, or be in this handler for the signal before.
+        """
+        again, self.should_exit = self.should_exit, True
+        asyncio.get_running_loop().call_soon_threadsafe(self._stop, sig, again)
+
+    def _stop(self, sig: int, again: bool) -> None:
         log.info("stopping", signal=sig)
         self.config.app.state.stopping()  # type: ignore[union-attr] # ours, see `server`
-        if self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._drop_requests)
-        self.should_exit = True
+        if again:
+            self._drop_requests()
 
     def _drop_requests(self) -> None:
         for task in list(self.server_state.tasks):

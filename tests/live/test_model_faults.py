@@ -118,13 +118,14 @@ def test_all_goes_on_as_fast_as_without_a_model(
     folder: Path, scanner: Scanner, server: ModelServer, usual: tuple[list[float], list[float]], fault: str
 ) -> None:
     server.behave((UNAVAILABLE | NONSENSE)[fault])
-    with serving(folder, scanner, log_agent=asking(scanner, server.url)) as service:
+    patience = 60.0 if fault in NONSENSE else SECONDS  # what is answered is not to be lost on a busy machine
+    with serving(folder, scanner, log_agent=asking(scanner, server.url, llm_seconds=patience)) as service:
         lines(service, "first", woven(0, 300))
         eventually(lambda: server.got)
         are_as_fast(times(service, "while it suffers"), usual)
         if fault in NONSENSE:
-            eventually(lambda: model(service).counts().breaker == "open")
-            assert model(service).counts().calls["nonsense"] == 5 == len(server.got)
+            eventually(lambda: model(service).counts().calls.get("nonsense") == 5, 60)
+            assert model(service).counts().breaker == "open" and len(server.got) == 5
         else:
             eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
             assert len(server.got) == 1, "it was left alone"
