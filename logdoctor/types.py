@@ -151,11 +151,21 @@ class Symptom(msgspec.Struct, frozen=True):
 
 
 class DecidedBy(msgspec.Struct, frozen=True):
-    """What made the verdict: a rule, the structure of the report, or nobody; and with which rule book."""
+    """What made the verdict: a rule, the structure of the report, a past case (`rule` is `case/` and its number), the
+    Failure Agent (with its model and the digest of its prompt), or nobody; and with which rule book."""
 
     kind: Literal["rule", "structure", "case", "agent", "nobody"]
     rule: str = ""
     rulebook: str = ""
+    model: str = ""
+    prompt: str = ""
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A reason that was considered, and why it was not the one."""
+
+    reason: str
+    why: str
 
 
 class RuleCount(msgspec.Struct, frozen=True):
@@ -220,6 +230,7 @@ class Verdict(msgspec.Struct, frozen=True):
     compression: Compression
     problems: tuple[str, ...] = ()
     why: str = ""
+    alternatives: tuple[Alternative, ...] = ()
     file: str = ""
     version: int = VERDICT_VERSION
     seconds: float = 0.0

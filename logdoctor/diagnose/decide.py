@@ -6,9 +6,10 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
-from logdoctor.diagnose.cause import explains, is_numeric, judge
-from logdoctor.diagnose.findings import Finding, findings, read
-from logdoctor.diagnose.progress import Course, Spike, Stall, spike, stall, stopped
+from logdoctor.diagnose.cause import explains, is_numeric
+from logdoctor.diagnose.examine import examine
+from logdoctor.diagnose.findings import Finding
+from logdoctor.diagnose.progress import Course, Spike, Stall, stopped
 from logdoctor.diagnose.verdict import Case, Place, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Record, Verdict
@@ -34,13 +35,7 @@ def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = Non
     `idle` are the seconds for which a job that still runs has made no step, when they are too many; `died` tells
     that the process is known to have failed.
     """
-    readings = [read(record) for record in records]
-    courses = [Course(reading) for reading in readings]
-    found = findings(readings, book)
-    judgement = judge(found, courses)
-    cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
-    ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
-    return _decide(Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book), idle, died)
+    return _decide(examine(records, book), idle, died)
 
 
 def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
@@ -59,7 +54,7 @@ def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
     if case.spike and (completed is None or cause is not None) and _is_spike(case.spike, cause):
         return _spiked(case, case.spike)
     if cause is not None:
-        return _failed(case, cause)
+        return _failed(case, cause) if cause.reason != "Unknown" else _unknown(case, cause)
     if completed is not None:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
     if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
@@ -304,6 +299,8 @@ def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
         why = "Nothing in the log is known; the Log Agent took this line for an error."
     elif isinstance(mark, Place):
         why = "The log ends with an error that no rule knows."
+    elif mark is not None and mark.role != "teardown":
+        why = "No rule knows this error, and its class can mean anything."
     elif mark is not None:
         why = "The job died, but no line says why."
     elif any(record.compression.lines_in for record in (r.record for r in case.readings)):

@@ -7,6 +7,7 @@ import regex
 import zstandard
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.carriers import is_report, speaks_of_others
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
@@ -132,6 +133,17 @@ def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.order)
 
 
+def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
+    """A line as a finding that claims nothing yet, for who knows more about it; None when the records lack it."""
+    reading = readings[stream]
+    text = reading.text(number)
+    if text is None:
+        return None
+    default = (0.0, stream, number)
+    where, time = origin(shown(text)), reading.times.get(number)
+    return Finding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
+
+
 def _of_stream(number: int, reading: Reading, book: RuleBook, timed: bool) -> list[Finding]:
     maker = _Maker(number, reading, book, timed)
     by_line: dict[int, Finding] = {}
@@ -221,7 +233,15 @@ class _Maker:
             reason, role = row["reason"], row["role"]
             recovery, fault = row.get("recovery") or recovery, row.get("fault") or fault
             suggestion = row.get("suggestion") or suggestion
+        if reason == "Runtime Error" and role == "cascade" and speaks_of_others(self._report(line, where)):
+            reason, recovery, fault = "Unknown", "", ""  # a process died of an exception that no rule knows
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
+
+    def _report(self, line: Line, where: Origin) -> str:
+        """A line and what its writer says next, such as the `what()` of an exception."""
+        after = self._lines.get(line.number + 1)
+        more = after[1].message if after is not None and after[1].channel == where.channel else ""
+        return f"{where.message.removeprefix('terminate called')} {more}"
 
     def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
@@ -248,12 +268,13 @@ class _Maker:
             chosen = next(raised for raised in chain.raised if not _ignored(raised.name))
         line, where = self._lines[chosen.line]
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
-        if finding.reason == "Runtime Error" and not chosen.name.endswith("RuntimeError"):
+        if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
             # a class of the program's own: another class of its chain may say what family it is of
-            reasons = [taxonomy.reason_of_exception(raised.name) for raised in chain.raised]
+            reasons = [taxonomy.reason_of_exception(one.name) for one in chain.raised if not is_report(one.name)]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
             default = taxonomy.REASONS[reason]
-            finding = finding._replace(reason=reason, recovery=default.recovery, fault=default.fault)
+            role = finding.role if reason == finding.reason else "proximate"
+            finding = finding._replace(reason=reason, role=role, recovery=default.recovery, fault=default.fault)
         return finding
 
     @staticmethod
@@ -261,8 +282,15 @@ class _Maker:
         return raised.name.rsplit(".", 1)[-1] in _CASCADES
 
     def by_name(self, line: Line, where: Origin, name: str, message: str, frames: tuple[str, ...]) -> Finding:
-        """The claim of an exception that no rule knows: its class, or the family of its class."""
+        """The claim of an exception that no rule knows: its class, or the family of its class.
+
+        One whose class says nothing is `Unknown`: that stands, so that what follows from it is not taken for it.
+        """
+        if is_report(name):
+            return self.crash(line, where, name)._replace(frames=frames)
         reason = taxonomy.reason_of_exception(name)
+        if reason == "Runtime Error" and speaks_of_others(f"{name}: {message}"):
+            reason = "Unknown"
         role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 

@@ -109,7 +109,9 @@ def write(
         suspects=tuple(suspected),
         first_rank=first_rank,
         symptoms=_symptoms(case, symptoms, decided[1], cause),
-        decided_by=DecidedBy(cast(Literal["rule", "structure", "nobody"], decided[0]), decided[1], case.book.digest),
+        decided_by=DecidedBy(
+            cast(Literal["rule", "structure", "case", "agent", "nobody"], decided[0]), decided[1], case.book.digest
+        ),
         fingerprint=fingerprint(reason, decided[1], *print_of),
         progress=_progress(case.courses),
         compression=_compression([reading.record for reading in case.readings]),

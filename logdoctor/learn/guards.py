@@ -27,7 +27,7 @@ import regex
 from logdoctor.errors import PatternRefused
 from logdoctor.learn.automaton import Automaton
 from logdoctor.learn.grammar import Pattern, parse
-from logdoctor.learn.matching import LONGEST, Lines, compiled, hits, joined, taken_of
+from logdoctor.learn.matching import LONGEST, compiled, taken_of
 from logdoctor.learn.probes import (
     holds_any_word,
     mutation_taken,
@@ -39,6 +39,7 @@ from logdoctor.learn.probes import (
 from logdoctor.learn.proposal import Candidate, Proposal, Refusal, Sample
 from logdoctor.llm.masking import mask
 from logdoctor.rules import marks
+from logdoctor.rules.lines import Lines, hits, joined
 
 GUARDS = (
     *("form", "anchor", "grammar", "compile", "secret", "duplicate"),

@@ -1,41 +1,13 @@
 """What learned patterns match: the one way to ask, through the real matcher, many patterns and lines at once."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Sequence
 
 from logdoctor.errors import PatternRefused, RuleError
 from logdoctor.learn.grammar import parse
+from logdoctor.rules.lines import Lines, hits, joined
 from logdoctor.rules.match import Matcher
-from logdoctor.rules.scanner import Ints
 
 _TOGETHER = 64  # patterns of one compilation; one that Hyperscan refuses costs its neighbours a second try
-
-
-class Lines(NamedTuple):
-    """Lines joined into one buffer, with the offsets of the line ends between them."""
-
-    texts: tuple[str, ...]
-    buffer: bytes
-    newlines: Ints
-
-
-def joined(texts: Iterable[str]) -> Lines:
-    """The lines in one buffer; a line end inside of a line becomes a blank, so that lines keep their numbers."""
-    kept = tuple(text.replace("\n", " ") for text in texts)
-    raw = [text.encode("utf-8", "replace") for text in kept]
-    newlines = np.cumsum([len(line) + 1 for line in raw], dtype=np.int64)[:-1] - 1
-    return Lines(kept, b"\n".join(raw), newlines)
-
-
-def hits(matcher: Matcher, lines: Lines) -> list[set[int]]:
-    """For each pattern of the matcher the numbers of the lines that it matches."""
-    found: list[set[int]] = [set() for _ in range(matcher.size)]
-    patterns, ends = matcher.scan(lines.buffer)
-    for pattern, line in zip(patterns.tolist(), np.searchsorted(lines.newlines, ends - 1).tolist(), strict=True):
-        found[pattern].add(line)
-    return found
 
 
 def compiled(patterns: Sequence[str]) -> Matcher | None:

@@ -31,12 +31,20 @@ class RuleBook:
         self.filters = (*shipped, *learned)
         self.diagnoses = tuple(rule for rule in rules if isinstance(rule, DiagnosisRule))
         self.kind, self.learned = kind, learned
+        self.taught: tuple[DiagnosisRule, ...] = ()
         self._rules, self._tables = rules, tables
 
     def with_learned(self, kind: str, learned: tuple[FilterRule, ...]) -> "RuleBook":
         """The same shipped rules with those learned from jobs of a kind."""
         book = RuleBook(self._rules, self._tables, kind, learned)
         book.shipped_digest = self.shipped_digest
+        return book
+
+    def with_taught(self, taught: tuple[DiagnosisRule, ...]) -> "RuleBook":
+        """The same rules with learned diagnosis rules behind the shipped ones."""
+        book = RuleBook((*self._rules, *taught), self._tables, self.kind, self.learned)
+        book.shipped_digest = self.shipped_digest
+        book.taught = taught
         return book
 
     def without_filters(self) -> "RuleBook":
@@ -55,7 +63,7 @@ class RuleBook:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law 8)."""
-        taking = [rule for rule in self.learned if rule.status == "active"]
+        taking = [*(rule for rule in self.learned if rule.status == "active"), *self.taught]
         if not taking:
             return self.shipped_digest
         return hashlib.sha256(self.shipped_digest.encode() + msgspec.json.encode(taking)).hexdigest()[:16]

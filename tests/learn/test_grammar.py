@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from logdoctor.errors import PatternRefused
 from logdoctor.learn.automaton import Automaton
 from logdoctor.learn.grammar import parse
-from logdoctor.learn.matching import compiled, hits, joined, taken
+from logdoctor.learn.matching import compiled, taken
+from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 
 LITERALS = st.sampled_from(["step", "loss", " ", ": ", "a", "b", "0", r"\.", r"\[", r"\]", r"\|", "-", "=", "/", "█"])

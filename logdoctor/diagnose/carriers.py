@@ -1,0 +1,37 @@
+"""Exceptions whose class says nothing of the cause: they carry the failure of something else.
+
+`TypeError` names what is wrong; `RuntimeError` names nothing, and its message may be of a driver, a network or a disk.
+A class that only reports that another process died says less. Where no rule knows such a report, it is better to say
+so than to blame the program.
+"""
+
+import regex
+
+_REPORTERS = frozenset(
+    "ActorDiedError ActorUnavailableError CheckpointException ChildFailedError LaunchException OwnerDiedError"
+    " ProcessExitedException ProcessRaisedException RayActorError RayTaskError RemoteTraceback SignalException"
+    " TrainingFailedError WorkerCrashedError WorkerGroupError WorkerTimeoutError".split()
+)
+"""Classes by which launchers, pools and savers report what happened elsewhere."""
+
+_OF_OTHERS = regex.compile(
+    r"(?i)\bCUDA(?: kernel| runtime| driver|:)? ?(?:error|failure|call)|CUDA_ERROR"
+    r"|\bcu(?:blas|dnn|da)\w*(?:error|status|_)|\bdriver\b|\bhardware\b|\bhip error|\bNVLink|\bECC\b|\bXid\b"
+    r"|\b(?:GPU|device) (?:is|was|has) (?:lost|fallen)|nccl|\bDist(?:Backend|Network|Store)Error"
+    r"|connect|socket|\bpeer|unreachable|\bnetwork|\bhttps?\b|\bURL\b|\bAPI request|\bDNS\b|hostname"
+    r"|tim(?:ed|e)[ -]?out|\bkilled\b|\bsignal\b|exited|\bdied\b|crash|terminat|abort"
+    r"|alloc|out of memory|\bOOM\b|checkpoint|state_dict|safetensors|pickle|corrupt|checksum|\bdata ?set\b|\bshard\b"
+    r"|\bs3\b|s3:|bucket|\bstorage\b|errno|iostream|no space|\bdisk\b|quota|permission|denied|no such file"
+    r"|lustre|\bnfs\b|\bgpfs\b|\bmount"
+)
+"""Words of the reasons that are not the program's own fault, or have a name of their own."""
+
+
+def is_report(name: str) -> bool:
+    """Whether an exception class only tells that something failed elsewhere."""
+    return name.rsplit(".", 1)[-1].split("(", 1)[0] in _REPORTERS
+
+
+def speaks_of_others(report: str) -> bool:
+    """Whether the report of a generic exception speaks of what other reasons stand for."""
+    return _OF_OTHERS.search(report[:1000]) is not None

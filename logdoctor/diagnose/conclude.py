@@ -1,0 +1,85 @@
+"""A conclusion that others came to, by a past case or a model, as a verdict: proved and completed by code.
+
+Who concludes names a reason, and the lines that prove it. Quotes, suspects, symptoms, progress and the account of the
+log are as of any other verdict; a conclusion whose lines cannot be quoted is none (law 3).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from logdoctor import taxonomy
+from logdoctor.diagnose import suspects
+from logdoctor.diagnose.examine import examine
+from logdoctor.diagnose.findings import Finding, claim
+from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.rules.load import RuleBook
+from logdoctor.types import Alternative, Record, Verdict
+
+
+class Conclusion(NamedTuple):
+    """A reason for a failure, and what proves it.
+
+    "" for recovery, fault or suggestion means what the taxonomy says of the reason. `places` are lines as (stream name,
+    number), the one that names the failure first. `decided` is `case/` and its number, or `agent`.
+    """
+
+    reason: str
+    recovery: str
+    fault: str
+    confidence: float
+    why: str
+    suggestion: str
+    places: tuple[tuple[str, int], ...]
+    kind: Literal["case", "agent"]
+    decided: str
+    model: str = ""
+    prompt: str = ""
+    alternatives: tuple[Alternative, ...] = ()
+
+
+def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) -> Verdict:
+    """The verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
+    case = examine(records, book)
+    numbers = {reading.record.stream: number for number, reading in enumerate(case.readings)}
+    places = [
+        Place(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
+    ]
+    places = [place for place in places if case.readings[place.stream].text(place.line) is not None]
+    cause = _cause(case, places[0], conclusion) if places else None
+    verdict = write(
+        case,
+        conclusion.reason if places else "Unknown",
+        "failed",
+        confidence=conclusion.confidence if places else 0.0,
+        why=conclusion.why if places else "No line proves what was concluded.",
+        places=places,
+        decided=(conclusion.kind, conclusion.decided) if places else ("nobody", ""),
+        print_of=(cause.origin.message if cause else "", cause.frames if cause else ()),
+        symptoms=[found for found in case.judgement.symptoms if cause is None or found.line != cause.line],
+        recovery=conclusion.recovery if places else "",
+        fault=conclusion.fault if places else "",
+        suggestion=conclusion.suggestion if places else "",
+        suspected=suspects.name(case.readings, case.found, cause) if cause else (),
+        first_rank=suspects.first_rank(case.found, cause, case.readings) if cause else None,
+        cause=cause,
+    )
+    if verdict.reason == "Unknown":
+        return verdict
+    decided = msgspec.structs.replace(verdict.decided_by, model=conclusion.model, prompt=conclusion.prompt)
+    return msgspec.structs.replace(verdict, decided_by=decided, alternatives=conclusion.alternatives)
+
+
+def _cause(case: Case, place: Place, conclusion: Conclusion) -> Finding | None:
+    """The line that names the failure as the finding that it is now known to be, with what it explains."""
+    default = taxonomy.REASONS[conclusion.reason]
+    said = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
+    found = said or claim(case.readings, place.stream, place.line)
+    return found and found._replace(
+        reason=conclusion.reason,
+        role="cause",
+        recovery=conclusion.recovery or default.recovery,
+        fault=conclusion.fault or default.fault,
+        explains=tuple({symptom.reason for symptom in case.judgement.symptoms if symptom.role != "cause"}),
+    )

@@ -1,0 +1,171 @@
+"""Episodes: what one writer tells of one failure, the same told by many ranks counted once.
+
+They are what a person would look at: whole tracebacks, the lines that rules know, and the remarkable ones that nothing
+explains. Past cases, the model and learned rules see a failure as its episodes.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.examine import examine
+from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.fingerprint import normalised
+from logdoctor.diagnose.verdict import Case
+from logdoctor.rules.load import RuleBook
+from logdoctor.text import Origin
+from logdoctor.types import Line, Record
+
+_MOST = 200  # episodes of an attempt, the most suspicious
+_LINES = 80  # of an episode
+_FRAMES = 3
+_SUSPICION = {"cause": 0, "proximate": 1, "cascade": 3, "teardown": 4, "note": 5}
+_STRONG, _WEAK = 1, 2  # how suspicious remarkable lines are that nothing explains
+
+
+class Episode(NamedTuple):
+    """The lines of one failure by one writer, and how many told the same.
+
+    `stream` is the place among the records; `line` names the failure (of a traceback the exception that counts);
+    `lines` and `texts` are all lines of the first telling, raw. `title` is the message of the naming line without rank,
+    host and time, `normal` the same without numbers, addresses and paths; `digest` (16 hex digits) is the same for the
+    same failure, whoever tells it. `ranks` told it, `tellings` times in all; steps were made after one that was
+    `survived`. `source` is the rule that knows it, `structure/KeyError`, or "" when nothing explains it; `role`
+    accordingly, where "strong" is the skeleton of a report and "" words of trouble.
+    """
+
+    stream: int
+    line: int
+    lines: tuple[int, ...]
+    texts: tuple[str, ...]
+    title: str
+    normal: str
+    digest: str
+    ranks: tuple[int, ...]
+    tellings: int
+    survived: bool
+    time: float | None
+    source: str
+    role: str
+
+    @property
+    def suspicion(self) -> tuple[bool, int]:
+        """Less is more suspicious: what lasted before what was survived, then by role."""
+        return self.survived, _SUSPICION.get(self.role, _STRONG if self.role == "strong" else _WEAK)
+
+
+def episodes(records: Sequence[Record], book: RuleBook) -> list[Episode]:
+    """The episodes of an attempt, the most suspicious first, of these the earliest."""
+    return of_case(examine(records, book))
+
+
+def of_case(case: Case) -> list[Episode]:
+    """The episodes of an attempt that was examined."""
+    told: dict[tuple[str, bool], Episode] = {}
+    for episode in (*_claimed(case), *_unexplained(case)):
+        key = episode.digest, episode.survived
+        first = told.get(key)
+        told[key] = episode if first is None else _again(first, episode)
+    return sorted(told.values(), key=lambda episode: episode.suspicion)[:_MOST]
+
+
+def summary(found: Sequence[Episode], most: int = 4000) -> str:
+    """The normalised titles, one a line, in their order, at most so many characters: what a failure is embedded as."""
+    kept: list[str] = []
+    room = most
+    for episode in found:
+        if episode.role not in ("note", "teardown") and len(episode.normal) < room:
+            kept.append(episode.normal)
+            room -= len(episode.normal) + 1
+    return "\n".join(kept)
+
+
+def digest_of(message: str, frames: tuple[str, ...] = ()) -> str:
+    """What stands for a failure: 16 hex digits over its normalised message and innermost frames."""
+    return sha256("\n".join((normalised(message), *frames[-_FRAMES:])).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _again(first: Episode, other: Episode) -> Episode:
+    """The first telling, with who else told it."""
+    ranks = tuple(sorted({*first.ranks, *other.ranks}))
+    return first._replace(ranks=ranks, tellings=first.tellings + other.tellings)
+
+
+def _claimed(case: Case) -> Iterator[Episode]:
+    """What rules and the structure of reports speak of, in order."""
+    for finding in case.found:
+        if finding.outcome:
+            continue
+        reading = case.readings[finding.stream]
+        lines = _lines_of(reading, finding)
+        yield _episode(case, finding.stream, finding.line, lines, finding.origin, finding.frames, finding)
+
+
+def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
+    """The lines of a finding's traceback by its writer, or its line alone."""
+    for chain in reading.chains:
+        if chain.first <= finding.line <= chain.last:
+            return tuple(
+                line
+                for line, where in reading.lines
+                if chain.first <= line.number <= chain.last and where.channel == finding.origin.channel
+            )[-_LINES:]
+    return tuple(line for line, _ in reading.lines if line.number == finding.line)
+
+
+def _unexplained(case: Case) -> Iterator[Episode]:
+    """Runs of remarkable lines of one writer that neither a rule nor a traceback accounts for."""
+    for stream, reading in enumerate(case.readings):
+        known = {finding.line for finding in case.found if finding.stream == stream}
+        inside = {number for chain in reading.chains for number in range(chain.first, chain.last + 1)}
+        run: list[tuple[Line, Origin]] = []
+        for line, where in reading.lines:
+            odd = (line.strong or line.weak or line.noticed) and not line.rules
+            if not odd or line.number in known or line.number in inside:
+                continue
+            if run and (
+                line.number > run[-1][0].number + 1 or where.channel != run[-1][1].channel or len(run) == _LINES
+            ):
+                yield _of_run(case, stream, run)
+                run = []
+            run.append((line, where))
+        if run:
+            yield _of_run(case, stream, run)
+
+
+def _of_run(case: Case, stream: int, run: list[tuple[Line, Origin]]) -> Episode:
+    named = next(((line, where) for line, where in run if line.strong), run[0])
+    lines = tuple(line for line, _ in run)
+    return _episode(case, stream, named[0].number, lines, named[1], (), None, strong=named[0].strong)
+
+
+def _episode(
+    case: Case,
+    stream: int,
+    number: int,
+    lines: tuple[Line, ...],
+    where: Origin,
+    frames: tuple[str, ...],
+    finding: Finding | None,
+    strong: bool = False,
+) -> Episode:
+    reading = case.readings[stream]
+    rank = finding.rank if finding else where.rank
+    role = finding.role if finding else "strong" if strong else ""
+    assert role in (*taxonomy.ROLES, "strong", "")
+    return Episode(
+        stream,
+        number,
+        tuple(line.number for line in lines),
+        tuple(line.text for line in lines),
+        where.message.strip(),
+        normalised(where.message),
+        digest_of(where.message, frames),
+        () if rank is None else (rank,),
+        1,
+        case.courses[stream].renewed_after(number),
+        reading.times.get(number),
+        finding.source if finding else "",
+        role,
+    )

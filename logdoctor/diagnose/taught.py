@@ -1,0 +1,72 @@
+"""Learned diagnosis rules, matched when an attempt is judged: over the lines that compression kept as remarkable.
+
+They never run over a whole log, so the scan is as fast as without them, streams that run have them at once, and to try
+one over the kept lines of past attempts shows exactly what it would have done.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import msgspec
+
+from logdoctor.rules.lines import hits, joined
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.match import Matcher
+from logdoctor.rules.schema import DiagnosisRule
+from logdoctor.text import shown
+from logdoctor.types import Record
+
+_LONGEST = 2000  # characters of a line that are looked at: a cause is named at its begin
+
+
+class Taught:
+    """Learned diagnosis rules that are alive: active ones take part in judging, those in shadow are only counted.
+
+    `RuleError` names a pattern that cannot be compiled.
+    """
+
+    def __init__(self, rules: Sequence[DiagnosisRule]) -> None:
+        self.rules = tuple(rules)
+        self._active = tuple(rule for rule in self.rules if rule.status == "active")
+        self._matcher = Matcher([pattern for rule in self.rules for pattern in rule.when.any])
+        ends = list(accumulate(len(rule.when.any) for rule in self.rules))
+        self._of = [place for place, end in enumerate(ends) for _ in range(end - (ends[place - 1] if place else 0))]
+
+    def applied(self, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
+        """The records with the active rules that hit their lines, and the book with these rules behind its own."""
+        if not self._active:
+            return list(records), book
+        number = {rule.id: len(book.diagnoses) + place for place, rule in enumerate(self._active)}
+        return [self._marked(record, number) for record in records], book.with_taught(self._active)
+
+    def hits(self, records: Sequence[Record]) -> dict[str, tuple[tuple[str, int], ...]]:
+        """For each rule that hits something, in shadow too: the lines as (stream, number), in order."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for record in records:
+            for line, rules in zip(record.lines, self._rules_of(record), strict=True):
+                for place in sorted(rules):
+                    found.setdefault(self.rules[place].id, []).append((record.stream, line.number))
+        return {rule: tuple(lines) for rule, lines in found.items()}
+
+    def _marked(self, record: Record, number: dict[str, int]) -> Record:
+        lines = list(record.lines)
+        for at, rules in enumerate(self._rules_of(record)):
+            more = tuple(sorted(number[rule.id] for place in rules if (rule := self.rules[place]).status == "active"))
+            if more:
+                lines[at] = lines[at]._replace(rules=(*lines[at].rules, *more))
+        return msgspec.structs.replace(record, lines=lines)
+
+    def _rules_of(self, record: Record) -> list[set[int]]:
+        """For each line of a record the places of the rules that hit it."""
+        found: list[set[int]] = [set() for _ in record.lines]
+        if record.lines and self.rules:
+            lines = joined(shown(line.text)[:_LONGEST] for line in record.lines)
+            for pattern, places in enumerate(hits(self._matcher, lines)):
+                for place in places:
+                    found[place].add(self._of[pattern])
+        return found
+
+
+def line_matches(pattern: str, lines: Sequence[str]) -> list[int]:
+    """The places of the lines that a pattern hits, as a learned rule would; `RuleError` when it does not compile."""
+    return sorted(hits(Matcher([pattern]), joined(shown(line)[:_LONGEST] for line in lines))[0])

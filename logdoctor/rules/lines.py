@@ -1,0 +1,34 @@
+"""Which patterns match which of some lines: many at once, through the real matcher."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.rules.match import Matcher
+
+
+class Lines(NamedTuple):
+    """Lines joined into one buffer, with the offsets of the line ends between them."""
+
+    texts: tuple[str, ...]
+    buffer: bytes
+    newlines: npt.NDArray[np.int64]
+
+
+def joined(texts: Iterable[str]) -> Lines:
+    """The lines in one buffer; a line end inside of a line becomes a blank, so that lines keep their numbers."""
+    kept = tuple(text.replace("\n", " ") for text in texts)
+    raw = [text.encode("utf-8", "replace") for text in kept]
+    newlines = np.cumsum([len(line) + 1 for line in raw], dtype=np.int64)[:-1] - 1
+    return Lines(kept, b"\n".join(raw), newlines)
+
+
+def hits(matcher: Matcher, lines: Lines) -> list[set[int]]:
+    """For each pattern of the matcher the numbers of the lines that it matches."""
+    found: list[set[int]] = [set() for _ in range(matcher.size)]
+    patterns, ends = matcher.scan(lines.buffer)
+    for pattern, line in zip(patterns.tolist(), np.searchsorted(lines.newlines, ends - 1).tolist(), strict=True):
+        found[pattern].add(line)
+    return found
