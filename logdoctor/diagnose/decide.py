@@ -319,5 +319,5 @@ def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
         first_rank=finding.rank if finding else None,
         decided=("nobody", ""),
         print_of=(finding.origin.message if finding else "", ()),
-        symptoms=teardown,
+        symptoms=[*case.judgement.symptoms, *teardown],
     )

@@ -8,22 +8,33 @@ import pytest
 from logdoctor import pipeline
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
-from logdoctor.types import Verdict
+from logdoctor.types import Record, Verdict
 
-Diagnose = Callable[[str | bytes | Mapping[str, str]], Verdict]
+Log = str | bytes | Mapping[str, str]
+Diagnose = Callable[[Log], Verdict]
 """The verdict on a log, or on an attempt with several streams."""
+
+
+Recorded = Callable[[Log], list[Record]]
+"""The records of a log."""
+
+
+@pytest.fixture
+def recorded(scanner: Scanner, limits: Limits, tmp_path: Path) -> Recorded:
+    """Writes each log to a file and gives the records of all of them, with the shipped rules."""
+    return lambda log: pipeline.records(_streams(log, tmp_path), scanner, limits)
 
 
 @pytest.fixture
 def diagnose(scanner: Scanner, limits: Limits, tmp_path: Path) -> Diagnose:
     """Writes each log to a file and diagnoses all of them as one attempt with the shipped rules."""
+    return lambda log: pipeline.diagnose(_streams(log, tmp_path), scanner, limits)
 
-    def run(log: str | bytes | Mapping[str, str]) -> Verdict:
-        streams = []
-        for name, content in (log if isinstance(log, Mapping) else {"main": log}).items():
-            path = tmp_path / f"{name}.log"
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
-            streams.append(Stream(name, path))
-        return pipeline.diagnose(streams, scanner, limits)
 
-    return run
+def _streams(log: Log, folder: Path) -> list[Stream]:
+    streams = []
+    for name, content in (log if isinstance(log, Mapping) else {"main": log}).items():
+        path = folder / f"{name}.log"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        streams.append(Stream(name, path))
+    return streams

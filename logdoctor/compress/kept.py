@@ -1,0 +1,43 @@
+"""The lines that a record holds, to be stored and to be made a record again: all that a failure is judged by later."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from logdoctor.compress.cut import newlines_of
+from logdoctor.compress.filter import compress
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.confirmed import Kept
+from logdoctor.text import decode
+from logdoctor.types import Line, Record, Segment
+
+
+def kept(records: Iterable[Record]) -> list[Kept]:
+    """The lines of the records; those that say most have the greatest weight."""
+    return [
+        Kept(record.stream, line.number, line.text, 2 if line.strong or line.rules else int(line.weak or line.noticed))
+        for record in records
+        for line in record.lines
+    ]
+
+
+def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:
+    """Records of the lines, one for each stream: rules and marks found anew, without progress and account."""
+    return [
+        _revived(stream, list(some), scanner, file)
+        for stream, some in groupby(sorted(lines, key=lambda one: (one.stream, one.line)), lambda one: one.stream)
+    ]
+
+
+def _revived(stream: str, lines: Sequence[Kept], scanner: Scanner, file: str) -> Record:
+    data = b"\n".join(one.text.replace("\n", " ").encode("utf-8", "replace") for one in lines) + b"\n"
+    residual = compress(Segment(stream, data, 0, 1, newlines_of(data)), scanner)
+    scan = residual.scan
+    rules: dict[int, list[int]] = {}
+    for place, rule in scan.evidence.tolist():
+        rules.setdefault(place, []).append(rule)
+    found = []
+    for place, one in enumerate(lines):
+        weak = bool(scan.weak[place]) and bool(scan.owner[place] < 0)
+        text = decode(residual.raw(place))
+        found.append(Line(one.line, text, tuple(rules.get(place, ())), bool(scan.strong[place]), weak))
+    return Record(stream, file or stream, lines=found, last=found[-1:])

@@ -1,0 +1,98 @@
+"""The whole log of an attempt, to be looked into: some lines by their numbers, or those that a pattern matches.
+
+What is read is bounded in bytes and seconds, because a model may ask for it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.compress.cut import newlines_of
+from logdoctor.rules.match import Matcher
+from logdoctor.text import ANSI, decode
+
+_MOST_LINES = 400  # of one window
+_MOST_TEXT = 2000  # bytes of a line that are given
+_MOST_PATTERN = 300  # characters
+_LONGEST = 4 << 20  # bytes of a line that are held
+
+Ends = npt.NDArray[np.int64]
+
+Chunks = Callable[[], Iterator[bytes]]
+"""The bytes of a stream from its begin, in pieces."""
+
+
+class Limits(NamedTuple):
+    """What one look may read."""
+
+    read: int = 512 << 20
+    seconds: float = 2.0
+
+
+class WholeLog:
+    """The streams of an attempt by their names."""
+
+    def __init__(self, chunks: Mapping[str, Chunks], limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+        self._chunks, self._limits = chunks, limits
+
+    def streams(self) -> list[str]:
+        """The names of the streams."""
+        return list(self._chunks)
+
+    def window(self, stream: str, first: int, last: int) -> list[tuple[int, str]]:
+        """The lines of a stream from one number to another, at most 400, as (number, text) and in order."""
+        last = min(last, first + _MOST_LINES - 1)
+        found: list[tuple[int, str]] = []
+        for number, block, ends in self._blocks(stream, self._deadline()) if stream in self._chunks else ():
+            begin, end = max(first, number), min(last, number + len(ends) - 1)
+            found += [(line, _text(block, ends, line - number)) for line in range(begin, end + 1)]
+            if number + len(ends) > last:
+                break
+        return found
+
+    def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
+        """At most so many lines that a pattern matches, as (stream, number, text), of one stream or of all.
+
+        `RuleError` for a pattern that Hyperscan does not take: it might not be linear in time.
+        """
+        matcher = Matcher([pattern[:_MOST_PATTERN]])
+        found: list[tuple[str, int, str]] = []
+        deadline = self._deadline()
+        for name in self._chunks if stream is None else [stream] if stream in self._chunks else []:
+            for number, block, ends in self._blocks(name, deadline):
+                hit = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1))
+                found += [(name, number + place, _text(block, ends, place)) for place in hit.tolist()]
+                if len(found) >= most:
+                    return found[:most]
+        return found
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._limits.seconds
+
+    def _blocks(self, name: str, deadline: float) -> Iterator[tuple[int, bytes, Ends]]:
+        """Whole lines without colours: the number of the first, the bytes, the ends of the lines. A line that is longer
+        than any message is cut off."""
+        number, rest, left = 1, b"", self._limits.read
+        for chunk in self._chunks[name]():
+            left -= len(chunk)
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                rest += chunk[: max(0, _LONGEST - len(rest))]
+                continue
+            block, rest = ANSI.sub(b"", rest + chunk[:end]), chunk[end:]
+            ends = newlines_of(block)
+            yield number, block, ends
+            number += len(ends)
+            if left <= 0 or time.monotonic() > deadline:
+                return
+        if rest:
+            block = ANSI.sub(b"", rest) + b"\n"
+            yield number, block, newlines_of(block)
+
+
+def _text(block: bytes, ends: Ends, place: int) -> str:
+    begin = int(ends[place - 1]) + 1 if place else 0
+    return decode(block[begin : int(ends[place])][:_MOST_TEXT])

@@ -1,0 +1,66 @@
+"""A whole log, looked into: right lines whatever the chunks, and never more than is allowed."""
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logdoctor.errors import RuleError
+from logdoctor.whole_log import Limits, WholeLog
+
+
+def cut(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def log(data: bytes, size: int = 7, **limits: float) -> WholeLog:
+    return WholeLog({"main": lambda: cut(data, size)}, Limits(**limits))  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\x1b", codec="utf-8"), max_size=30), max_size=30),
+    st.integers(1, 50),
+)
+def test_windows_are_the_lines(lines: list[str], size: int) -> None:
+    data = "\n".join(lines).encode()
+    rows = data.decode().split("\n")
+    rows = rows[:-1] if not rows[-1] else rows
+    assert log(data, size).window("main", 1, 400) == list(enumerate(rows, 1))
+    assert log(data, size).window("main", 3, 5) == list(enumerate(rows, 1))[2:5]
+
+
+@given(st.integers(1, 60))
+def test_matching_lines_are_found(size: int) -> None:
+    data = b"".join(b"[rank%d]: boom %d\n" % (n % 3, n) if n % 5 == 0 else b"quiet %d\n" % n for n in range(100))
+    found = log(data, size).grep(r"^boom \d+$", None, 50)
+    assert found == [("main", n + 1, f"[rank{n % 3}]: boom {n}") for n in range(0, 100, 5)]
+    assert log(data, size).grep("boom", "main", 2) == [("main", 1, "[rank0]: boom 0"), ("main", 6, "[rank2]: boom 5")]
+    assert log(data, size).grep("boom", "other", 2) == []
+
+
+def test_a_pattern_that_may_take_for_ever_is_refused() -> None:
+    with pytest.raises(RuleError):
+        log(b"x\n").grep("(a+)+(?=b)", None, 5)
+
+
+def test_a_look_is_bounded() -> None:
+    endless = WholeLog({"main": lambda: itertools.repeat(b"quiet line\n" * 1000)}, Limits(1 << 30, 0.2))
+    begin = time.monotonic()
+    assert endless.grep("boom", None, 5) == [] and endless.window("main", 10**12, 10**12 + 5) == []
+    assert time.monotonic() - begin < 5
+    assert len(log(b"x\n" * 9000).window("main", 1, 10**9)) == 400
+    assert log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).grep("boom", None, 5) == []
+
+
+def test_a_line_without_an_end_is_held_in_part_only() -> None:
+    long = WholeLog(
+        {"main": lambda: itertools.chain([b"first\n"], itertools.repeat(b"y" * (1 << 20), 40), [b"\nlast"])}
+    )
+    assert [(number, len(text)) for number, text in long.window("main", 1, 5)] == [(1, 5), (2, 2000), (3, 4)]
+
+
+def test_colours_are_left_out() -> None:
+    assert log(b"\x1b[31mboom\x1b[0m 3\n", 100).grep(r"^boom \d$", None, 5) == [("main", 1, "boom 3")]
