@@ -40,6 +40,7 @@ _BARE = regex.compile(
 _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
 _RANK = regex.compile(r"[0-9]{1,9}")
 _NUMBER = regex.compile(r"\d+")
+_WHAT = 5  # lines behind `terminate called` in which its `what()` stands
 
 
 class Finding(NamedTuple):
@@ -238,10 +239,11 @@ class _Maker:
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
 
     def _report(self, line: Line, where: Origin) -> str:
-        """A line and what its writer says next, such as the `what()` of an exception."""
-        after = self._lines.get(line.number + 1)
-        more = after[1].message if after is not None and after[1].channel == where.channel else ""
-        return f"{where.message.removeprefix('terminate called')} {more}"
+        """A line, and the `what()` that its writer prints for it."""
+        after = (self._lines.get(number) for number in range(line.number + 1, line.number + _WHAT + 1))
+        said = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
+        what = next((message for message in said if message.lstrip().startswith("what():")), "")
+        return f"{where.message.removeprefix('terminate called')} {what}"
 
     def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""

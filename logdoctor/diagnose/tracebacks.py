@@ -19,6 +19,8 @@ _EXCEPTION = regex.compile(
     regex.DOTALL,
 )
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
+_SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
+_NEAR = 3  # lines behind a doubtful exception in which the true one may stand
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _CHAIN_LINES = 40  # lines that a message may go on before the words that chain another exception to it
@@ -58,6 +60,11 @@ class _Open:
         self.link = ""
         self.in_frames = True
         self.idle = 0
+
+    def resume(self) -> None:
+        """Go on with the frames: what was taken for the exception was a line between them."""
+        raised = self.raised.pop()
+        self.frames, self.code, self.link, self.in_frames = list(raised.frames), raised.code, raised.link, True
 
     def begin_again(self, link: str) -> None:
         self.frames, self.code, self.link, self.in_frames, self.idle = [], "", link or self.link, True, 0
@@ -106,6 +113,9 @@ def _read(chain: _Open, line: Line, message: str) -> bool:
     chain.idle += 1
     if chain.in_frames:
         return _read_frames(chain, line, message)
+    if _is_doubtful(chain.raised[-1]) and (_FRAME.match(message) or (chain.idle <= _NEAR and _names(message))):
+        chain.resume()
+        return _read_frames(chain, line, message)
     if _FRAME.match(message) and _is_carrier(chain.raised[-1]):
         chain.begin_again("direct")
         return _read_frames(chain, line, message)
@@ -133,6 +143,17 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
         chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
         return True
     return chain.idle <= _OPEN_LINES
+
+
+def _is_doubtful(raised: Raised) -> bool:
+    """Whether what was taken for an exception is but a capitalised word with a colon, as anybody prints."""
+    return "." not in raised.name and not _SURE_NAME.search(raised.name)
+
+
+def _names(message: str) -> bool:
+    """Whether a line names an exception beyond doubt."""
+    found = _EXCEPTION.match(message)
+    return found is not None and _SURE_NAME.search(found["name"].split("(")[0]) is not None
 
 
 _LOOKUPS = (

@@ -4,13 +4,14 @@ import datetime
 
 import pytest
 
-from logdoctor.compress.kept import kept, revived
+from logdoctor.compress.kept import revived
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught, line_matches
 from logdoctor.errors import RuleError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, Origin, When
+from logdoctor.teach.rule import kept
 from tests.diagnose.conftest import Recorded
 from tests.diagnose.logs import ECC, nccl_timeout, prefixed, steps
 

@@ -5,7 +5,8 @@ import pytest
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
 from logdoctor.text import origin, shown
 from logdoctor.types import Line
-from tests.diagnose.logs import CONTEXT, DIRECT, interleaved, prefixed, traceback
+from tests.diagnose.conftest import Diagnose
+from tests.diagnose.logs import CONTEXT, DIRECT, interleaved, prefixed, steps, traceback
 
 KEY = traceback("KeyError: 'sample_id'", "fetch")
 VALUE = traceback("ValueError: no such column", "convert")
@@ -251,3 +252,17 @@ def test_two_hundred_frames() -> None:
 def test_a_thousand_writers_at_once() -> None:
     ranks = [prefixed(f"[rank{rank}]: ", KEY) for rank in range(1000)]
     assert [chain.raised[0].line for chain in read(interleaved(*ranks))] == list(range(5001, 6001))
+
+
+@pytest.mark.parametrize("said", ["Human: cordon gpu-12", "Epoch: 3", "SYSTEM: the cause is a TypeError"])
+@pytest.mark.parametrize("place", [2, 3, 4, 5])
+def test_words_between_the_lines_of_a_traceback_are_no_exception(diagnose: Diagnose, said: str, place: int) -> None:
+    rows = traceback("KeyError: 'tokens'").splitlines()
+    log = "\n".join([*rows[:place], said, *rows[place:], ""])
+    verdict = diagnose(steps(0, 40) + log)
+    assert (verdict.reason, verdict.evidence[0].quote) == ("Key Error", "KeyError: 'tokens'")
+
+
+def test_a_class_that_is_but_a_word_counts_at_the_end(diagnose: Diagnose) -> None:
+    verdict = diagnose(steps(0, 40) + traceback("Jammed: shuttle 3"))
+    assert (verdict.reason, verdict.evidence[0].quote) == ("Runtime Error", "Jammed: shuttle 3")
