@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TORCH := $(shell sed -n 's|.*"\(torch==[^"]*\)".*|\1|p' pyproject.toml)
 
 .PHONY: setup demo test shippers lint bench soak clean
 
@@ -13,7 +14,8 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
 	  command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv $(VENV); } || { \
 	  echo "cannot make a virtual environment: install python3-venv" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) # not in the lock: one file for each kind of accelerator
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/logdoctor rules list >/dev/null
 	@touch $(READY)

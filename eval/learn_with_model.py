@@ -71,7 +71,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         rules = LearnedRules(Records(f"sqlite:///{name}/rules.db").database)
         limits = Limits(settings.learn_runs, Terms(settings.learn_jobs, settings.learn_lines))
-        agent = LogAgent(Books(scanner, rules), rules, build.model_agent(settings, rules), guards, limits)
+        model = build.model_agent(settings, build.guarded(settings, rules))
+        agent = LogAgent(Books(scanner, rules), rules, model, guards, limits)
         log, _ = generated(kind, 7, given.mb, Path(name))
         for _ in range(given.lessons):
             left = Leftovers(agent.known(kind))

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.errors import LogdoctorError, RuleRefused, StoreError
+from logdoctor.errors import ConfirmationRefused, LogdoctorError, RuleRefused, StoreError
 from logdoctor.settings import data_folder, read_settings
+from logdoctor.taxonomy import FAULTS, REASONS, RECOVERIES
 
 if TYPE_CHECKING:
     from logdoctor.attempts import Attempt
+    from logdoctor.evaluate_model import Rules
+    from logdoctor.live.confirming import Ruling
     from logdoctor.settings import Settings
+    from logdoctor.store.archive import Archive
+    from logdoctor.store.confirmed import Confirmation, Confirmed
     from logdoctor.store.learned import Learned, LearnedRules
+    from logdoctor.store.records import Records, StoredVerdict
     from logdoctor.store.tokens import Tokens
     from logdoctor.types import Verdict
 
@@ -41,7 +47,11 @@ def cli() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each attempt, a line each.")
 @click.option("--explain", is_flag=True, help="Also show what was explained away and what the filter rules took.")
-def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
+@click.option("--ask", is_flag=True, help="When no rule knows the cause look among past cases, then ask the model.")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="With --ask: data folder with the past cases."
+)
+def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool, ask: bool, data_dir: Path | None) -> None:
     """Say why the job behind each PATH failed.
 
     A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
@@ -49,8 +59,10 @@ def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
     """
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once.")
+    if data_dir and not ask:
+        raise click.UsageError("--data-dir is for --ask: rules alone need no data folder.")
     worst = NOTHING_FAILED
-    for name, result in _verdicts(paths, show_progress=not as_json):
+    for name, result in _asked(paths, data_dir) if ask else _verdicts(paths, show_progress=not as_json):
         if isinstance(result, LogdoctorError):
             _complain(result)
             worst = COULD_NOT_WORK
@@ -61,19 +73,55 @@ def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool) -> None:
     sys.exit(worst)
 
 
-def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Each attempt's name and verdict, or why it could not be read, in the order given."""
-    from logdoctor import build
+def _found(paths: tuple[str, ...]) -> "list[tuple[str, Attempt | LogdoctorError]]":
+    """The attempts behind paths with their names, or why there is none."""
     from logdoctor.attempts import attempts
 
-    settings = read_settings()
-    scanner, limits = build.scanner(settings), build.limits(settings)
     found: list[tuple[str, Attempt | LogdoctorError]] = []
     for path in paths:
         try:
             found += [(attempt.name, attempt) for attempt in attempts(Path(path))]
         except LogdoctorError as error:
             found.append((path, error))
+    return found
+
+
+def _asked(paths: tuple[str, ...], data_dir: Path | None) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Each attempt's name and verdict by rules, past cases and the model, one after another.
+
+    A model that does not answer is complained about, and the verdict by rules stays.
+    """
+    from logdoctor import build
+    from logdoctor.asking import Asking
+
+    settings = _settings(data_dir)
+    scanner = build.scanner(settings)
+    climbing = build.rungs(settings, scanner)
+    taught, job = climbing.teacher.alive(), f"diagnose-{time.time_ns()}"
+    asking = Asking(scanner, build.limits(settings), taught, climbing.ladder, job)
+    for name, attempt in _found(paths):
+        if isinstance(attempt, LogdoctorError):
+            yield name, attempt
+            continue
+        try:
+            question = asking.by_rule(attempt)
+        except LogdoctorError as error:
+            yield name, error
+            continue
+        try:
+            yield name, asking.ask(question)
+        except LogdoctorError as error:
+            _complain(error)
+            yield name, question.verdict
+
+
+def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Each attempt's name and verdict, or why it could not be read, in the order given."""
+    from logdoctor import build
+
+    settings = read_settings()
+    scanner, limits = build.scanner(settings), build.limits(settings)
+    found = _found(paths)
 
     def judge(attempt: "Attempt | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
         from logdoctor import pipeline
@@ -158,14 +206,19 @@ def _settings(data_dir: Path | None) -> "Settings":
     return msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
 
 
-def _learned(data_dir: Path | None) -> "LearnedRules":
-    """The learned rules of the data folder; `StoreError` when there is no database: none is made to look into it."""
-    from logdoctor import build
-
+def _served(data_dir: Path | None) -> "Settings":
+    """The settings with the data folder; `StoreError` when it has no database: none is made to look into it."""
     settings = _settings(data_dir)
     if not _has_records(settings):
         raise StoreError(str(data_folder(settings)), "holds no records", "Name the service's folder with --data-dir.")
-    return build.learned_rules(settings)
+    return settings
+
+
+def _learned(data_dir: Path | None) -> "LearnedRules":
+    """The learned rules of the data folder; `StoreError` when there is no database."""
+    from logdoctor import build
+
+    return build.learned_rules(_served(data_dir))
 
 
 def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
@@ -206,8 +259,8 @@ def rules_list(
     """List the rules, shipped and learned."""
     from logdoctor import build, show
 
-    if waiting and status not in (None, "proposed"):
-        raise click.UsageError("--waiting and --status exclude each other: rules that wait are `proposed`.")
+    if waiting and status not in (None, "proposed", "shadow"):
+        raise click.UsageError("rules that wait are `proposed`, or in `shadow`.")
     narrow = waiting or kind is not None or agent is not None
     if narrow and learned is False:
         raise click.UsageError("--waiting, --kind and --agent are for learned rules.")
@@ -216,8 +269,8 @@ def rules_list(
     if not alone:
         show.rules(build.rule_book(read_settings()), as_json, status)
     if found is not None:
-        status = "proposed" if waiting else status
-        show.learned_rules(found.list(kind, status, agent), as_json, alone)
+        every = found.list(kind, status, agent)
+        show.learned_rules([one for one in every if show.waits(one)] if waiting else every, as_json, alone)
 
 
 @rules.command("show")
@@ -387,6 +440,193 @@ def rules_import(
     sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in told) else 0)
 
 
+@cli.group()
+def cases() -> None:
+    """Look at past failures, and say what failures were."""
+
+
+_REASON = click.Choice([name for name in REASONS if name != "Unknown"], case_sensitive=False)
+_verdict = click.argument("verdict", metavar="VERDICT")
+_fix = click.option("--fix", default="", help="What fixed it.")
+_comment = click.option("--comment", default="", help="Anything else.")
+_suggestion = click.option("--suggestion", default="", help="What to do next time.")
+
+
+def _confirmed(data_dir: Path | None) -> "Confirmed":
+    """What was confirmed, of the data folder; `StoreError` when there is no database."""
+    from logdoctor import build
+    from logdoctor.store.confirmed import Confirmed
+
+    return Confirmed(build.records(_served(data_dir)).database)
+
+
+@cases.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each case, a line each.")
+@click.option("--reason", help="Only cases of this reason.")
+@click.option("--withdrawn", is_flag=True, help="Also those that were withdrawn or replaced.")
+@_data_dir
+def cases_list(as_json: bool, reason: str | None, withdrawn: bool, data_dir: Path | None) -> None:
+    """List past cases, the newest first."""
+    from logdoctor import show
+
+    found = _confirmed(data_dir)
+
+    def every() -> "Iterator[Confirmation]":
+        cursor = None
+        while True:
+            page = found.page(cursor, 500, reason, withdrawn)
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    show.cases(every(), as_json)
+
+
+@cases.command("show")
+@click.argument("case_id", type=click.IntRange(1), metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_data_dir
+def cases_show(case_id: int, as_json: bool, data_dir: Path | None) -> None:
+    """Print one past case: what it was, who says so, what fixed it, and the lines that prove it."""
+    from logdoctor import show
+
+    show.case(_confirmed(data_dir).one(case_id), as_json)
+
+
+@cases.command("confirm")
+@_verdict
+@_fix
+@_comment
+@_suggestion
+@_by
+@_data_dir
+def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str | None, data_dir: Path | None) -> None:
+    """Say that a verdict is right.
+
+    VERDICT is its number, or JOB/ATTEMPT for the one that stands.
+    It becomes a case, which decides about failures that look the same.
+    """
+    from logdoctor.live.confirming import Ruling
+
+    _say(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
+
+
+@cases.command("correct")
+@_verdict
+@click.option("--reason", required=True, type=_REASON, metavar="REASON", help="What it was, such as 'Key Error'.")
+@click.option("--recovery", type=click.Choice(RECOVERIES[:-1]), help="What to do; default: as usual for the reason.")
+@click.option("--fault", type=click.Choice(FAULTS), help="Whose fault; default: as usual for the reason.")
+@click.option("--line", "lines", multiple=True, metavar="STREAM:NUMBER", help="A line that proves it; repeatable.")
+@_fix
+@_comment
+@_suggestion
+@_by
+@_data_dir
+def cases_correct(
+    verdict: str,
+    reason: str,
+    recovery: str | None,
+    fault: str | None,
+    lines: tuple[str, ...],
+    fix: str,
+    comment: str,
+    suggestion: str,
+    by: str | None,
+    data_dir: Path | None,
+) -> None:
+    """Say what a failure was instead.
+
+    VERDICT is its number, or JOB/ATTEMPT for the one that stands.
+    Without --line the lines count that look worst.
+    """
+    from logdoctor.live.confirming import Ruling
+
+    evidence = tuple(_line(line) for line in lines)
+    _say(verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
+
+
+def _line(text: str) -> tuple[str, int]:
+    stream, _, number = text.rpartition(":")
+    if not stream or not number.isascii() or not number.isdecimal() or len(number) > 15:
+        raise click.UsageError(f"--line {text!r} is not STREAM:NUMBER.")
+    return stream, int(number)
+
+
+def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
+    """Enter what a person says of a verdict; a running service teaches it."""
+    from functools import partial
+
+    from logdoctor import build, show
+    from logdoctor.compress.kept import revived
+    from logdoctor.live.confirming import confirmation
+    from logdoctor.store.archive import Archive
+    from logdoctor.store.confirmed import Confirmed
+
+    settings = _served(data_dir)
+    records = build.records(settings)
+    stored = _stored(records, verdict)
+    confirmed = Confirmed(records.database)
+    scanner, past = build.scanner(settings), confirmed.kept(stored.job, stored.attempt)
+    known = revived(past.lines, scanner) if past is not None else []
+    text_of = partial(_archived_line, Archive(data_folder(settings) / "archive"), stored.job, stored.attempt)
+    new = confirmation(stored, known, scanner.book, by or _login(), ruling, text_of)
+    show.entered(confirmed.add(new, time.time()))
+
+
+def _stored(records: "Records", verdict: str) -> "StoredVerdict":
+    """The verdict with a number, or the one that stands on JOB/ATTEMPT."""
+    from logdoctor.store.names import checked, checked_attempt
+
+    job, _, number = verdict.rpartition("/")
+    if not number.isascii() or not number.isdecimal() or len(number) > 18:
+        raise click.UsageError(f"{verdict!r} is neither the number of a verdict nor JOB/ATTEMPT.")
+    if job:
+        found = records.current(checked("job", job), checked_attempt(int(number)))
+    else:
+        found = records.verdict(int(number))
+    if found is None:
+        raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "Look at the page of the job.")
+    return found
+
+
+def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, number: int) -> str | None:
+    """A raw line of an attempt; None when its archive does not have it."""
+    from logdoctor.store.archive import lines_of
+    from logdoctor.store.names import Key
+    from logdoctor.text import decode
+
+    if number < 1 or stream not in archive.streams(job, attempt):
+        return None
+    file = archive.open(Key(job, attempt, stream))
+    begin, chunks = file.from_line(number, file.offset)
+    found = lines_of(chunks, begin, number, number, 1 << 20).lines
+    return decode(found[0]) if found else None
+
+
+@cases.command("withdraw")
+@click.argument("case_id", type=click.IntRange(1), metavar="ID")
+@_why
+@_by
+@_data_dir
+def cases_withdraw(case_id: int, why: str, by: str | None, data_dir: Path | None) -> None:
+    """Let a case decide nothing any more; it stays on record."""
+    withdrawn = _confirmed(data_dir).withdraw(case_id, by or _login(), why, time.time())
+    click.echo(f"case {withdrawn.id} decides nothing any more")
+
+
+@cases.command("reindex")
+@_data_dir
+def cases_reindex(data_dir: Path | None) -> None:
+    """Build the vectors anew by which past cases are searched.
+
+    They are made of the cases in the database, so nothing is lost. Needed when they are damaged; another embedding
+    model makes them anew by itself.
+    """
+    from logdoctor import build
+
+    click.echo(f"{build.past_cases(_served(data_dir)).reindex()} cases indexed")
+
+
 class _Measures(click.Group):
     """A group whose first argument may also be what its command `corpus` takes."""
 
@@ -456,12 +696,136 @@ def learn_filters(
         learning_curve.render(report, Console())
 
 
+@measure.command("replay")
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    default=(Path("eval/corpus"), Path("eval/validation")),
+    show_default=True,
+    help="Labelled corpus, the first with its biglog.py; repeatable.",
+)
+@click.option("--failures", type=click.IntRange(1), default=2500, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--llm", metavar="URL", default="", help="Model server to ask last.  [default: none is asked]")
+@click.option("--model", default="", help="Name of the model.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@click.option(
+    "--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON, picture and tables to this folder."
+)
+def replay_command(
+    corpora: tuple[Path, ...], failures: int, seed: int, llm: str, model: str, as_json: bool, write: Path | None
+) -> None:
+    """Let failures come one by one, with no diagnosis rule at the start, and tell how many are handled."""
+    import logging
+    import tempfile
+    from functools import partial
+
+    import msgspec
+    import structlog
+    from rich.console import Console
+
+    from logdoctor import build
+    from logdoctor.replay import run, show
+    from logdoctor.replay.kinds import kinds
+
+    if bool(llm) != bool(model):
+        raise click.UsageError("--llm and --model belong together.")
+    given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    scanner = build.undiagnosing(given)
+    join = partial(build.climbing, given, scanner, build.Model(given))
+    setup = run.Setup(failures, seed, model)
+    with tempfile.TemporaryDirectory() as folder:
+        known = kinds(corpora, Path(folder))
+        report = run.run(known, scanner, build.limits(given), join, Path(folder), given.learn_jobs, setup)
+    if write:
+        show.write(write, report)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        show.render(report, Console())
+
+
+@measure.command("unseen")
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@click.option("--failures", "with_failures", is_flag=True, help="List each failure that was not told right.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and a page here.")
+@click.option("--llm", metavar="URL", help="Ask a model about what is left open, at this URL.")
+@click.option("--model", help="Its name there.")
+def unseen_command(
+    folders: tuple[Path, ...],
+    as_json: bool,
+    with_failures: bool,
+    write: Path | None,
+    llm: str | None,
+    model: str | None,
+) -> None:
+    """Take away all that is known of each reason in turn, and tell what is then said of its failures.
+
+    Each FOLDER is a labelled corpus.  [default: eval/corpus eval/validation]
+    """
+    if llm or model:
+        folders = folders or (Path("eval/corpus"), Path("eval/validation"))
+        _measure_model(folders, llm, model, "unseen", 1, 1, as_json, with_failures, write)
+        return
+    import msgspec
+    from rich.console import Console
+
+    from logdoctor import build, pipeline, unseen
+    from logdoctor.pipeline import Stream
+    from logdoctor.settings import cache_folder, rules_folder
+
+    settings = read_settings()
+    limits = build.limits(settings)._replace(workers=1)
+    report = unseen.run(
+        folders or (Path("eval/corpus"), Path("eval/validation")),
+        build.rule_book(settings),
+        rules_folder(settings) / "knowledge",
+        lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        cache_folder(settings) / "unseen",
+    )
+    if write:
+        unseen.write(write, report)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        unseen.render(report, Console(), with_failures)
+
+
 @measure.command("corpus", hidden=True)
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
 @click.option("--failures", "with_failures", is_flag=True, help="List each miss: wanted, got, and why the label is so.")
-def evaluate_command(corpus: Path, as_json: bool, with_failures: bool) -> None:
-    """Score the diagnoses of a labelled CORPUS folder."""
+@click.option("--llm", metavar="URL", help="Ask a model about what the rules leave open, at this URL.")
+@click.option("--model", help="Its name there.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="How often it is asked.")
+@click.option("--without-rules", "known", flag_value="none", help="With --llm: no rule knows a reason.")
+@click.option("--only-unseen", "known", flag_value="unseen", help="With --llm: no rule knows a failure's own reason.")
+@click.option("--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Questions at one time.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="With --llm: write the report here.")
+def evaluate_command(
+    corpus: Path,
+    as_json: bool,
+    with_failures: bool,
+    llm: str | None,
+    model: str | None,
+    repeats: int,
+    known: "Rules | None",
+    parallel: int,
+    write: Path | None,
+) -> None:
+    """Score the diagnoses of a labelled CORPUS folder.
+
+    With --llm: how well, how steadily and at what cost a model diagnoses what the rules leave open.
+    """
+    if llm or model:
+        _measure_model((corpus,), llm, model, known or "all", repeats, parallel, as_json, with_failures, write)
+        return
+    if known or write:
+        raise click.UsageError("--without-rules, --only-unseen and --write are for --llm.")
     import msgspec
     from rich.console import Console
 
@@ -483,6 +847,59 @@ def evaluate_command(corpus: Path, as_json: bool, with_failures: bool) -> None:
     evaluate.render(report, Console())
     if with_failures:
         evaluate.render_misses(report, Console())
+
+
+def _measure_model(
+    folders: tuple[Path, ...],
+    url: str | None,
+    model: str | None,
+    known: "Rules",
+    repeats: int,
+    parallel: int,
+    as_json: bool,
+    with_failures: bool,
+    write: Path | None,
+) -> None:
+    """Print how a model does on what rules leave open, with the key and prices of the settings."""
+    import tempfile
+
+    import msgspec
+    from rich.console import Console
+
+    from logdoctor import build, evaluate_model
+    from logdoctor.consult.ladder import Ladder
+    from logdoctor.settings import cache_folder, rules_folder
+
+    if not url or not model:
+        raise click.UsageError("--llm and --model need each other.")
+    settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
+    calls, limits = evaluate_model.Calls(), build.limits(settings)._replace(workers=1)
+    agent = build.agent_to_measure(settings, calls)
+    asker = evaluate_model.Asker(Ladder(None, 0.0, 0, agent.conclude), calls)
+    tables, cache = rules_folder(settings) / "knowledge", cache_folder(settings) / "unseen"
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
+        book = build.rule_book(settings)
+        read = evaluate_model.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
+        trials = evaluate_model.run(read, asker, repeats, parallel, _tell if sys.stderr.isatty() else lambda *_: None)
+    report = evaluate_model.summarise(
+        [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
+    )
+    if write:
+        evaluate_model.write(write, report, f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}")
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        evaluate_model.render(report, Console(), with_failures)
+
+
+def _tell(done: int, total: int) -> None:
+    click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
+
+
+def _file_name(model: str) -> str:
+    """The name of a model as part of a file's name."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
 
 
 @cli.command("schema")

@@ -5,6 +5,9 @@
     ├── RuleError        a rule file is wrong: misspelt key, refused pattern, failing example, duplicate id
     ├── RuleRefused      a learned rule cannot be entered, or not take this step of its life
     │   └── PatternRefused  its pattern is not of the language of learned patterns
+    ├── ConfirmationRefused  a failure cannot be confirmed as asked
+    ├── RecallError      past cases cannot be searched: the vectors are damaged, held by others, or their server is away
+    │   └── VectorsDamaged  their folder cannot be read; what was in it is made again
     ├── PromptError      a prompt file is wrong
     ├── ModelError       a language model gives no answer that can be used
     │   ├── ModelUnavailable  it does not answer: time-out, no connection, 429, 5xx, an answer cut off
@@ -65,6 +68,18 @@ class PatternRefused(RuleRefused):
 
     def __reduce__(self) -> tuple[type["PatternRefused"], tuple[str, str, str]]:
         return PatternRefused, (self._source, self.guard, self.cause)
+
+
+class ConfirmationRefused(LogdoctorError):
+    """A confirmation cannot be entered or withdrawn as asked, or does not exist."""
+
+
+class RecallError(LogdoctorError):
+    """Past cases cannot be searched by likeness; those with the same digest can."""
+
+
+class VectorsDamaged(RecallError):
+    """The vectors of past cases cannot be read any more; they are made again from the cases."""
 
 
 class PromptError(LogdoctorError):

@@ -63,6 +63,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     llm_tokens_per_hour: int = 2_000_000
     llm_dollars_in: float = 0.0
     llm_dollars_out: float = 0.0
+    llm_tokens_per_job: int = 200_000
+    llm_tokens_per_day: int = 20_000_000
+    llm_tokens_in_all: int = 0
+    llm_dollars_per_day: float = 0.0
+    llm_dollars_in_all: float = 0.0
+    mask: Literal["on", "off"] = "on"
+    mask_hosts: bool = False
+    mask_ips: bool = False
+    cases: Literal["on", "off"] = "on"
+    embedding_model: str = ""
+    chroma_url: str = ""
+    case_similarity: float = 0.8
+    case_agreement: int = 2
+    agent: Literal["auto", "off"] = "auto"
+    agent_samples: int = 3
+    agent_confidence: float = 0.6
+    agent_tool_calls: int = 6
+    confirm_attempts: int = 3
 
 
 class Help(NamedTuple):
@@ -121,6 +139,24 @@ MEANINGS = {
     "llm_tokens_per_hour": "tokens sent to and got from the model in an hour, at most",
     "llm_dollars_in": "price of a million tokens sent, for the metrics",
     "llm_dollars_out": "price of a million tokens got, for the metrics",
+    "llm_tokens_per_job": "tokens sent and got because of one job, at most",
+    "llm_tokens_per_day": "tokens sent and got in 24 hours, at most",
+    "llm_tokens_in_all": "tokens sent and got ever, at most; 0 means no limit",
+    "llm_dollars_per_day": "dollars spent in 24 hours, at most; 0 means no limit",
+    "llm_dollars_in_all": "dollars spent ever, at most; 0 means no limit",
+    "mask": "passwords, keys, tokens and e-mail addresses are masked in all that is sent to a model; `off` sends them",
+    "mask_hosts": "host names are masked, too",
+    "mask_ips": "IP addresses are masked, too",
+    "cases": "whether failures that no rule knows are looked up among confirmed ones",
+    "embedding_model": "sentence-transformers model, a name or a folder; default: all-MiniLM-L6-v2, which is installed",
+    "chroma_url": "Chroma server for the vectors of past cases; default: in the data folder",
+    "case_similarity": "cosine from which on two failures count as close",
+    "case_agreement": "close past cases that must agree before they decide",
+    "agent": "whether the model is asked about failures that neither rule nor case knows; `auto`: if one is set",
+    "agent_samples": "answers of the model that vote when the first is not sure",
+    "agent_confidence": "below it the answer of the model counts as Unknown",
+    "agent_tool_calls": "looks into the log that the model may take for one answer",
+    "confirm_attempts": "attempts on which the model must agree before that counts as confirmed; 0: only people confirm",
 }
 _SECRET = {"token", "database_url", "llm_key"}
 _RANGES: dict[str, tuple[float, float]] = {
@@ -154,6 +190,17 @@ _RANGES: dict[str, tuple[float, float]] = {
     "llm_tokens_per_hour": (0, math.inf),
     "llm_dollars_in": (0, math.inf),
     "llm_dollars_out": (0, math.inf),
+    "llm_tokens_per_job": (0, math.inf),
+    "llm_tokens_per_day": (0, math.inf),
+    "llm_tokens_in_all": (0, math.inf),
+    "llm_dollars_per_day": (0, math.inf),
+    "llm_dollars_in_all": (0, math.inf),
+    "case_similarity": (0, 1),
+    "case_agreement": (1, 100),
+    "agent_samples": (1, 25),
+    "agent_confidence": (0, 1),
+    "agent_tool_calls": (0, 50),
+    "confirm_attempts": (0, 1000),
 }
 """What a number may be: the least and the greatest."""
 

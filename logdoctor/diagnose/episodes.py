@@ -121,8 +121,7 @@ def _unexplained(case: Case) -> Iterator[Episode]:
         inside = {number for chain in reading.chains for number in range(chain.first, chain.last + 1)}
         run: list[tuple[Line, Origin]] = []
         for line, where in reading.lines:
-            odd = (line.strong or line.weak or line.noticed) and not line.rules
-            if not odd or line.number in known or line.number in inside:
+            if line.number in known or line.number in inside or not _is_odd(line, case.book):
                 continue
             if run and (
                 line.number > run[-1][0].number + 1 or where.channel != run[-1][1].channel or len(run) == _LINES
@@ -134,10 +133,18 @@ def _unexplained(case: Case) -> Iterator[Episode]:
             yield _of_run(case, stream, run)
 
 
+def _is_odd(line: Line, book: RuleBook) -> bool:
+    """Whether a remarkable line tells what nothing explains: no rule hits it, or one that found no row for its code."""
+    if line.rules:
+        return any(book.diagnoses[number].verdict.lookup for number in line.rules)
+    return line.strong or line.weak or line.noticed
+
+
 def _of_run(case: Case, stream: int, run: list[tuple[Line, Origin]]) -> Episode:
-    named = next(((line, where) for line, where in run if line.strong), run[0])
+    named = next(((line, where) for line, where in run if line.strong or line.rules), run[0])
     lines = tuple(line for line, _ in run)
-    return _episode(case, stream, named[0].number, lines, named[1], (), None, strong=named[0].strong)
+    strong = named[0].strong or bool(named[0].rules)
+    return _episode(case, stream, named[0].number, lines, named[1], (), None, strong)
 
 
 def _episode(

@@ -13,7 +13,7 @@ from logdoctor.errors import LogdoctorError, RuleError
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin, Retirement
-from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.store.learned import DIAGNOSIS, Learned, LearnedRules
 
 log = structlog.get_logger()
 
@@ -92,7 +92,7 @@ class Books:
     def load(self, kind: str) -> Scanner:
         """The scanner of a kind as its rules are now stored."""
         with self._compiling:
-            rules = self._rules.list(kind)
+            rules = [rule for rule in self._rules.list(kind) if rule.claim is None]
             learned = tuple(as_filter(rule) for rule in rules)
             if learned and self.scanner(kind).book.learned != learned:
                 self._scanners[kind] = self._compiled(kind, learned, _hot(rules))
@@ -104,6 +104,8 @@ class Books:
         if version == self.version:
             return False
         for kind in self._rules.kinds():
+            if kind == DIAGNOSIS:
+                continue  # they say what lines mean, and take none
             try:
                 self.load(kind)
             except LogdoctorError as error:  # the other kinds shall have theirs

@@ -67,7 +67,7 @@ def count(
     rules.count(kind, *attempt, hits, at)
     promoted = []
     for rule in rules.list(kind, "shadow"):
-        if rule.jobs >= terms.jobs and rule.lines >= terms.lines and _may_rise(rules, rule.id):
+        if rule.jobs >= terms.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
             why = f"watched in {rule.jobs} attempts on {rule.lines} lines, none of them evidence"
             if _step(rules, rule.id, "shadow", "active", "promote", why, at):
                 promoted.append(rule.id)
@@ -83,7 +83,7 @@ def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None
         _step(rules, rule_id, "active", "shadow", "demote", why, at)
 
 
-def _may_rise(rules: LearnedRules, rule_id: str) -> bool:
+def may_rise(rules: LearnedRules, rule_id: str) -> bool:
     """Whether a rule came to where it is on its way up: who put it back, or took back its rise, meant it to stay."""
     undone: set[int | None] = set()
     for event in rules.events(rule_id):

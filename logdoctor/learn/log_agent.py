@@ -170,9 +170,12 @@ class LogAgent:
 
     def heed(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
         """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""
-        lines = life.quotes(verdict.evidence)
+        self.spare(life.quotes(verdict.evidence), f"{attempt[0]}/{attempt[1]}", at)
+
+    def spare(self, lines: Sequence[str], where: str, at: float) -> None:
+        """Let no rule, now or later, take these lines, which tell of the cause of a failure."""
         self._guards.remember(lines)
-        if retired := life.retire_what_matches(self._rules, self.books, lines, f"{attempt[0]}/{attempt[1]}", at):
+        if retired := life.retire_what_matches(self._rules, self.books, lines, where, at):
             self._checked -= {pattern for rule in retired for pattern in rule.patterns}
             self.books.refresh()
 

@@ -99,7 +99,7 @@ class ModelAgent:
         if not blocks:
             return Answer(())
         text, _ = self._write.fitted([block.lines for block in blocks], hidden)
-        answer = self._asked(sample.job, self._write, text, Patterns, self._write.head.temperature if run else 0.0)
+        answer = self._asked(sample, self._write, text, Patterns, run)
         return _mapped(answer, {number: places for block in blocks for number, places in block.places.items()})
 
     def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
@@ -122,20 +122,23 @@ class ModelAgent:
             text, fit = self._judge.fitted([block for _, block in batch], len(blocks) - len(batch))
             if not fit:
                 break
-            answer = self._asked(sample.job, self._judge, text, Votes, 0.0)
+            answer = self._asked(sample, self._judge, text, Votes)
             for place, judgement in _counted(answer, {place for place, _ in batch[:fit]}).items():
                 judgements[place] = judgement
             blocks = blocks[fit:]
         return judgements
 
-    def _asked(self, job: str, prompt: Prompt, text: str, form: type[Form], temperature: float) -> Form:
+    def _asked(self, sample: Sample, prompt: Prompt, text: str, form: type[Form], run: int = 0) -> Form:
         return self.model.answer(
-            job,
+            sample.job,
             prompt.name,
             [Message("user", text)],
             form,
-            temperature=temperature,
+            temperature=prompt.head.temperature if run else 0.0,
             max_tokens=prompt.head.max_tokens,
+            attempt=sample.attempt,
+            sample=run,
+            prompt=prompt.version,
         )
 
     def _has_room(self, prompt: Prompt, lines: Sequence[str]) -> bool:

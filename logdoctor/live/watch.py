@@ -15,7 +15,9 @@ from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import with_ending
+from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import LogdoctorError
+from logdoctor.live.consulting import Consultant, Judged
 from logdoctor.live.intake import Intake
 from logdoctor.live.learning import Learner
 from logdoctor.live.streams import Attempt, Scan, Stream
@@ -37,6 +39,9 @@ _LOOKS = 4  # times that an attempt without steps is looked at in the time that 
 _TRIES = 5  # to read a stream before its rest is given up
 _WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
+
+
+NOTHING_TAUGHT = Taught(())
 
 
 class Timing(NamedTuple):
@@ -62,9 +67,10 @@ class Watch:
         announce: Callable[[StoredVerdict], None],
         timing: Timing,
         learner: Learner | None = None,
+        consultant: Consultant | None = None,
     ) -> None:
         self._scanner, self._intake, self._archive, self._records = scanner, intake, archive, records
-        self._announce, self._timing, self._learner = announce, timing, learner
+        self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[Attempt, None] = {}
@@ -107,11 +113,19 @@ class Watch:
         with self._intake.lock:
             return any(not stream.ready for stream in self._intake.unscanned)
 
-    def reissue(self, job: str, number: int, verdict: Verdict) -> None:
-        """Replace the final verdict on an attempt, unless it was reopened meanwhile."""
+    @property
+    def taught(self) -> Taught:
+        """The learned diagnosis rules as they stand now."""
+        return self._consultant.taught if self._consultant else NOTHING_TAUGHT
+
+    def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
+        """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
         with self._intake.settling:
             kept = self._records.attempt(job, number)
             if kept is None or not kept.settled:
+                return
+            current = self._records.current(job, number)
+            if of is not None and (current is None or not of(current.verdict)):
                 return
             if stored := self._records.publish(job, number, verdict, True, time.time()):
                 self._announced(stored)
@@ -310,7 +324,8 @@ class Watch:
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        verdict = judge(records, rules.book, idle, died)
+        records, book = self.taught.applied(records, rules.book)
+        verdict = judge(records, book, idle, died)
         if ending is not None:
             verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
         attempt.judged_for = time.perf_counter() - begin
@@ -326,6 +341,8 @@ class Watch:
         if attempt.settled:
             self._drop_states(attempt)
             self._learn_from(attempt, verdict)
+            if self._consultant:
+                self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
 
     def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
         """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""

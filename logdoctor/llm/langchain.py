@@ -7,6 +7,7 @@ it is to have a say here, so the client below sends what it was built with and n
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, cast
 from urllib.parse import urlsplit
 
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
-from logdoctor.llm.chat import Message, Reply, estimate
+from logdoctor.llm.answers import parse
+from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, as_words, estimate, flat, weight
 from logdoctor.llm.masking import mask
 from logdoctor.text import harmless
 
@@ -33,16 +35,44 @@ MAX_BODY = 1 << 20
 """Bytes of a response; a server that sends more is cut off."""
 
 _MOST_TOKENS = 10_000_000
+_OF_TOOLS = re.compile(r"\btools?\b|tool[_-]|\bfunctions?\b", re.I)
+_OF_FORMS = re.compile(r"response_format|json|schema|grammar", re.I)
 _HEADERS = ("host", "content-type", "content-length", "accept")
 _NOT_UNDERSTOOD = (400, 404, 415, 422, 501)
 
 
 class _Dialect(NamedTuple):
-    """What a server understands, as far as it was found out."""
+    """What a server understands, as far as it was found out; `looks`: that a model may call the tools it is given."""
 
     mode: Literal["json_schema", "json", "tools", "text"]
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperature: bool = True
+    looks: bool = False
+
+
+class _Asked(NamedTuple):
+    """What is asked of a server, in whatever words."""
+
+    messages: Sequence[Message]
+    temperature: float
+    schema: dict[str, Any] | None
+    max_tokens: int
+    tools: Sequence[Tool]
+
+
+class _Wish(NamedTuple):
+    """A tool that a model called, with its arguments as they were written."""
+
+    id: str
+    name: str
+    text: str
+
+    def call(self) -> ToolCall:
+        """The call; without arguments when what was written is not JSON even leniently."""
+        try:
+            return ToolCall(self.id, self.name, parse(self.text or "{}", dict[str, Any]).value)
+        except ModelNonsense:
+            return ToolCall(self.id, self.name, {})
 
 
 class _TooLong(Exception):
@@ -54,7 +84,7 @@ class LangChainModel:
 
     A call ends after `seconds` whatever the server does, and is tried once: when to try again is for the caller.
     With `output` "auto" a server that refuses a way to be told of JSON is asked in a weaker one, within the same
-    call, and from then on. `ModelError` when the URL or key cannot be used.
+    call, and from then on; one that refuses tools is asked without. `ModelError` when the URL or key cannot be used.
     """
 
     def __init__(self, base_url: str, model: str, key: str, output: Output = "auto", seconds: float = 60.0) -> None:
@@ -65,6 +95,8 @@ class LangChainModel:
         self._seconds = seconds
         self._free = output == "auto"
         self._dialect = _Dialect(MODES[0] if output == "auto" else output)
+        self._looking: _Dialect | None = self._dialect._replace(looks=True)
+        """How to ask with tools, which may go with other ways of asking than without; None: they are refused."""
         self._tls = ssl.create_default_context()
         _clients()  # the import is no part of a call's time
 
@@ -78,51 +110,54 @@ class LangChainModel:
         temperature: float,
         schema: dict[str, Any] | None,
         max_tokens: int,
+        tools: Sequence[Tool] = (),
     ) -> Reply:
         """The model's reply; see `ChatModel`."""
+        asked = _Asked(messages, temperature, schema, max_tokens, tools)
         # a loop of its own, closed without waiting: a name that does not resolve must not hold the caller either
         loop = asyncio.new_event_loop()
         try:
-            message = loop.run_until_complete(
-                asyncio.wait_for(self._understood(messages, temperature, schema, max_tokens), self._seconds)
-            )
+            message = loop.run_until_complete(asyncio.wait_for(self._understood(asked), self._seconds))
         except TimeoutError:
             raise self._unavailable(f"gave no answer within {self._seconds:g} s") from None
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
-        return self._reply(messages, message)
+        return self._reply(asked, message)
 
-    async def _understood(
-        self, messages: Sequence[Message], temperature: float, schema: dict[str, Any] | None, max_tokens: int
-    ) -> "AIMessage":
+    async def _understood(self, asked: _Asked) -> "AIMessage":
         """The first answer that the server gives to any way of asking, which is remembered."""
-        dialect = self._dialect
+        free = self._free and asked.schema is not None
+        dialect = (self._looking if asked.tools else None) or self._dialect
         while True:
             try:
-                message = await self._asked(dialect, messages, temperature, schema, max_tokens)
+                message = await self._sent(dialect, asked)
             except _clients().openai.APIStatusError as error:
-                weaker = _weaker(dialect, error.message, self._free and schema is not None)
-                if error.status_code not in _NOT_UNDERSTOOD or weaker is None:
+                weaker = _weaker(dialect, error.message, free) or (self._dialect if dialect.looks else None)
+                if not _is_not_understood(dialect, error.status_code, error.message) or weaker is None:
                     self._refused(error.status_code, error.message, error.response.headers)
                 dialect = weaker
             else:
-                self._dialect = dialect
+                if dialect.looks:
+                    self._looking = dialect
+                else:
+                    self._dialect = dialect
+                    self._looking = None if asked.tools else self._looking
                 return message
 
-    async def _asked(
-        self,
-        dialect: _Dialect,
-        messages: Sequence[Message],
-        temperature: float,
-        schema: dict[str, Any] | None,
-        max_tokens: int,
-    ) -> "AIMessage":
+    async def _sent(self, dialect: _Dialect, asked: _Asked) -> "AIMessage":
         """The answer to one request. What the server refuses is raised as the client's own error."""
         openai = _clients().openai
-        body = {dialect.limit: max_tokens} | ({"temperature": temperature} if dialect.temperature else {})
-        if schema is not None:
-            body |= _told(dialect.mode, schema)
+        body: dict[str, Any] = {dialect.limit: asked.max_tokens}
+        if dialect.temperature:
+            body["temperature"] = asked.temperature
+        if asked.schema is not None:
+            body |= _told(dialect.mode, asked.schema)
+        if dialect.looks:
+            # whether to call one is for the model: the form of the answer is only one of them then
+            body["tools"] = [_clients().tool(tool) for tool in asked.tools] + body.get("tools", [])
+            body["tool_choice"] = "auto"
+        messages = flat(asked.messages) if asked.tools and not dialect.looks else asked.messages
         try:
             async with _clients().http(self._key, self._tls) as http:
                 # not `ainvoke`: the layer above asks the environment for tracing, and can fail for what it finds
@@ -160,20 +195,23 @@ class LangChainModel:
         )
         return chat
 
-    def _reply(self, messages: Sequence[Message], message: "AIMessage") -> Reply:
-        """The text of an answer, or the arguments of the tool that it calls, with its tokens."""
-        called = [json.dumps(call["args"]) for call in getattr(message, "tool_calls", ())]
-        called += [str(call["args"] or "") for call in getattr(message, "invalid_tool_calls", ())]
-        text = called[0] if called else message.text
+    def _reply(self, asked: _Asked, message: "AIMessage") -> Reply:
+        """The text of an answer, or the arguments of the tool that stands for it, with its tokens."""
+        wishes = _wishes(message)
+        form = asked.schema.get("title", "answer") if asked.schema else None
+        written = [wish.text for wish in wishes if not asked.tools or wish.name == form]
+        calls = tuple(wish.call() for wish in wishes) if asked.tools and not written else ()
+        text = written[0] if written else message.text
         if refusal := message.additional_kwargs.get("refusal"):
             raise ModelNonsense(f"the answer of {self.name}", f"is a refusal ({self._shown(refusal)})", "Try another.")
-        if not text.strip():
+        if not text.strip() and not calls:
             raise ModelNonsense(f"the answer of {self.name}", "is empty", "Give it more tokens, or another model.")
         usage = getattr(message, "usage_metadata", None) or {}
         return Reply(
             text,
-            _tokens(usage.get("input_tokens")) or sum(estimate(message.text) for message in messages),
-            _tokens(usage.get("output_tokens")) or estimate(text),
+            _tokens(usage.get("input_tokens")) or weight(asked.messages, asked.tools),
+            _tokens(usage.get("output_tokens")) or estimate(text) + sum(estimate(as_words(call)) for call in calls),
+            calls,
         )
 
     def _refused(self, status: int, said: object, headers: Any) -> NoReturn:
@@ -226,6 +264,13 @@ def _check(url: str, key: str) -> None:
         )
 
 
+def _wishes(message: "AIMessage") -> list[_Wish]:
+    """The tools that a message calls, those with broken arguments behind."""
+    good = [(one, json.dumps(one["args"])) for one in getattr(message, "tool_calls", ())]
+    bad = [(one, str(one["args"] or "")) for one in getattr(message, "invalid_tool_calls", ())]
+    return [_Wish(str(one["id"] or ""), str(one["name"] or ""), text) for one, text in good + bad]
+
+
 def _told(mode: str, schema: dict[str, Any]) -> dict[str, Any]:
     """What a request says of the form of the answer."""
     name = schema.get("title", "answer")
@@ -243,13 +288,23 @@ def _told(mode: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _is_not_understood(dialect: _Dialect, status: int, said: object) -> bool:
+    """Whether a refusal is about how was asked; a server without tools may call that an error of its own."""
+    return status in _NOT_UNDERSTOOD or (status == 500 and dialect.looks and bool(_OF_TOOLS.search(str(said)[:500])))
+
+
 def _weaker(dialect: _Dialect, said: object, free: bool) -> _Dialect | None:
-    """How to ask a server that did not understand: without what it complains of, else in the next weaker mode."""
+    """How to ask a server that did not understand: without what it complains of, else in the next weaker mode.
+
+    None when there is no other way; where tools were offered, it may be these.
+    """
     text = str(said)[:500]
     if "max_completion_tokens" in text and dialect.limit == "max_tokens":
         return dialect._replace(limit="max_completion_tokens")
     if "temperature" in text and dialect.temperature:
         return dialect._replace(temperature=False)
+    if dialect.looks and _OF_TOOLS.search(text) and not _OF_FORMS.search(text):
+        return None
     place = MODES.index(dialect.mode) + 1
     return dialect._replace(mode=MODES[place]) if free and place < len(MODES) else None
 
@@ -280,6 +335,7 @@ class _Clients(NamedTuple):
     openai: Any
     chat: Any
     message: Any
+    tool: Any
     http: Any
     nothing: Any
 
@@ -297,7 +353,8 @@ def _clients() -> _Clients:
 def _imported() -> _Clients:
     import openai
     from langchain.chat_models import init_chat_model
-    from langchain.messages import AIMessage, HumanMessage
+    from langchain.messages import AIMessage, HumanMessage, ToolMessage
+    from langchain_core.utils.function_calling import convert_to_openai_tool
 
     class Http(openai.DefaultAsyncHttpxClient):
         """Sends requests with the headers of the protocol only, to the server that was set, and reads bounded bodies.
@@ -335,12 +392,19 @@ def _imported() -> _Clients:
             return type(response)(response.status_code, headers=response.headers, content=bytes(body), request=request)
 
     def message(one: Message) -> Any:
-        return HumanMessage(one.text) if one.role == "user" else AIMessage(one.text)
+        if one.role == "tool":
+            return ToolMessage(one.text, tool_call_id=one.answers)
+        calls = [{"type": "tool_call", "id": call.id, "name": call.name, "args": call.arguments} for call in one.calls]
+        return HumanMessage(one.text) if one.role == "user" else AIMessage(one.text, tool_calls=calls)
+
+    def tool(one: Tool) -> Any:
+        return convert_to_openai_tool({"name": one.name, "description": one.description, "parameters": one.schema})
 
     return _Clients(
         openai,
         partial(init_chat_model, model_provider="openai"),
         message,
+        tool,
         Http,
         openai.DefaultHttpxClient(trust_env=False),
     )

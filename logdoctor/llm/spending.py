@@ -1,149 +1,66 @@
-"""When a model may be asked: within its budget, and not while it fails.
+"""A model behind its budget, its breaker and what it was asked before.
 
-    closed     calls go through; after one that got no answer the next waits a little, longer each time
-    open       five failures in a row: no call goes through for a while
-    half-open  the while is over: one trial goes through; an answer closes, a failure opens for longer
-
-Nothing here sleeps: a call that may not be made now is refused at once.
+What was answered once is given again and costs nothing. What is new is asked within the budget, and not while the
+model fails. Nothing here sleeps: a call that may not be made now is refused at once.
 """
 
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from logdoctor.errors import BudgetSpent, ModelNonsense, ModelUnavailable
 from logdoctor.llm.answers import Form, parse, schema
-from logdoctor.llm.chat import ChatModel, Message, Reply, estimate
+from logdoctor.llm.breaker import Breaker, State
+from logdoctor.llm.budget import Budget, Cost, Ledger, MemoryLedger, Purse
+from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, weight
+from logdoctor.llm.exchanges import Exchange, Exchanges, Request, Turns, read, written
+from logdoctor.llm.masking import SECRET
+from logdoctor.llm.talk import Run, Talk
 
-OPENS_AFTER = 5
-"""Failures in a row that open the breaker."""
+__all__ = ["Budget", "Counts", "Guarded", "Ledger", "MemoryLedger"]
 
-SHORTEST_WAIT = 1.0
-LONGEST_WAIT = 600.0
-"""Seconds that back-off grows from and to; with jitter up to twice as much."""
+MOST_TOKENS_IN = 12_000
+"""Tokens that are sent in one call, with what tools gave, at most."""
 
-LONGEST_RETRY_AFTER = 3600.0
-"""A server that asks to be left alone for longer is asked again after so many seconds."""
+LOOKING_SECONDS = 120.0
+"""After so long nothing more is looked up: the model is to answer with what it has."""
 
-_HOUR = 3600.0
+_SHORTEST_KEY = 8  # a shorter one is no secret, but a word such as EMPTY that local servers are given
 _SHOWN_TO_MODEL = 600
-
-Breaker = Literal["closed", "open", "half-open"]
-
-
-class Budget(NamedTuple):
-    """What may be spent, and what a million tokens cost in dollars, sent and got."""
-
-    calls_per_job: int = 40
-    calls_per_hour: int = 400
-    tokens_per_hour: int = 2_000_000
-    dollars_in: float = 0.0
-    dollars_out: float = 0.0
-
-
-class Spent(Protocol):
-    """What calls came to."""
-
-    @property
-    def calls(self) -> int: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-
-class Ledger(Protocol):
-    """Where calls are written down; any thread may call."""
-
-    def enter(
-        self,
-        job: str,
-        model: str,
-        purpose: str,
-        tokens_in: int,
-        tokens_out: int,
-        dollars: float,
-        failure: str,
-        at: float,
-    ) -> None:
-        """Writes down one call; `failure` is "" for a good answer, else `unavailable` or `nonsense`."""
-        ...
-
-    def spent(self, job: str | None, since: float) -> Spent:
-        """What the calls came to since a time: those of a job, or all for None."""
-        ...
-
-
-class Entry(NamedTuple):
-    """One call in a `MemoryLedger`."""
-
-    job: str
-    model: str
-    purpose: str
-    tokens_in: int
-    tokens_out: int
-    dollars: float
-    failure: str
-    at: float
-
-
-class Sum(NamedTuple):
-    """The sum of some entries."""
-
-    calls: int
-    tokens: int
-
-
-class MemoryLedger:
-    """A ledger for one process that keeps the last calls, for work without a database."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._entries: deque[Entry] = deque(maxlen=most)
-        self._lock = threading.Lock()
-
-    def enter(
-        self,
-        job: str,
-        model: str,
-        purpose: str,
-        tokens_in: int,
-        tokens_out: int,
-        dollars: float,
-        failure: str,
-        at: float,
-    ) -> None:
-        """Keeps one call."""
-        with self._lock:
-            self._entries.append(Entry(job, model, purpose, tokens_in, tokens_out, dollars, failure, at))
-
-    def spent(self, job: str | None, since: float) -> Sum:
-        """What the kept calls came to."""
-        entries = [entry for entry in self.entries() if entry.at >= since and job in (None, entry.job)]
-        return Sum(len(entries), sum(entry.tokens_in + entry.tokens_out for entry in entries))
-
-    def entries(self) -> list[Entry]:
-        """The calls, the oldest first."""
-        with self._lock:
-            return list(self._entries)
 
 
 class Counts(NamedTuple):
     """What went through a `Guarded` since it was made, for the metrics.
 
-    `calls` counts by result: `answered`, `unavailable`, `nonsense`, and, not sent at all, `budget` and `waiting`.
+    `calls` counts by result: `answered`, `unavailable`, `nonsense`, and, not sent at all, `cached`, `budget` and
+    `waiting`.
     """
 
     calls: Mapping[str, int]
     tokens_in: int
     tokens_out: int
     dollars: float
-    breaker: Breaker
+    breaker: State
+
+
+class _For(NamedTuple):
+    """Whom a call is made for."""
+
+    job: str
+    attempt: int | None
+    purpose: str
+    prompt: str
 
 
 class Guarded:
-    """A model behind its budget and breaker; any thread may call. `clock` gives seconds since the epoch."""
+    """A model behind its budget and breaker; any thread may call. `clock` gives seconds since the epoch.
+
+    With `exchanges` everything that is said is written down there, and nothing is asked twice. `key` is the secret of
+    the server, which is neither sent in a message nor written down.
+    """
 
     def __init__(
         self,
@@ -152,19 +69,20 @@ class Guarded:
         budget: Budget | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
+        exchanges: Exchanges | None = None,
+        key: str = "",
     ) -> None:
         self.name = model.name
         self._model = model
         self._ledger = ledger
         self._budget = budget or Budget()
         self._clock = clock
-        self._chance = chance
+        self._exchanges = exchanges
+        self._key = key if len(key) >= _SHORTEST_KEY else ""
         self._lock = threading.Lock()
-        self._failures = 0
-        self._waits: tuple[float, float] = (0.0, 0.0)
-        self._trial = False
-        self._pending: Counter[str] = Counter()
-        self._pending_tokens = 0
+        self._breaker = Breaker(chance)
+        self._purse = Purse(self._budget, ledger)
+        self._turns = Turns()
         self._calls: Counter[str] = Counter()
         self._tokens = (0, 0)
         self._dollars = 0.0
@@ -178,128 +96,198 @@ class Guarded:
         *,
         temperature: float,
         max_tokens: int,
+        attempt: int | None = None,
+        sample: int = 0,
+        prompt: str = "",
+        tools: Sequence[Tool] = (),
+        run: Run | None = None,
+        most_tool_calls: int = 0,
+        most_tokens_in: int = MOST_TOKENS_IN,
+        check: Callable[[Form], str] | None = None,
     ) -> Form:
         """The model's answer in its form. An answer without the form is sent back once, with what is wrong with it.
 
+        So is one of which `check` says what is wrong with it: words that follow "it", "" when it is good.
+
+        `sample` numbers runs that are to differ; the same run is asked once ever. `prompt` is the digest of the
+        prompt's file. The model may use `tools`, which `run` carries out, `most_tool_calls` times; what is sent stays
+        within `most_tokens_in`. Messages are sent as they are: whoever gives them masks them, and what `run` says.
+
         `ModelUnavailable` (`retry_after` says when to come again), `ModelNonsense`, `BudgetSpent`.
         """
-        asked = {"temperature": temperature, "schema": schema(form), "max_tokens": max_tokens}
-        try:
-            return self._call(job, purpose, messages, form, asked)
-        except _Unfit as unfit:
-            first = unfit
-        if first.reply is None:
-            raise first.nonsense
-        try:
-            return self._call(job, purpose, [*messages, *_complaint(first.reply, first.nonsense)], form, asked)
-        except _Unfit as unfit:
-            raise unfit.nonsense from None
-        except (ModelUnavailable, BudgetSpent):
-            raise first.nonsense from None
+        whose = _For(job, attempt, purpose, prompt)
+        terms = schema(form), float(temperature), max_tokens, sample
+        talk = Talk([self._clean(message) for message in messages], tools, run, most_tool_calls, most_tokens_in)
+        began = self._clock()
+        wrong: ModelNonsense | None = None
+        while True:
+            if self._clock() - began > LOOKING_SECONDS:
+                talk.end()
+            request = Request(tuple(map(self._clean, talk.messages)), *terms, talk.tools)
+            try:
+                reply, value = self._answered(whose, request, form)
+                if value is None:
+                    talk.look(reply)
+                elif complaint := check(value) if check else "":
+                    raise _Unfit(reply.text, ModelNonsense(f"the answer of {self.name}", complaint, "It is not used."))
+                else:
+                    return value
+            except _Unfit as unfit:
+                if wrong or unfit.reply is None:
+                    raise unfit.nonsense from None
+                wrong = unfit.nonsense
+                talk.end()
+                talk.messages += _complaint(unfit.reply, wrong)
+            except (ModelUnavailable, BudgetSpent):
+                if wrong:
+                    raise wrong from None
+                raise
 
     def counts(self) -> Counts:
         """What went through until now."""
         with self._lock:
-            return Counts(dict(self._calls), *self._tokens, self._dollars, self._state(self._clock()))
+            return Counts(dict(self._calls), *self._tokens, self._dollars, self._breaker.state(self._clock()))
 
-    def _call(
-        self, job: str, purpose: str, messages: Sequence[Message], form: type[Form], asked: dict[str, Any]
-    ) -> Form:
-        """One call with all that belongs to it. `_Unfit` when the answer cannot be used."""
-        sent = sum(estimate(message.text) for message in messages)
-        tokens = sent + asked["max_tokens"]
-        trial = self._admit(job, tokens)
-        reply, failure, retry_after = Reply("", sent, 0), "unavailable", None
+    def _answered(self, whose: _For, request: Request, form: type[Form]) -> tuple[Reply, Form | None]:
+        """The reply to a request, of now or of before, and its value; no value when it wants to look something up."""
+        if self._exchanges is None:
+            return self._asked(whose, request, "", form)
+        key = request.key(self.name)
+        with self._turns.alone(key):
+            return self._known(whose, request, key, form) or self._asked(whose, request, key, form)
+
+    def _known(self, whose: _For, request: Request, key: str, form: type[Form]) -> tuple[Reply, Form | None] | None:
+        """What was answered before, if it can be used."""
+        assert self._exchanges is not None
+        kept = self._exchanges.cached(key)
+        if kept is None:
+            return None
         try:
-            reply = self._model.ask(messages, **asked)
+            reply = read(kept)
+            value = _value(reply, request, form)
+        except (ModelNonsense, ValueError):
+            return None
+        with self._lock:
+            self._calls["cached"] += 1
+        self._write(whose, request, key, reply, self._clock(), 0.0, "", "", cached=True)
+        return reply, value
+
+    def _asked(self, whose: _For, request: Request, key: str, form: type[Form]) -> tuple[Reply, Form | None]:
+        """One call with all that belongs to it. `_Unfit` when the answer cannot be used."""
+        sent = weight(request.messages, request.tools)
+        cost = Cost(sent + request.max_tokens, self._budget.price(sent, request.max_tokens))
+        trial = self._admit(whose.job, cost)
+        reply, failure, cause, retry_after = Reply("", sent, 0), "unavailable", "", None
+        at, began = self._clock(), time.perf_counter()
+        try:
+            reply = self._cleaned(self._ask(request))
             failure = "nonsense"
-            value = parse(reply.text, form).value
+            value = _value(reply, request, form)
             failure = ""
-            return value
+            return reply, value
         except ModelUnavailable as error:
-            retry_after = error.retry_after
+            cause, retry_after = error.cause, error.retry_after
             raise
         except ModelNonsense as error:
-            said = reply.text if failure else None
-            failure = "nonsense"
+            said = reply.text if failure == "nonsense" else None
+            failure, cause = "nonsense", error.cause
             raise _Unfit(said or None, error) from error
         finally:
-            self._settle(job, tokens, trial, failure, retry_after)
-            self._enter(job, purpose, reply, failure)
+            seconds = time.perf_counter() - began
+            with self._lock:
+                self._purse.give_back(whose.job, cost)
+                self._breaker.end(self._clock(), trial, failure, retry_after)
+            self._enter(whose, reply, failure)
+            self._write(whose, request, key, reply, at, seconds, failure, cause)
 
-    def _admit(self, job: str, tokens: int) -> bool:
-        """Lets a call begin, with its tokens set aside so that calls at one time cannot overdraw together.
+    def _ask(self, request: Request) -> Reply:
+        asked: dict[str, Any] = {"tools": request.tools} if request.tools else {}
+        return self._model.ask(
+            request.messages,
+            temperature=request.temperature,
+            schema=request.schema,
+            max_tokens=request.max_tokens,
+            **asked,
+        )
 
-        The answer is whether the call is the trial of a half-open breaker.
-        """
+    def _admit(self, job: str, cost: Cost) -> bool:
+        """Lets a call begin, with its cost set aside; whether the call is the trial of a half-open breaker."""
         with self._lock:
             now = self._clock()
-            state = self._state(now)
-            since, until = self._waits
-            if since <= now < until or (state == "half-open" and self._trial):
+            if (wait := self._breaker.wait(now)) is not None:
                 self._calls["waiting"] += 1
+                failures = self._breaker.failures
                 raise ModelUnavailable(
                     f"the model {self.name}",
-                    f"failed {self._failures} times in a row" if self._failures else "asks to be left alone",
+                    f"failed {failures} times in a row" if failures else "asks to be left alone",
                     "It is asked again after a while.",
-                    max(until - now, SHORTEST_WAIT),
+                    wait,
                 )
-            if spent := self._overdrawn(job, tokens, now):
+            if spent := self._purse.overdrawn(job, cost, now):
                 self._calls["budget"] += 1
                 raise BudgetSpent(f"the budget of the model {self.name}", spent, "Wait, or raise the limit.")
-            self._pending[job] += 1
-            self._pending_tokens += tokens
-            trial = state == "half-open"
-            self._trial |= trial
-            return trial
+            self._purse.set_aside(job, cost)
+            return self._breaker.begin(now)
 
-    def _overdrawn(self, job: str, tokens: int, now: float) -> str:
-        """Which limit the next call would break, or nothing."""
-        budget = self._budget
-        if self._ledger.spent(job, 0.0).calls + self._pending[job] >= budget.calls_per_job:
-            return f"the {budget.calls_per_job} calls of job {job} are made (LOGDOCTOR_LLM_CALLS_PER_JOB)"
-        hour = self._ledger.spent(None, now - _HOUR)
-        if hour.calls + self._pending.total() >= budget.calls_per_hour:
-            return f"the {budget.calls_per_hour} calls of an hour are made (LOGDOCTOR_LLM_CALLS_PER_HOUR)"
-        if hour.tokens + self._pending_tokens + tokens > budget.tokens_per_hour:
-            return f"the {budget.tokens_per_hour} tokens of an hour are used (LOGDOCTOR_LLM_TOKENS_PER_HOUR)"
-        return ""
-
-    def _settle(self, job: str, tokens: int, trial: bool, failure: str, retry_after: float | None) -> None:
-        """Gives back what was set aside, and learns from how the call went."""
-        with self._lock:
-            self._pending[job] -= 1
-            self._pending += Counter()  # forgets jobs without calls
-            self._pending_tokens -= tokens
-            self._trial &= not trial
-            self._failures = self._failures + 1 if failure else 0
-            now = self._clock()
-            if not failure:
-                self._waits = (0.0, 0.0)
-            elif failure == "unavailable" or self._failures >= OPENS_AFTER:
-                # a model that answers nonsense is up, and the next run over the sample may fare better
-                self._waits = (now, now + self._wait(retry_after))
-
-    def _wait(self, retry_after: float | None) -> float:
-        doubled = SHORTEST_WAIT * 2.0 ** min(self._failures - 1, 30)
-        wait = min(doubled, LONGEST_WAIT) * (1 + self._chance())
-        return max(wait, min(retry_after or 0.0, LONGEST_RETRY_AFTER))
-
-    def _enter(self, job: str, purpose: str, reply: Reply, failure: str) -> None:
-        """Writes the call down. One that failed counts what was sent: the server may have read it."""
-        budget = self._budget
-        dollars = (reply.tokens_in * budget.dollars_in + reply.tokens_out * budget.dollars_out) / 1e6
+    def _enter(self, whose: _For, reply: Reply, failure: str) -> None:
+        """Counts a call. One that failed counts what was sent: the server may have read it."""
+        tokens = reply.tokens_in, reply.tokens_out
+        dollars = self._budget.price(*tokens)
         with self._lock:
             self._calls[failure or "answered"] += 1
-            self._tokens = (self._tokens[0] + reply.tokens_in, self._tokens[1] + reply.tokens_out)
+            self._tokens = (self._tokens[0] + tokens[0], self._tokens[1] + tokens[1])
             self._dollars += dollars
-        self._ledger.enter(job, self.name, purpose, reply.tokens_in, reply.tokens_out, dollars, failure, self._clock())
+        self._ledger.enter(whose.job, self.name, whose.purpose, *tokens, dollars, failure, self._clock())
 
-    def _state(self, now: float) -> Breaker:
-        if self._failures < OPENS_AFTER:
-            return "closed"
-        since, until = self._waits
-        return "open" if since <= now < until else "half-open"
+    def _write(
+        self,
+        whose: _For,
+        request: Request,
+        key: str,
+        reply: Reply,
+        at: float,
+        seconds: float,
+        failure: str,
+        cause: str,
+        cached: bool = False,
+    ) -> None:
+        """Writes down what was said."""
+        if self._exchanges is None:
+            return
+        exchange = Exchange(
+            at=at,
+            job=whose.job,
+            attempt=whose.attempt,
+            purpose=whose.purpose,
+            model=self.name,
+            prompt=whose.prompt,
+            key=key,
+            request=request.terms(),
+            sent=request.said(),
+            got=reply.text,
+            calls=written(reply.calls),
+            tokens_in=reply.tokens_in,
+            tokens_out=reply.tokens_out,
+            dollars=self._budget.price(reply.tokens_in, reply.tokens_out),
+            seconds=seconds,
+            cached=cached,
+            failure=failure,
+            cause=cause,
+        )
+        self._exchanges.enter(exchange)
+
+    def _clean(self, message: Message) -> Message:
+        """The message without the key of the server."""
+        if not self._key or self._key not in message.text:
+            return message
+        return message._replace(text=message.text.replace(self._key, SECRET))
+
+    def _cleaned(self, reply: Reply) -> Reply:
+        """The reply without the key of the server, which may say it back."""
+        if not self._key:
+            return reply
+        calls = tuple(call for call in reply.calls if self._key not in written((call,)))
+        return reply._replace(text=reply.text.replace(self._key, SECRET), calls=calls)
 
 
 class _Unfit(Exception):
@@ -309,6 +297,11 @@ class _Unfit(Exception):
         super().__init__()
         self.reply = reply
         self.nonsense = nonsense
+
+
+def _value(reply: Reply, request: Request, form: type[Form]) -> Form | None:
+    """The value of a reply, None when it calls tools that are on offer. `ModelNonsense` when it has none."""
+    return None if reply.calls and request.tools else parse(reply.text, form).value
 
 
 def _complaint(reply: str, nonsense: ModelNonsense) -> tuple[Message, Message]:

@@ -1,7 +1,8 @@
 """Learned rules as YAML files: written for review, and read from anybody.
 
 An exported file has the form of every rule file (see `rules/README.md`) and lies at its id: `learned/K/D` becomes
-`filter/learned/K/D.yaml`, so that `FOLDER/filter` can be copied into a rule folder as it is.
+`filter/learned/K/D.yaml`, a diagnosis rule `diagnosis/learned/diagnosis/D.yaml`, so that `FOLDER/filter` and
+`FOLDER/diagnosis` can be copied into a rule folder as they are.
 """
 
 import datetime
@@ -19,8 +20,9 @@ import yaml
 
 from logdoctor.errors import RuleError, StoreError
 from logdoctor.learn.book import as_filter, day
-from logdoctor.rules.schema import FilterRule, Retirement, Rule
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, Retirement, Rule
 from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.teach.rule import as_diagnosis
 
 MOST_BYTES = 8 << 20
 """Bytes of a file."""
@@ -45,11 +47,14 @@ class _Document(msgspec.Struct):
 # ---- out
 
 
-def file_rule(rule: Learned, rules: LearnedRules) -> FilterRule:
+def file_rule(rule: Learned, rules: LearnedRules) -> Rule:
     """A learned rule in the form of a rule file, fit to pass `logdoctor rules check`.
 
     Metrics that none of its examples proves are left out: a file carries its own proof.
     """
+    if rule.claim is not None:
+        retired = _retirement(rule, rules) if rule.status == "retired" else None
+        return msgspec.structs.replace(as_diagnosis(rule), id=f"diagnosis/{rule.id}", retired=retired)
     metrics = tuple(one for one in rule.metrics if any(_finds(one, text) for text in rule.examples))
     retired = _retirement(rule, rules) if rule.status == "retired" else None
     return msgspec.structs.replace(as_filter(rule), id=f"filter/{rule.id}", metrics=metrics, retired=retired)
@@ -134,7 +139,7 @@ def _write(path: Path, content: bytes, force: bool) -> None:
 def _place(folder: Path, rule: Learned) -> Path:
     if not _SAFE_NAME.fullmatch(rule.id):
         raise StoreError(f"the rule {ascii(rule.id)[:200]}", "its id makes no file name", "Retire it.")
-    return folder / f"filter/{rule.id}.yaml"
+    return folder / f"{'filter' if rule.claim is None else 'diagnosis'}/{rule.id}.yaml"
 
 
 def _retirement(rule: Learned, rules: LearnedRules) -> Retirement:
@@ -163,13 +168,13 @@ def _texts(value: Any) -> Iterator[str]:
 # ---- in
 
 
-def rules_in(content: bytes, where: str) -> list[FilterRule]:
-    """The filter rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
+def rules_in(content: bytes, where: str) -> list[Rule]:
+    """The rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
     try:
         text = content.decode("utf-8")
         _require_plain(text, where)
         documents = [document for document in yaml.load_all(text, Loader=_LOADER) if document is not None]
-        rules = [_filter_rule(document) for document in documents]
+        rules = [_rule(document) for document in documents]
     except RecursionError as error:
         raise RuleError(where, "it is nested too deeply", _MEND) from error
     except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors, too
@@ -182,11 +187,13 @@ def rules_in(content: bytes, where: str) -> list[FilterRule]:
 _MEND = "Compare it with what `logdoctor rules export` writes."
 
 
-def _filter_rule(document: Any) -> FilterRule:
-    """A document as a filter rule; `msgspec.ValidationError` (a ValueError) when it is none."""
-    if msgspec.convert(document, _Document).kind != "filter":
-        raise msgspec.ValidationError("only filter rules can be learned; copy others below rules/")
-    return msgspec.convert(document, FilterRule)
+def _rule(document: Any) -> Rule:
+    """A document as a rule; `msgspec.ValidationError` (a ValueError) when it is none."""
+    forms: dict[str, type[Rule]] = {"filter": FilterRule, "diagnosis": DiagnosisRule}
+    form = forms.get(msgspec.convert(document, _Document).kind)
+    if form is None:
+        raise msgspec.ValidationError("only filter rules and diagnosis rules can be learned")
+    return msgspec.convert(document, form)
 
 
 def _require_plain(text: str, where: str) -> None:

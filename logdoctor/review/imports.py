@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from logdoctor import taxonomy
+from logdoctor.diagnose.taught import line_matches
 from logdoctor.errors import InputError, RuleError, RuleRefused
 from logdoctor.learn.guards import Approval, Guards
 from logdoctor.learn.matching import taken
@@ -15,8 +17,19 @@ from logdoctor.learn.metrics import LOSS, STEP, STEP_OF
 from logdoctor.learn.proposal import Refusal
 from logdoctor.llm.masking import mask
 from logdoctor.review.files import rules_in
-from logdoctor.rules.schema import FilterRule
-from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules, NewRule, Source, Votes
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+from logdoctor.store.learned import (
+    CORDON,
+    DIAGNOSIS,
+    ERROR_WORD,
+    Claim,
+    Learned,
+    LearnedRules,
+    NewRule,
+    Source,
+    Votes,
+)
+from logdoctor.teach.guards import Guards as DiagnosisGuards
 
 AGENT = "import"
 """Whose proposals imported rules are."""
@@ -52,9 +65,17 @@ class File(NamedTuple):
 
 
 def import_files(
-    files: Iterable[File], kind: str | None, guards: Guards, rules: LearnedRules, by: str, at: float, most: int
+    files: Iterable[File],
+    kind: str | None,
+    guards: Guards,
+    rules: LearnedRules,
+    by: str,
+    at: float,
+    most: int,
+    diagnosis: DiagnosisGuards | None = None,
 ) -> list[Imported]:
-    """What became of each rule of the files; `kind` is for those that name none.
+    """What became of each rule of the files; `kind` is for filter rules that name none, `diagnosis` guards what
+    diagnosis rules may say: without it these are refused.
 
     Of a file in which one rule is refused nothing is entered, nor of one with which there are more than `most` rules.
     """
@@ -70,29 +91,38 @@ def import_files(
             cause = f"with its rules there are more than {most}; import it apart, in parts if it alone has more"
             told.append(Imported(file.name, "", "refused", guard="file", cause=cause))
             continue
-        told += _import_file(file.name, found, kind, guards, rules, there, by, at)
+        asked = _Asked(kind, guards, diagnosis, there)
+        told += _import_file(file.name, found, asked, rules, by, at)
     return told
 
 
 class _Fit(NamedTuple):
     """A rule that may be entered, or the one that is there."""
 
-    rule: FilterRule
+    rule: Rule
     new: NewRule
     known: Learned | None
 
 
+class _Asked(NamedTuple):
+    """What an import goes by."""
+
+    kind: str | None
+    guards: Guards
+    diagnosis: DiagnosisGuards | None
+    there: "_There"
+
+
 def _import_file(
-    where: str,
-    found: Sequence[FilterRule],
-    kind: str | None,
-    guards: Guards,
-    rules: LearnedRules,
-    there: "_There",
-    by: str,
-    at: float,
+    where: str, found: Sequence[Rule], asked: _Asked, rules: LearnedRules, by: str, at: float
 ) -> list[Imported]:
-    looked = [_looked_at(rule, _kind(rule, kind), guards, there) for rule in found]
+    there = asked.there
+    looked = [
+        _looked_at(rule, _kind(rule, asked.kind), asked.guards, there)
+        if isinstance(rule, FilterRule)
+        else _diagnosis_looked_at(rule, asked.diagnosis, there)
+        for rule in found
+    ]
     good = [one for one in looked if isinstance(one, _Fit)]
     if len(good) < len(looked):
         return [_told(where, one) for one in looked]
@@ -103,7 +133,7 @@ def _import_file(
     there.enter(entered)
     told = []
     for one in good:
-        rule = there[one.new.kind][one.new.pattern]
+        rule = there[one.new.kind][_key(one.new)]
         outcome = "known" if one.known else "entered"
         told.append(Imported(where, one.rule.id, outcome, rule.id, rule.status, rule.waits_for))
     return told
@@ -116,13 +146,18 @@ class _There(dict[str, dict[str, Learned]]):
         self._rules = rules
 
     def __missing__(self, kind: str) -> dict[str, Learned]:
-        self[kind] = {rule.pattern: rule for rule in self._rules.list(kind)}
+        self[kind] = {_key(rule): rule for rule in self._rules.list(kind)}
         return self[kind]
 
     def enter(self, entered: Iterable[Learned]) -> None:
         """Add rules that were entered now."""
         for rule in entered:
-            self[rule.kind][rule.pattern] = rule
+            self[rule.kind][_key(rule)] = rule
+
+
+def _key(rule: Learned | NewRule) -> str:
+    """What tells a rule from the others of its kind: its pattern, and what it says where it says something."""
+    return rule.pattern if rule.claim is None else "\0".join((rule.pattern, rule.claim.reason, rule.claim.recovery))
 
 
 def _kind(rule: FilterRule, kind: str | None) -> str:
@@ -149,6 +184,51 @@ def _looked_at(rule: FilterRule, kind: str, guards: Guards, there: _There) -> "_
     return _Fit(rule, new, None)
 
 
+def _diagnosis_looked_at(
+    rule: DiagnosisRule, guards: DiagnosisGuards | None, there: _There
+) -> "_Fit | tuple[DiagnosisRule, Refusal]":
+    """The diagnosis rule fit to be entered in shadow, or which guard refused it and why."""
+    pattern = rule.when.any[0] if rule.when.any else ""
+    if cause := _diagnosis_form_cause(rule, guards):
+        return rule, Refusal(pattern, "form", cause)
+    assert guards is not None
+    said = rule.verdict
+    default = taxonomy.REASONS[said.reason]
+    claim = Claim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
+    examples = tuple(mask(one.text) for one in rule.must_match)
+    waits = f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else ""
+    new = NewRule(
+        DIAGNOSIS, pattern, rule.title, examples, (), "shadow", waits, AGENT, Source(), _UNVOTED, 0, claim=claim
+    )
+    if known := there[DIAGNOSIS].get(_key(new)):
+        return _Fit(rule, new, known)
+    if refused := guards.refusal_of_rule(pattern, claim, examples):
+        return rule, Refusal(*refused)
+    if line_matches(pattern, [one.text for one in rule.must_not_match]):
+        return rule, Refusal(pattern, "evidence", "it matches a line of its `must_not_match`")
+    return _Fit(rule, new, None)
+
+
+def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -> str | None:
+    """Why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
+    said = rule.verdict
+    if guards is None:
+        return "diagnosis rules are not taken here"
+    if len(rule.when.any) != 1 or rule.when.unless:
+        return "a learned diagnosis rule has one pattern in `any`, and no `unless`"
+    if said.lookup or said.outcome or said.here or rule.explains or rule.scope or said.role != "cause":
+        return "a learned diagnosis rule names a cause by its reason, fault and recovery, and nothing else"
+    if said.reason not in taxonomy.REASONS or said.reason == "Unknown":
+        return f"its reason {ascii(said.reason)[:80]} is not in the taxonomy"
+    if said.recovery not in ("", *taxonomy.RECOVERIES) or said.fault not in ("", *taxonomy.FAULTS):
+        return "its recovery or fault is not in the taxonomy"
+    if rule.status == "retired":
+        return "it is retired"
+    if any("\n" in one.text for one in (*rule.must_match, *rule.must_not_match)):
+        return "an example holds a line break"
+    return None
+
+
 _UNVOTED = Votes(0, (), "")
 
 
@@ -169,7 +249,7 @@ def _form_cause(rule: FilterRule, kind: str) -> str | None:
     return None
 
 
-def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal]") -> Imported:
+def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal] | tuple[DiagnosisRule, Refusal]") -> Imported:
     """What is said of a rule before anything was entered."""
     if not isinstance(looked, _Fit):
         rule, refusal = looked
@@ -179,7 +259,7 @@ def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal]") -> Imported:
     return Imported(where, looked.rule.id, "held", waits_for=looked.new.waits_for)
 
 
-def _why(where: str, found: Sequence[FilterRule]) -> str:
+def _why(where: str, found: Sequence[Rule]) -> str:
     """Where the rules come from, as their file says."""
     one = found[0].origin
     told = f"by {one.by}, {one.at}, {one.source}" if len(found) == 1 else f"{len(found)} rules"

@@ -1,18 +1,22 @@
 """Why a line is taken or kept, learned rules included: for people who wonder where a line went."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from logdoctor.errors import PatternRefused
+from logdoctor.errors import PatternRefused, RuleError
 from logdoctor.learn.book import as_filter
 from logdoctor.learn.grammar import Chars, Pattern, parse
 from logdoctor.learn.matching import taken
+from logdoctor.rules.lines import hits, joined
+from logdoctor.rules.match import Matcher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
-from logdoctor.store.learned import Learned
+from logdoctor.store.learned import DIAGNOSIS, Learned
+from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns
 _WORTH = 3  # bytes of a literal that are looked for before a pattern is compiled
@@ -28,12 +32,32 @@ class Said(NamedTuple):
 def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:
     """What the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
     shipped = list(why(scanner, line))
+    every = list(rules)
+    told = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := _telling(every, line)) else []
     by_kind: dict[str, list[Learned]] = {}
-    for rule in _matching(list(rules), line):
+    for rule in _matching([rule for rule in every if rule.claim is None], line):
         by_kind.setdefault(rule.kind, []).append(rule)
     if not by_kind:
-        return [Said("", [*shipped, *_because(shipped)])]
-    return [Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()]
+        return [Said("", [*shipped, *_because(shipped)]), *told]
+    return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *told]
+
+
+def _telling(rules: Iterable[Learned], line: str) -> list[Learned]:
+    """The diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
+    found = []
+    for rule in rules:
+        if rule.claim is not None:
+            with suppress(RuleError):
+                if any(hits(Matcher([rule.pattern]), joined([shown(line)]))):
+                    found.append(rule)
+    return found
+
+
+def _named(rule: Learned) -> str:
+    """One sentence about a diagnosis rule that matches a line, should the line be remarkable."""
+    assert rule.claim is not None
+    how = {"active": "named by  ", "shadow": "would name"}.get(rule.status, "in vain   ")
+    return f"{how} {rule.id}: {rule.claim.reason}{'' if rule.status == 'active' else f' ({rule.status})'}"
 
 
 def _explained(scanner: Scanner, shipped: list[str], matching: Sequence[Learned], line: str) -> list[str]:

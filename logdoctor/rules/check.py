@@ -4,8 +4,10 @@ The same check runs in the tests, from the command line, and before an agent may
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import regex
 
@@ -44,6 +46,25 @@ def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
     for diagnosis in book.diagnoses:
         problems += _diagnosis_examples(diagnosis, book, scanner)
     return problems + list(_evidence_law(book, scanner)) + list(_ties(book, scanner))
+
+
+def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list[Problem]:
+    """Everything wrong with one diagnosis rule that is not of the book which the scanner was made of.
+
+    It is tried alone, as if it were active, and held against the rules of the book: no filter rule may take its
+    examples, and no rule may tie with it.
+    """
+    one = msgspec.structs.replace(rule, status="active", retired=None)
+    alone = RuleBook((one,), Path())
+    problems = check(alone, Scanner(alone))
+    for example in rule.must_match:
+        owner, evidence = hits(scanner, example.text)
+        if owner >= 0:
+            problems.append(Problem(rule.id, f"its example {example.text!r} is taken by {book.filters[owner].id}"))
+        for other in (book.diagnoses[number] for number in evidence):
+            if other.verdict.reason != one.verdict.reason and priority(other) == priority(one):
+                problems.append(Problem(rule.id, f"ties with {other.id} on {example.text!r}"))
+    return problems
 
 
 def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:

@@ -1,4 +1,7 @@
-"""Learned filter rules: their life, what they matched, what was refused, and what the models cost.
+"""Learned rules: their life, what they matched, what was refused, and what the models cost.
+
+A filter rule belongs to a kind of jobs. A diagnosis rule has a claim, belongs to the kind `DIAGNOSIS`, and is for all
+jobs: its hits are counted apart from those of filter rules.
 
 Rules are only appended, and a rule keeps its place among those of its kind for ever: who counts by place goes on
 counting while others enter rules. A step of a rule and the record of who took it are written as one.
@@ -16,6 +19,7 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
+from logdoctor import taxonomy
 from logdoctor.errors import CursorError, InputError, RuleRefused
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.records import MAX_PAGE
@@ -39,6 +43,12 @@ STATUSES = ("proposed", "shadow", "active", "retired")
 
 ERROR_WORD = "error-word"
 """How `waits_for` begins when lines of the rule look like trouble: who approves it says that they are harmless."""
+
+DIAGNOSIS = "diagnosis"
+"""The kind of learned diagnosis rules; no kind of jobs is called so."""
+
+CORDON = "cordon"
+"""How `waits_for` begins when a rule in shadow waits because its recovery takes a node out."""
 
 MAX_RULES = 5000
 """Rules of a kind, retired ones too."""
@@ -92,12 +102,28 @@ class Votes(msgspec.Struct, frozen=True):
     judge: str
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """What a learned diagnosis rule says of a failure; its line is the cause. "" means the taxonomy's default."""
+
+    reason: str
+    fault: str = ""
+    recovery: str = ""
+    suggestion: str = ""
+
+    @property
+    def cordons(self) -> bool:
+        """Whether nodes may be taken out because of it."""
+        recovery = self.recovery or (default.recovery if (default := taxonomy.REASONS.get(self.reason)) else "")
+        return recovery == "isolate_and_restart"
+
+
 class NewRule(msgspec.Struct, frozen=True):
     """A rule to be entered, as `proposed` or `shadow`.
 
     `waits_for` says why a human must approve it ("" when none must), beginning with `ERROR_WORD` when that is
     because its lines look like trouble: only its beginning is ours, the rest may quote a log. `lines` is how many
-    lines of its source attempt it was seen to match.
+    lines of its source attempt it was seen to match. A diagnosis rule has a `claim`; one that `cordons` begins in
+    shadow and waits there, with `CORDON`.
     """
 
     kind: str
@@ -112,6 +138,7 @@ class NewRule(msgspec.Struct, frozen=True):
     votes: Votes
     lines: int
     harmless: bool = False
+    claim: Claim | None = None
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -139,6 +166,7 @@ class Learned(msgspec.Struct, frozen=True):
     taken: int
     created: float
     changed: float
+    claim: Claim | None = None
 
 
 class LearnedPage(msgspec.Struct, frozen=True):
@@ -228,6 +256,7 @@ class _Origin(msgspec.Struct, frozen=True):
     waits_for: str
     source: Source
     votes: Votes
+    claim: Claim | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -315,13 +344,16 @@ class LearnedRules:
         """The rule with another status: the way of code, which tells `step`, such as "promote" or "demote".
 
         `RuleRefused` when there is no way to that status, when the rule waits for a human, or when its status is
-        no longer the `expected` one.
+        no longer the `expected` one. A diagnosis rule that may take nodes out becomes active only by `approve`.
         """
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
-            waits_for = _origin.decode(row.origin).waits_for
-            if row.status in ("proposed", "retired") and status == "shadow" and waits_for:
-                raise _refused(id, f"waits for a human ({waits_for})", "Approve or retire it.")
+            origin = _origin.decode(row.origin)
+            cordons = origin.claim is not None and origin.claim.cordons
+            if cordons and status == "active":
+                raise _refused(id, "may take nodes out, so a human must let it", "Approve or retire it.")
+            if row.status in ("proposed", "retired") and status == "shadow" and origin.waits_for and not cordons:
+                raise _refused(id, f"waits for a human ({origin.waits_for})", "Approve or retire it.")
             return status, row.harmless
 
         return self._step(id, step, to, by, why, at, expected)
@@ -400,14 +432,16 @@ class LearnedRules:
         """Counts what rules of the kind (by id) matched and took in an attempt: `{id: (lines, taken)}`.
 
         It replaces what was counted for this attempt before, so a verdict may be issued again; but a rule keeps at
-        least the lines of this attempt that it was entered with. `RuleRefused` for a rule that the kind does not
-        have, `NameRefused` for a bad name; then nothing was counted.
+        least the lines of this attempt that it was entered with. What filter rules did in it and what diagnosis rules
+        did is counted apart. `RuleRefused` for a rule that the kind does not have, `NameRefused` for a bad name; then
+        nothing was counted.
         """
         kind, attempt = _kind(kind), checked_attempt(attempt)
         checked("job", job)
         counts = {id: (_count(lines), _count(taken)) for id, (lines, taken) in hits.items()}
         with self._database.writing() as connection:
-            _replace(connection, kind, job, attempt, counts, _turn(connection, kind, job, attempt, at))
+            turn = 0 if kind == DIAGNOSIS else _turn(connection, kind, job, attempt, at)
+            _replace(connection, kind, job, attempt, counts, turn)
 
     def idle(self, kind: str) -> dict[str, int]:
         """For each rule of the kind in shadow: how many attempts were counted since it matched or came there.
@@ -604,8 +638,12 @@ def _sound(rule: NewRule) -> NewRule:
         raise _unfit(rule, "its pattern holds a line break or NUL", "Write it in one line.")
     if rule.status not in ("proposed", "shadow"):
         raise _unfit(rule, f"it would begin as {ascii(rule.status)[:50]}", "Use proposed or shadow.")
-    if rule.status != "proposed" and rule.waits_for:
+    if rule.status != "proposed" and rule.waits_for and not (rule.claim and rule.claim.cordons):
         raise _unfit(rule, "it waits for a human", "Let it begin as proposed.")
+    if (rule.claim is None) == (rule.kind == DIAGNOSIS):
+        raise _unfit(rule, "a diagnosis rule has a claim, and no other has", f"Use the kind {DIAGNOSIS} for them.")
+    if rule.claim is not None and (complaint := _claim_complaint(rule.claim)):
+        raise _unfit(rule, complaint, "Use a word of logdoctor/taxonomy.py.")
     for name, texts in (("examples", rule.examples), ("metrics", rule.metrics)):
         if len(texts) > _MAX_TEXTS or any(len(text) > _MAX_EXAMPLE for text in texts):
             raise _unfit(rule, f"its {name} are too long", f"Use {_MAX_TEXTS} of {_MAX_EXAMPLE} characters at most.")
@@ -622,7 +660,21 @@ def _sound(rule: NewRule) -> NewRule:
         agent=_text(rule.agent, _MAX_NAME),
         source=msgspec.structs.replace(rule.source, **told),
         votes=_cut(rule.votes),
+        claim=rule.claim and msgspec.structs.replace(rule.claim, suggestion=_text(rule.claim.suggestion)),
     )
+
+
+def _claim_complaint(claim: Claim) -> str | None:
+    """What is no word of the taxonomy, or no reason of a failure."""
+    if claim.reason not in taxonomy.REASONS or claim.reason == "Unknown":
+        return f"its reason {ascii(claim.reason)[:80]} is not in the taxonomy"
+    for name, value, known in (
+        ("fault", claim.fault, taxonomy.FAULTS),
+        ("recovery", claim.recovery, taxonomy.RECOVERIES),
+    ):
+        if value and value not in known:
+            return f"its {name} {ascii(value)[:80]} is not in the taxonomy"
+    return None
 
 
 def _cut(votes: Votes) -> Votes:
@@ -677,6 +729,7 @@ def _learned(row: sa.Row[Any]) -> Learned:
         taken=row.taken,
         created=row.created,
         changed=row.changed,
+        claim=origin.claim,
     )
 
 
@@ -693,7 +746,8 @@ def _row(connection: sa.Connection, number: int) -> sa.Row[Any]:
 
 def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: float, step: str, why: str) -> sa.Row[Any]:
     """The row of the rule: the one it has, or a new one at the end of its kind."""
-    digest = hashlib.sha256(_encode((rule.kind, rule.pattern))).hexdigest()
+    said = (rule.claim.reason, rule.claim.recovery) if rule.claim else ()  # what two may say otherwise of one line
+    digest = hashlib.sha256(_encode((rule.kind, rule.pattern, *said))).hexdigest()
     if known := connection.execute(sa.select(_rules).where(_rules.c.digest == digest)).first():
         return known
     last = connection.scalar(sa.select(sa.func.max(_rules.c.place)).where(_rules.c.kind == rule.kind))
@@ -716,7 +770,7 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
         created=at,
         changed=at,
         origin=_encode(
-            _Origin(rule.title, rule.examples, rule.metrics, rule.waits_for, rule.source, rule.votes)
+            _Origin(rule.title, rule.examples, rule.metrics, rule.waits_for, rule.source, rule.votes, rule.claim)
         ).decode(),
     )
     number = int(connection.execute(new.returning(_rules.c.number)).scalar_one())
@@ -864,7 +918,7 @@ def _replace(
     numbers = {row.id: row.number for row in connection.execute(mine)}
     if unknown := sorted(counts.keys() - numbers.keys()):
         raise _refused(unknown[0], f"is none of the kind {ascii(kind)[:100]}", "Count rules of that kind only.")
-    where = _of(rule_hits, job, attempt)
+    where = (*_of(rule_hits, job, attempt), rule_hits.c.rule.in_(_of_same_sort(kind)))
     former = {
         row.rule: (row.lines, row.taken, row.seen) for row in connection.execute(sa.select(rule_hits).where(*where))
     }
@@ -894,6 +948,12 @@ def _replace(
         for rule in sorted(changed)
     ]
     connection.execute(_TOTALS, changes)
+
+
+def _of_same_sort(kind: str) -> sa.Select[Any]:
+    """The diagnosis rules or, for a kind of jobs, the filter rules of all kinds: an attempt has hits of both sorts."""
+    same = _rules.c.kind == DIAGNOSIS if kind == DIAGNOSIS else _rules.c.kind != DIAGNOSIS
+    return sa.select(_rules.c.number).where(same)
 
 
 _TURN = sa.bindparam("turn", type_=sa.BigInteger)

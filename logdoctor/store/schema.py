@@ -288,6 +288,81 @@ model_totals = sa.Table(
     sa.Column("dollars", sa.Double, nullable=False),
 )
 
+# Failures that were confirmed, and what is left of settled attempts (store/confirmed.py)
+
+confirmations = sa.Table(
+    "confirmations",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("withdrawn", sa.Boolean, nullable=False),
+    sa.Column("withdrawn_by", sa.Text, nullable=False),
+    sa.Column("withdrawn_why", sa.Text, nullable=False),
+    sa.Column("withdrawn_at", sa.Double),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("ix_confirmations_attempt", "job", "attempt", "id"),
+)
+"""Rows are only appended, and withdrawn ones stay. Of an attempt the one that is not withdrawn counts; `body` is what
+was confirmed, as JSON."""
+
+LIVE = confirmations.c.withdrawn.is_(False)
+"""True of what counts."""
+
+sa.Index(
+    "uq_confirmations_live",
+    confirmations.c.job,
+    confirmations.c.attempt,
+    unique=True,
+    sqlite_where=LIVE,
+    postgresql_where=LIVE,
+)
+
+residuals = sa.Table(
+    "residuals",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("recovery", sa.Text, nullable=False),
+    sa.Column("decided", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("frame", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("job", "attempt"),
+    sa.Index("ix_residuals_digest", "digest", "decided"),
+)
+"""The newest settled attempts: what their verdict said, who decided, the digest of the episode that named the failure,
+and the lines of their records as (stream, number, text), MessagePack in a Zstandard frame."""
+
+model_exchanges = sa.Table(
+    "model_exchanges",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer),
+    sa.Column("purpose", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("prompt", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("tokens_in", sa.BigInteger, nullable=False),
+    sa.Column("tokens_out", sa.BigInteger, nullable=False),
+    sa.Column("dollars", sa.Double, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("cached", sa.Boolean, nullable=False),
+    sa.Column("failure", sa.Text, nullable=False),
+    sa.Column("usable", sa.Boolean, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Index("ix_model_exchanges_attempt", "job", "attempt", "id"),
+    sa.Index("ix_model_exchanges_key", "key", "usable", "id"),
+)
+"""What was said to models and by them (store/exchanges.py). `key` stands for all that an answer depends on, `usable`
+for an answer that may be given again, `body` holds the texts: JSON, compressed with zstd."""
+
 
 _WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
-from logdoctor.web import events, health, ingest, openapi, pages, problems, rules, shippers, verdicts
+from logdoctor.web import cases, events, health, ingest, openapi, pages, problems, rules, shippers, verdicts
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
@@ -72,6 +72,7 @@ def application(service: Service, options: Options) -> FastAPI:
     app.include_router(shippers.routes(service, gate, options.allowed, options.labels))
     app.include_router(verdicts.routes(service, gate))
     app.include_router(rules.routes(service, gate, options.allowed.seconds))
+    app.include_router(cases.routes(service, gate))
     app.include_router(events.routes(service, gate, hub))
     app.include_router(pages.routes(service, gate))
     app.mount("/static", pages.static_files())

@@ -28,6 +28,11 @@ class Caller(NamedTuple):
     token: Token | None
     name: str
 
+    @property
+    def who(self) -> str:
+        """Who decides, as it is written down: the name of the token, without tokens the address."""
+        return self.name or "somebody"
+
     def may(self, scope: str, job: str) -> bool:
         """Whether the caller may do this with a job."""
         return self.token is None or may(self.token, scope, job)
@@ -46,11 +51,15 @@ class Gate:
         self._found: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allows(self, scope: str) -> Callable[[Request], Awaitable[Caller]]:
-        """A dependency: the caller, who has the scope; for the job in the path, if there is one."""
+    def allows(self, scope: str, by_form: bool = False) -> Callable[[Request], Awaitable[Caller]]:
+        """A dependency: the caller, who has the scope; for the job in the path, if there is one.
+
+        `by_form` is for what a form of our pages sends: there a browser's session counts, too, and `check_form` must
+        follow.
+        """
 
         async def admit(request: Request) -> Caller:
-            caller = await self.caller(request)
+            caller = await self.caller(request, by_form)
             job = request.path_params.get("job")
             token = caller.token
             if token is not None and not (holds(token, scope) if job is None else may(token, scope, job)):
@@ -61,7 +70,7 @@ class Gate:
 
         return admit
 
-    async def caller(self, request: Request) -> Caller:
+    async def caller(self, request: Request, by_form: bool = False) -> Caller:
         """Who asks; `RequestRefused` without a valid token, from another site's page, or too often."""
         self._check_origin(request)
         address = request.client.host if request.client else ""
@@ -69,7 +78,7 @@ class Gate:
             self._check_host(request)
             self._count(address, self._rate)
             return Caller(None, address)
-        secret = _secret(request)
+        secret = _secret(request, by_form)
         if not secret:
             raise _unauthorized("it has no token")
         token = await self.token(secret, address)
@@ -140,12 +149,12 @@ def check_form(request: Request, given: str) -> None:
         raise RequestRefused(403, "bad_form", "the form", "it is not of this session", "Load the page again.")
 
 
-def _secret(request: Request) -> str:
-    """The bearer token of a request, or that of a browser's session when the request changes nothing."""
+def _secret(request: Request, by_form: bool) -> str:
+    """The bearer token of a request, or that of a browser's session when the request changes nothing, or is a form."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return secret.strip()
-    if request.method in _SAFE or request.url.path in ("/login", "/logout"):
+    if request.method in _SAFE or by_form:
         return str(request.session.get(TOKEN, ""))
     return ""
 

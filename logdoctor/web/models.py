@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from logdoctor import taxonomy
 from logdoctor.store.learned import MAX_KIND
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
 
@@ -32,6 +33,7 @@ RuleId = Annotated[
         examples=["learned/megatron/pretrain-gpt-py/bed3b86f"],
     ),
 ]
+CaseId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the case", examples=[12])]
 KindOfJobs = Annotated[str | None, Query(max_length=MAX_KIND, description="only rules learned from jobs of this kind")]
 Status = Literal["proposed", "shadow", "active", "retired"]
 _COUNT = Field(default=None, ge=0, le=100_000_000)
@@ -212,8 +214,18 @@ class VotesOut(BaseModel):
     judge: str
 
 
+class ClaimOut(BaseModel):
+    """What a learned diagnosis rule says of a failure; "" means what the taxonomy says of the reason."""
+
+    reason: str
+    fault: str
+    recovery: str
+    suggestion: str
+
+
 class LearnedRuleOut(BaseModel):
-    """A learned filter rule. It matched `lines` lines in `jobs` attempts, and took `taken` of them."""
+    """A learned rule. It matched `lines` lines in `jobs` attempts; a filter rule took `taken` of them. A diagnosis rule
+    has a `claim`, and its kind is `diagnosis`."""
 
     id: str
     place: int = Field(description="0, 1, 2, ... among the rules of its kind")
@@ -233,6 +245,7 @@ class LearnedRuleOut(BaseModel):
     taken: int
     created: float
     changed: float
+    claim: ClaimOut | None = None
 
 
 class LearnedRulePage(BaseModel):
@@ -340,3 +353,134 @@ class ImportOut(BaseModel):
     """What became of each rule that was sent."""
 
     rules: list[ImportedOut]
+
+
+_WORDS = Field(default="", max_length=4000)
+_REASONS: dict[str, Any] = {"enum": [name for name in taxonomy.REASONS if name != "Unknown"]}
+_RECOVERIES: dict[str, Any] = {"enum": ["", *(name for name in taxonomy.RECOVERIES if name != "none")]}
+_FAULTS: dict[str, Any] = {"enum": ["", *taxonomy.FAULTS]}
+
+
+class ConfirmIn(BaseModel):
+    """What is to be remembered of a verdict that is right."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"fix": "drained the node"}]})
+    fix: str = Field(default="", max_length=4000, description="what fixed it")
+    comment: str = _WORDS
+    suggestion: str = Field(default="", max_length=4000, description="what to do next time")
+
+
+class LineIn(BaseModel):
+    """A line of the log of the attempt."""
+
+    model_config = ConfigDict(extra="forbid")
+    stream: str = Field(min_length=1, max_length=MAX_NAME, examples=["gpu-12"])
+    line: int = Field(ge=1, le=(1 << 62), examples=[126])
+
+
+class CorrectIn(ConfirmIn):
+    """What a failure was instead. "" for recovery or fault means what is usual for the reason."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "reason": "Key Error",
+                    "recovery": "fix_first",
+                    "fix": "renamed the setting",
+                    "evidence": [{"stream": "gpu-12", "line": 126}],
+                }
+            ]
+        },
+    )
+    reason: str = Field(min_length=1, max_length=100, json_schema_extra=_REASONS)
+    recovery: str = Field(default="", max_length=100, json_schema_extra=_RECOVERIES)
+    fault: str = Field(default="", max_length=100, json_schema_extra=_FAULTS)
+    evidence: list[LineIn] = Field(
+        default=[], max_length=20, description="lines that prove it, the one that names the failure first"
+    )
+
+
+class CitedOut(BaseModel):
+    """A line that proves a case."""
+
+    stream: str
+    line: int
+    quote: str
+
+
+class CaseOut(BaseModel):
+    """A confirmed failure: what it was, who says so, what fixed it. It decides about others unless it is withdrawn."""
+
+    id: int
+    job: str
+    attempt: int
+    verdict: int | None = Field(description="id of the verdict that was looked at")
+    by: str = Field(description="who says so; `agreement` for attempts that the model agreed on")
+    at: float
+    reason: str
+    fault: str
+    recovery: str
+    fix: str
+    comment: str
+    suggestion: str
+    corrects: bool = Field(description="the verdict said something else")
+    title: str = Field(description="the line that names the failure, without rank, host and time")
+    digests: list[str] = Field(description="a failure with one of these is the same one")
+    summary: str = Field(description="what it is compared with others by")
+    evidence: list[CitedOut]
+    withdrawn: bool
+    withdrawn_by: str
+    withdrawn_why: str
+    withdrawn_at: float | None
+
+
+class CasePage(BaseModel):
+    """Some cases, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[CaseOut]
+    next: str | None
+
+
+class AskOut(BaseModel):
+    """The verdict whose failure is looked up again."""
+
+    verdict: int = Field(examples=[7])
+
+
+class SentOut(BaseModel):
+    """A message to a model, as it was sent: with secrets masked."""
+
+    role: str
+    text: str
+
+
+class ModelCallOut(BaseModel):
+    """One call to a model: exactly what was sent and what came back."""
+
+    id: int
+    at: float
+    purpose: str
+    model: str
+    prompt: str = Field(description="digest of the prompt's file")
+    job: str
+    attempt: int | None
+    sent: list[SentOut]
+    request: str = Field(description="what else was sent, as JSON: form of the answer, temperature, tools")
+    got: str = Field(description="what came back")
+    calls: str = Field(description="tools that the model asked for, as a JSON list")
+    tokens_in: int
+    tokens_out: int
+    dollars: float
+    seconds: float
+    cached: bool = Field(description="the same was asked before, so nothing was sent and nothing paid")
+    failure: str = Field(description='`unavailable` or `nonsense`; "" for a good answer')
+    cause: str = Field(description="what was wrong")
+    cut: bool = Field(description="a text was longer than the 200,000 characters that are kept")
+
+
+class ModelCallPage(BaseModel):
+    """What models were asked about an attempt, the oldest call first."""
+
+    items: list[ModelCallOut]

@@ -43,10 +43,10 @@ from logdoctor.web.models import (
     WhyOut,
 )
 from logdoctor.web.openapi import TEXT
+from logdoctor.web.paging import page
 from logdoctor.web.problems import Problem, describe, problem
 from logdoctor.web.verdicts import not_found
 
-_LOOKS = 40  # pages that are looked through for one of a token that is bound to jobs
 _EXPORTED = 5000  # rules
 _IMPORTED = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
 _BODY = 2 << 20  # bytes of an import
@@ -89,10 +89,10 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         """Learned rules, newest first. All filters that are given must hold."""
 
         def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
-            page = rules.page(kind, status, agent, cursor, limit)
-            return page.items, page.next
+            found = rules.page(kind, status, agent, cursor, limit)
+            return found.items, found.next
 
-        return _page(fetch, cursor, limit, lambda rule: _sees(caller, rule.source.job))
+        return _json(page(fetch, cursor, limit, lambda rule: _sees(caller, rule.source.job)))
 
     @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
     def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -108,7 +108,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
             return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
 
-        return _page(fetch, cursor, limit, lambda refusal: _sees(caller, refusal.job))
+        return _json(page(fetch, cursor, limit, lambda refusal: _sees(caller, refusal.job)))
 
     @reading.get("/why", response_model=WhyOut, responses=describe(422))
     def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
@@ -150,7 +150,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         try:
             guards = build.guards(read_settings(), service.scanner.book, service.records)
             file = File("the body", lambda: body)
-            told = import_files([file], kind, guards, rules, _name(caller), time.time(), _IMPORTED)
+            told = import_files([file], kind, guards, rules, caller.who, time.time(), _IMPORTED)
         finally:
             importing.release()
         if refused := [one for one in told if one.outcome == "refused"]:
@@ -190,7 +190,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         _require_unbound(caller)
         _visible(caller, id)
         try:
-            rule = take(id, _name(caller), reason.why, time.time())
+            rule = take(id, caller.who, reason.why, time.time())
         except RuleRefused as error:
             raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
         return _json({name: getattr(rule, name) for name in StepOut.model_fields})
@@ -217,7 +217,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
             found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
             return [_without_quotes(event) if caller.prefixes else event for event in found], following
 
-        return _page(fetch, cursor, limit, seen)
+        return _json(page(fetch, cursor, limit, seen))
 
     router = APIRouter()
     router.include_router(reading)
@@ -239,27 +239,6 @@ def _require_unbound(caller: Caller) -> None:
     if caller.prefixes:
         cause = "it is bound to jobs, but a rule acts on all jobs of its kind"
         raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
-
-
-def _name(caller: Caller) -> str:
-    """Who takes a step: the name of the token, without tokens the address."""
-    return caller.name or "somebody"
-
-
-def _page(
-    fetch: Callable[[str | None, int], tuple[list[Item], str | None]],
-    cursor: str | None,
-    limit: int,
-    seen: Callable[[Item], bool],
-) -> Response:
-    """A page of what the caller may see; it may be short, even empty, and still have a next one."""
-    items: list[Item] = []
-    for _ in range(_LOOKS):
-        found, cursor = fetch(cursor, limit - len(items))
-        items += [one for one in found if seen(one)]
-        if cursor is None or len(items) == limit:
-            break
-    return _json({"items": items, "next": cursor})
 
 
 def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:

@@ -4,14 +4,15 @@ import datetime
 import signal
 
 from logdoctor import taxonomy
+from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import End
-from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types import LEARNED, Compression, DecidedBy, Progress, Suspect, Verdict
 
 _DECIDED = {
     "rule": "a rule",
     "structure": "the structure of the log",
-    "case": "a past case that looks the same",
-    "agent": "the agent",
+    "case": "a past failure that looks the same",
+    "agent": "the Failure Agent",
     "nobody": "nothing: no line is known to be the cause",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -38,7 +39,38 @@ def fault(verdict: Verdict) -> str:
 
 def decided(by: DecidedBy) -> str:
     """What made the verdict."""
-    return _DECIDED[by.kind]
+    return "a learned rule" if by.kind == "rule" and by.rule.startswith(LEARNED) else _DECIDED[by.kind]
+
+
+def case_of(by: DecidedBy) -> int | None:
+    """The number of the case that made the verdict, if one did."""
+    number = by.rule.removeprefix("case/")
+    return int(number) if by.kind == "case" and number.isascii() and number.isdecimal() and len(number) < 19 else None
+
+
+def recovery(name: str, reason: str) -> str:
+    """What to do about a confirmed failure; "" as a name means what the reason asks for."""
+    return taxonomy.ADVICE[name or taxonomy.REASONS[reason].recovery]
+
+
+def choices() -> dict[str, list[str]]:
+    """The reasons that a failure may have, by category."""
+    named = [(row.category, reason) for reason, row in taxonomy.REASONS.items() if reason != "Unknown"]
+    return {category: [one for of, one in named if of == category] for category in dict.fromkeys(of for of, _ in named)}
+
+
+def call(one: StoredExchange) -> str:
+    """What a call to a model took."""
+    tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} got"
+    if one.cached:
+        return "asked before, so nothing was sent or paid"
+    price = f", {dollars(one.dollars)}" if one.dollars else ""
+    return f"{tokens}{price}, {one.seconds:.1f} s{f', {one.failure}' if one.failure else ''}"
+
+
+def dollars(amount: float) -> str:
+    """A sum of money, small ones to the hundredth of a cent."""
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
 
 
 def suspects(verdict: Verdict) -> list[Suspect]:

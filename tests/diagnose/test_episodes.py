@@ -101,3 +101,9 @@ def test_the_corpus_names_its_causes_early(recorded: Recorded, scanner: Scanner)
         texts = {text.strip() for text in label["evidence_text"]}
         seen += any(wanted & set(one.lines) or any(t in text for text in one.texts for t in texts) for one in found)
     assert seen >= 0.9 * len(labels)
+
+
+def test_a_code_that_no_table_knows_is_told_all_the_same(told) -> None:  # type: ignore[no-untyped-def]
+    line = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 9999, pid=4182, name=python, something new\n"
+    (found,) = told(HEAD + line)
+    assert (found.source, found.role) == ("", "strong") and "9999" in found.title

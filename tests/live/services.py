@@ -14,7 +14,7 @@ from logdoctor import build
 from logdoctor.learn.log_agent import LogAgent
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
-from logdoctor.live.service import Plan, Service
+from logdoctor.live.service import Climbing, Plan, Service, Stores
 from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
@@ -41,6 +41,9 @@ T = TypeVar("T")
 Learning = Callable[[Records, LearnedRules], LogAgent]
 """What makes the Log Agent of a service."""
 
+Rungs = Callable[[Stores], Climbing]
+"""What makes the rungs above the rules of a service."""
+
 
 def plan(
     folder: Path,
@@ -65,10 +68,11 @@ def opened(
     bounds: Bounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
+    ladder: Rungs | None = None,
 ) -> Service:
     """A started service; stop it."""
     folder.mkdir(parents=True, exist_ok=True)
-    service = Service(folder, scanner, plan(folder, timing, bounds, recheck=recheck), log_agent)
+    service = Service(folder, scanner, plan(folder, timing, bounds, recheck=recheck), log_agent, ladder)
     service.start()
     return service
 
@@ -81,8 +85,9 @@ def serving(
     bounds: Bounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
+    ladder: Rungs | None = None,
 ) -> Iterator[Service]:
-    service = opened(folder, scanner, timing, bounds, log_agent, recheck)
+    service = opened(folder, scanner, timing, bounds, log_agent, recheck, ladder)
     try:
         yield service
     finally:
@@ -101,6 +106,12 @@ def killed(folder: Path, copy: Path) -> Path:
     if (folder / "archive").exists():
         shutil.copytree(folder / "archive", copy / "archive")
     return copy
+
+
+def rungs(scanner: Scanner, **changed: Any) -> Rungs:
+    """The rungs above the rules as the settings make them; without a model unless they name one."""
+    settings = Settings(**changed)
+    return partial(build.climbing, settings, scanner, build.Model(settings))
 
 
 def send(service: Service, key: Key, data: bytes) -> None:

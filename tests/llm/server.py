@@ -110,12 +110,40 @@ def saying(text: "str | Say | None" = None, usage: dict[str, int] | None = None)
 
     def behave(handler: Handler, body: dict[str, Any]) -> None:
         said = text(body) if callable(text) else json.dumps(GOOD) if text is None else text
-        if "tools" in body:
+        if isinstance(body.get("tool_choice"), dict):
             name = body["tools"][0]["function"]["name"]
             call = {"id": "c", "type": "function", "function": {"name": name, "arguments": said}}
             handler.answer(None, usage, tool_calls=[call])
         else:
             handler.answer(said, usage)
+
+    return behave
+
+
+def calling(name: str, arguments: Any, times: int = 1, then: Behave | None = None, id: str = "c") -> Behave:
+    """Calls a tool so many times, if there are some on offer, before it behaves otherwise; `arguments` as they are
+    written when they are text."""
+
+    def behave(handler: Handler, body: dict[str, Any]) -> None:
+        made = sum(message["role"] == "tool" for message in body["messages"])
+        if body.get("tool_choice") == "auto" and made < times:
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            call = {"id": id, "type": "function", "function": {"name": name, "arguments": written}}
+            handler.answer(None, tool_calls=[call])
+        else:
+            (then or saying())(handler, body)
+
+    return behave
+
+
+def without_tools(said: str = "tools are not supported", code: int = 400, then: Behave | None = None) -> Behave:
+    """A server that refuses requests which offer tools, or hold what came of them, in these words."""
+
+    def behave(handler: Handler, body: dict[str, Any]) -> None:
+        if "tools" in body or any(message["role"] == "tool" for message in body["messages"]):
+            status(code, said)(handler, body)
+        else:
+            (then or saying())(handler, body)
 
     return behave
 

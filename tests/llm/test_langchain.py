@@ -20,7 +20,7 @@ import pytest
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
 from logdoctor.learn.model import Patterns
 from logdoctor.llm.answers import parse, schema
-from logdoctor.llm.chat import Message, Reply
+from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.langchain import LangChainModel, Output
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
@@ -106,13 +106,113 @@ def test_a_server_that_knows_other_parameters_is_asked_with_these(server: ModelS
     assert not {"max_tokens", "temperature"} & set(server.bodies[-1])
 
 
+GREP = Tool("grep", "Looks for a pattern.", {"type": "object", "properties": {"pattern": {"type": "string"}}})
+CALL = ToolCall("call00001", "grep", {"pattern": "x"})
+LOOKED = [*ASKED, Message("assistant", "", (CALL,)), Message("tool", "line 7: x", answers="call00001")]
+
+
+def look(model: LangChainModel, messages: list[Message] = ASKED) -> Reply:
+    return model.ask(messages, temperature=0.3, schema=schema(Patterns), max_tokens=77, tools=[GREP])
+
+
+@pytest.mark.parametrize("output", ["json_schema", "json", "tools", "text"])
+def test_tools_are_offered_and_called_in_each_mode(server: ModelServer, output: Output) -> None:
+    server.behave(ways.calling("grep", {"pattern": "x"}, id="theirs"))
+    one = model(server, output)
+    assert look(one).calls == (ToolCall("theirs", "grep", {"pattern": "x"}),)
+    answer = look(one, LOOKED)
+    assert parse(answer.text, Patterns).value.patterns and not answer.calls
+    first, second = server.bodies
+    names = ["grep", "Patterns"] if output == "tools" else ["grep"]
+    assert [tool["function"]["name"] for tool in first["tools"]] == names and first["tool_choice"] == "auto"
+    assert first["tools"][0]["function"]["parameters"] == GREP.schema
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "tool"]
+    assert second["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"pattern": "x"}'
+    assert second["messages"][2]["tool_call_id"] == second["messages"][1]["tool_calls"][0]["id"] == "call00001"
+
+
+def test_the_form_may_be_called_beside_tools(server: ModelServer) -> None:
+    server.behave(ways.calling("Patterns", ways.GOOD))
+    answer = look(model(server, "tools"))
+    assert parse(answer.text, Patterns).value.patterns and not answer.calls
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [('{"pattern": "a\\d",}', {"pattern": "a\\d"}), ("", {}), ("not JSON", {}), ("{" * 5000, {}),
+     ('{"pattern": "' + "x" * 300_000 + '"', {})],
+)  # fmt: skip
+def test_arguments_are_read_leniently(server: ModelServer, written: str, arguments: dict[str, str]) -> None:
+    server.behave(ways.calling("grep", written))
+    assert look(model(server)).calls == (ToolCall("c", "grep", arguments),)
+
+
+REFUSALS = {
+    "in general": ("bad request", 400),
+    "by its key": ("Extra inputs are not permitted: tools", 422),
+    "as vLLM": ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', 400),
+    "as llama.cpp": ("tools param requires --jinja flag", 500),
+    "as Ollama": ("registry.example/library/tiny does not support tools", 400),
+}
+
+
+@pytest.mark.parametrize("way", REFUSALS)
+@pytest.mark.parametrize("output", ["auto", "json_schema", "text"])
+def test_a_server_that_refuses_tools_is_asked_without(server: ModelServer, way: str, output: Output) -> None:
+    server.behave(ways.without_tools(*REFUSALS[way]))
+    one = model(server, output)
+    assert parse(look(one).text, Patterns).value.patterns
+    server.got.clear()
+    assert parse(look(one).text, Patterns).value.patterns and ask(one).text
+    assert len(server.bodies) == 2 and not any("tools" in body for body in server.bodies)
+    mode = server.bodies[0].get("response_format", {}).get("type")
+    assert mode == (None if output == "text" else "json_schema"), "tools are no reason for a weaker mode"
+
+
+def test_a_server_that_refuses_what_came_of_tools_is_told_in_words(server: ModelServer) -> None:
+    server.behave(ways.without_tools())
+    look(model(server), LOOKED)
+    assert server.bodies[-1]["messages"] == [
+        {"role": "user", "content": "Write the JSON object."},
+        {"role": "assistant", "content": 'grep({"pattern": "x"})'},
+        {"role": "user", "content": "line 7: x"},
+    ]
+
+
+def test_tools_and_a_strict_form_that_exclude_each_other(server: ModelServer) -> None:
+    either = ways.without("json_schema", "json_object", then=ways.calling("grep", {"pattern": "x"}))
+    said = ways.status(400, "response_format json_schema cannot be combined with tool calling")
+    server.behave(lambda handler, body: (said if "json_schema" in str(body.get("response_format")) else either)(
+        handler, body) if "tools" in body else ways.saying()(handler, body))  # fmt: skip
+    one = model(server)
+    assert look(one).calls and ask(one).text
+    assert server.bodies[-1]["response_format"]["type"] == "json_schema", "without tools it is as strict as before"
+
+
+def test_a_server_that_is_down_has_not_refused_tools(server: ModelServer) -> None:
+    one = model(server)
+    for way in (ways.status(500), ways.status(429, "too many tools"), ways.half):
+        server.behave(way)
+        with pytest.raises(ModelUnavailable):
+            look(one)
+    server.behave(ways.calling("grep", {"pattern": "x"}))
+    assert look(one).calls
+
+
+def test_a_context_that_is_too_long_is_told(server: ModelServer) -> None:
+    server.behave(ways.status(400, "This model's maximum context length is 4096 tokens"))
+    with pytest.raises(ModelUnavailable, match="maximum context length"):
+        look(model(server))
+    assert len(server.bodies) <= 8
+
+
 def test_tokens_are_those_of_the_server_or_an_estimate(server: ModelServer) -> None:
     server.behave(
         ways.saying(usage={"prompt_tokens": 123, "completion_tokens": 45, "total_tokens": 168}),
         ways.saying(usage={"prompt_tokens": -5, "completion_tokens": 10**15, "total_tokens": 0}),
         ways.saying("word"),
     )
-    assert ask(model(server))[1:] == (123, 45)
+    assert ask(model(server))[1:3] == (123, 45)
     assert 0 < ask(model(server)).tokens_out < 200
     assert ask(model(server)).tokens_out == 1
 
@@ -171,12 +271,15 @@ def test_what_is_no_answer_is_unavailable(server: ModelServer, way: str) -> None
     "content",
     [b'{"role": "assistant", "content": 7}', b'{"role": "assistant", "content": [{"x": 1}]}', b'{"role": "assistant"}',
      b'{"role": "assistant", "content": null, "tool_calls": [{"function": {}}]}',
+     b'{"role": "assistant", "content": null, "tool_calls": [{"id": 7, "function": {"name": 8, "arguments": 9}}]}',
      b'{"role": "assistant", "content": null, "tool_calls": 3}', b'{"role": "tool", "content": "x"}'],
 )  # fmt: skip
 def test_an_odd_message_is_a_model_error_and_nothing_else(server: ModelServer, content: bytes) -> None:
     server.behave(ways.body(b'{"choices": [{"message": ' + content + b"}]}"))
     with pytest.raises(ModelError):
         parse(ask(model(server, "text")).text, Patterns)
+    with pytest.raises(ModelError):
+        parse(look(model(server, "text")).text, Patterns)
 
 
 def test_no_server_is_unavailable() -> None:

@@ -1,12 +1,14 @@
 """Secrets are hidden, ordinary lines are not touched."""
 
+import re
+import threading
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.llm.masking import SECRET, mask
+from logdoctor.llm.masking import SECRET, Masker, mask
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
@@ -102,6 +104,13 @@ _UNITS = [
     "password: [", "xox", "=>", "\n",
 ]  # fmt: skip
 
+_MORE_UNITS = [
+    "a.", "a@", "a@a.", "1.", "1.1.1.1 ", "a:", ":", "::", "ff:", "gpu-1", "gpu-1: ", "gpu-1.", "0: ", "a1: \n", "\n",
+    "node ", "node: a1 ", "nodes", "host", "a-[0,1", "a-[0-1] ", "[1,", "11:08:47 a", "a<5>", "a:1:1 [0] ", "://a1",
+    "<secret-1>", "<secret-1", "<host-1>", "srun: error: a: task", "STEP 1 ON ", "Aa1" * 21 + "A ", "a.com ", "_",
+    "a_1", "hostname=a ", "step1 ", "a kern: ", "a" * 300 + "1: ",
+]  # fmt: skip
+
 
 @pytest.mark.parametrize("unit", _UNITS)
 def test_time_is_linear_in_a_hostile_line(unit: str) -> None:
@@ -109,6 +118,15 @@ def test_time_is_linear_in_a_hostile_line(unit: str) -> None:
     begin = time.monotonic()
     mask(text)
     assert time.monotonic() - begin < 5, "a line of 1 MiB; quadratic time would be hours"
+
+
+@pytest.mark.parametrize("unit", [*_UNITS, *_MORE_UNITS])
+def test_time_of_a_masker_is_linear_too(unit: str) -> None:
+    masker, text = Masker(True, True, ["gpu-cn-0713"]), unit * ((1 << 18) // len(unit))
+    begin = time.monotonic()
+    masked = masker.mask(text)
+    assert time.monotonic() - begin < 6, "a text of 256 KiB; quadratic time would be hours"
+    assert masker.unmask(masked) == text
 
 
 _PIECES = st.one_of(
@@ -131,3 +149,84 @@ def test_no_password_survives_behind_its_name(password: str) -> None:
         f"x://u:{password.replace('/', '')}@h",
     ):
         assert password not in mask(line) or password in ("***",)
+
+
+SAID = [
+    "0: gpu-cn-0713: RuntimeError: boo", "node: gpu-cn-0714", "srun: error: learnfair5121: task 3: Exited with 1",
+    "slurmstepd: error: *** STEP 123.0 ON nid001234 CANCELLED AT 2024-01-01T00:00:00 ***",
+    "frontier:1234:5678 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>",
+    "The client socket has failed to connect to [::ffff:10.1.2.3]:29500",
+    "nodelist gpu-cn-[0713-0720,0722] layers[0-3]",
+    "Mar  2 11:08:47 dgx-07 kernel: NVRM: Xid (PCI:0000:3b:00): 79", "mail joe.x@uni.example.edu", "<host-1> <text-1>",
+    "login1.hpc.uni.edu fe80::1:2", "HOSTNAME=taurus", "peer gpu-7.internal<50636>", "tcp://trn-head-0:29400",
+]  # fmt: skip
+_ANY = st.one_of(_PIECES, st.sampled_from([*SAID, *_MORE_UNITS, "<secret-", "1>", "<", ">", "email-1"]))
+
+
+@given(st.lists(st.lists(_ANY, max_size=6), max_size=3), st.booleans(), st.booleans())
+def test_what_was_masked_comes_back_as_it_was(texts: list[list[str]], hosts: bool, ips: bool) -> None:
+    masker = Masker(hosts, ips, ["gpu-cn-0713", "taurus"])
+    said = ["".join(pieces) for pieces in texts]
+    masked = [masker.mask(text) for text in said]
+    assert [masker.unmask(text) for text in masked] == said
+    assert [masker.mask(text) for text in said] == masked or hosts  # a host may be told of later
+    for before, after in zip(said, masked, strict=True):
+        assert after.count("\n") == before.count("\n"), "a line stays a line"
+
+
+@pytest.mark.parametrize("line", SECRETS)
+def test_a_masker_hides_what_mask_hides(line: str) -> None:
+    masked = Masker().mask(line)
+    assert SECRETS[line] not in masked and re.search(r"<secret-\d+>", masked)
+    assert "PRIVATE KEY" in line or re.sub(r"<secret-\d+>", SECRET, masked) == mask(line)
+
+
+@pytest.mark.parametrize("line", [line for line in PLAIN if "git@" not in line])
+def test_a_masker_leaves_ordinary_lines_alone(line: str) -> None:
+    assert Masker().mask(line) == line
+
+
+def test_the_same_value_has_the_same_mark() -> None:
+    masker = Masker(hosts=True, ips=True, names=["taurus"])
+    assert masker.mask("password=hunter2 from 10.0.0.7") == "password=<secret-1> from <ip-1>"
+    assert masker.mask('{"api_key": "hunter2", "secret": "b"}') == '{"api_key": "<secret-1>", "secret": "<secret-2>"}'
+    assert masker.mask("[::ffff:10.0.0.7]:80 joe@uni.edu on taurus") == "[::ffff:<ip-1>]:80 <email-1> on <host-1>"
+    assert masker.unmask("<secret-2>, <host-1>, <host-9>, <secret>") == "b, taurus, <host-9>, <secret>"
+    assert Masker().mask("password=other") == "password=<secret-1>", "another masker knows nothing of it"
+
+
+def test_marks_that_a_log_holds_stay_what_they_are() -> None:
+    masker = Masker()
+    assert masker.mask("<secret-1> password=hunter2") == "<text-1> password=<secret-1>"
+    assert masker.unmask("<text-1> <secret-1>") == "<secret-1> hunter2"
+    assert masker.unmask(masker.mask("password=<secret-1>")) == "password=<secret-1>"
+
+
+def test_a_key_of_many_lines_keeps_its_lines() -> None:
+    body = ["MIIEowIBAAKCAQEA" + "aB3+" * 12, "x/Yz09" + "QwErTy" * 9 + "AbC1"]
+    text = "\n".join(["-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----", "next"])
+    assert Masker().mask(text) == (
+        "-----BEGIN PRIVATE KEY-----\n<secret-1>\n<secret-2>\n-----END PRIVATE KEY-----\nnext"
+    )
+    assert [Masker().mask(f"0: {line}") for line in body] == ["0: <secret-1>"] * 2, "without its beginning, too"
+    assert Masker().mask("ab" * 32) == "ab" * 32, "a hash is none"
+
+
+def test_nothing_is_hidden_when_it_is_off() -> None:
+    masker = Masker(True, True, ["gpu-1"], secrets=False)
+    assert (
+        masker.mask("password=a <text-1> gpu-1")
+        == "password=a <text-1> gpu-1"
+        == masker.unmask("password=a <text-1> gpu-1")
+    )
+
+
+def test_many_threads_agree_on_marks() -> None:
+    masker, results = Masker(), list[str]()
+    lines = [f"password=hunter{n}" for n in range(200)]
+    threads = [threading.Thread(target=lambda: results.append(masker.mask("\n".join(lines)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(results)) == 1 and len(results) == 4 and masker.unmask(results[0]) == "\n".join(lines)

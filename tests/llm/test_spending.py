@@ -66,13 +66,13 @@ def test_nonsense_is_sent_back_once_with_its_reason() -> None:
     assert world.ask().errors == [3]
     first, second = world.model.asked
     assert second[: len(first)] == first
-    assert second[1] == ("assistant", '{"patterns": 3}') and "Expected `array`" in second[2].text
+    assert second[1] == Message("assistant", '{"patterns": 3}') and "Expected `array`" in second[2].text
     assert [entry.failure for entry in world.ledger.entries()] == ["nonsense", ""]
     assert world.guarded.counts().calls == {"nonsense": 1, "answered": 1}
 
 
 def test_the_repair_keeps_to_its_tokens() -> None:
-    world = World("{" + "\N{SNOWMAN}" * 100_000, GOOD)
+    world = World("{" + "\N{SNOWMAN}" * 10_000, GOOD)
     world.ask()
     assert sum(estimate(message.text) for message in world.model.asked[1][1:]) < 1000
 
@@ -239,6 +239,44 @@ def test_the_budget_of_tokens_holds_before_the_call() -> None:
     assert world.ledger.spent(None, 0.0).tokens == 1000
 
 
+@pytest.mark.parametrize(
+    ("budget", "name", "since"),
+    [
+        (Budget(tokens_per_job=1010), "TOKENS_PER_JOB", 0.0),
+        (Budget(tokens_per_day=1010), "TOKENS_PER_DAY", 86_401.0),
+        (Budget(tokens_in_all=1010), "TOKENS_IN_ALL", 0.0),
+        (Budget(dollars_per_day=0.00101, dollars_in=1.0, dollars_out=1.0), "DOLLARS_PER_DAY", 86_401.0),
+        (Budget(dollars_in_all=0.00101, dollars_in=1.0, dollars_out=1.0), "DOLLARS_IN_ALL", 0.0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_budget_holds_before_the_call(budget: Budget, name: str, since: float) -> None:
+    world = World(*[Reply(GOOD, 400, 100)] * 9, budget=budget)
+    world.ask()
+    world.ask()
+    world.clock.now += 4000
+    for _ in range(2):
+        with pytest.raises(BudgetSpent, match=name):
+            world.ask()
+    assert len(world.model.asked) == 2
+    if name == "TOKENS_PER_JOB":
+        world.ask("another")
+    elif since:
+        world.clock.now += since
+        world.ask()
+    else:
+        world.clock.now += 1e9
+        with pytest.raises(BudgetSpent, match=name):
+            world.ask("another")
+
+
+def test_a_limit_of_none_is_none() -> None:
+    world = World(*[Reply(GOOD, 40_000, 10_000)] * 3, budget=Budget(dollars_in=1e6, dollars_out=1e6))
+    for _ in range(3):
+        world.ask()
+    assert world.ledger.spent(None, 0.0).dollars == 150_000
+
+
 def test_no_budget_means_no_call() -> None:
     world = World(GOOD, budget=Budget(calls_per_job=0))
     assert isinstance(world.fail(), BudgetSpent) and world.model.asked == []
@@ -257,13 +295,6 @@ def test_a_bug_in_a_model_leaves_the_guard_whole() -> None:
     world.guarded._model = world.model
     world.clock.now += 10
     assert world.ask().errors == [3]
-
-
-def test_the_memory_ledger_forgets_the_oldest() -> None:
-    ledger = MemoryLedger(most=3)
-    for at in range(5):
-        ledger.enter("j", "m", "p", 1, 1, 0.0, "", float(at))
-    assert ledger.spent("j", 0.0) == (3, 6) and ledger.spent("x", 0.0) == (0, 0) and ledger.spent(None, 4.0) == (1, 2)
 
 
 FAULTS = {

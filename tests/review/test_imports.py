@@ -7,14 +7,17 @@ import pytest
 import yaml
 
 from logdoctor import build
+from logdoctor.errors import RuleRefused
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.metrics import STEP
-from logdoctor.review.files import export, text_of
+from logdoctor.review.files import export, file_rule, text_of
 from logdoctor.review.imports import AGENT, File, Imported, import_files
 from logdoctor.rules.load import RuleBook
+from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
+from logdoctor.teach.guards import Guards as DiagnosisGuards
 from tests.review.learned import HEARTBEAT, KIND, SHARD, active, opened
 
 PAST = "the frobnicator 17 stopped"
@@ -194,3 +197,84 @@ def test_a_pattern_that_the_kind_has_is_known_even_from_another_agent(rules: Lea
     known = active(rules)
     (told,) = brought(rules, guards, [changed(patterns=[SHARD.pattern], must_match=list(SHARD.examples))])
     assert (told.outcome, told.id, told.status) == ("known", known.id, "active")
+
+
+DIAGNOSIS_RULE: dict[str, Any] = {
+    "id": "diagnosis/x/quota",
+    "kind": "diagnosis",
+    "status": "active",
+    "title": "no quota",
+    "when": {"any": [r"^quota\s+service\s+refused\s+the\s+lease"]},
+    "verdict": {"reason": "OS Error", "role": "cause", "recovery": "fix_first"},
+    "must_match": [{"text": "quota service refused the lease of team 'a'"}],
+    "origin": {"by": "user-17", "at": "2026-01-01", "source": "her job"},
+}
+
+
+def brought_diagnosis(
+    rules: LearnedRules, guards: Guards, scanner: Scanner, guarded: bool = True, **changes: Any
+) -> Imported:
+    content = yaml.safe_dump(DIAGNOSIS_RULE | changes).encode()
+    diagnosis = DiagnosisGuards(scanner.book, scanner, lambda without: iter(())) if guarded else None
+    files = [File("x.yaml", lambda: content)]
+    (told,) = import_files(files, None, guards, rules, "user-18", 5.0, 9, diagnosis)
+    return told
+
+
+def test_a_diagnosis_rule_begins_in_shadow(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+    told = brought_diagnosis(rules, guards, scanner)
+    rule = rules.one(told.id)
+    assert (told.outcome, rule.status, rule.kind) == ("entered", "shadow", "diagnosis")
+    assert rule.claim and (rule.claim.reason, rule.claim.recovery, rule.claim.fault) == (
+        "OS Error",
+        "fix_first",
+        "user",
+    )
+    assert brought_diagnosis(rules, guards, scanner).outcome == "known"
+    assert text_of(file_rule(rule, rules)).startswith("id: diagnosis/learned/diagnosis/")
+
+
+def test_an_exported_diagnosis_rule_comes_back(
+    rules: LearnedRules, guards: Guards, scanner: Scanner, tmp_path: Path
+) -> None:
+    rule = rules.one(brought_diagnosis(rules, guards, scanner).id)
+    (path,) = export([rule], rules, tmp_path / "out").written
+    other = opened(tmp_path / "other")
+    diagnosis = DiagnosisGuards(scanner.book, scanner, lambda without: iter(()))
+    (told,) = import_files([File("x", path.read_bytes)], None, guards, other, "user-18", 5.0, 9, diagnosis)
+    back = other.one(told.id)
+    assert (back.id, back.pattern, back.claim, back.examples) == (rule.id, rule.pattern, rule.claim, rule.examples)
+
+
+def test_one_that_may_take_nodes_out_waits(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+    told = brought_diagnosis(rules, guards, scanner, verdict={"reason": "Node Failure", "role": "cause"})
+    assert (told.status, told.waits_for.split(":")[0]) == ("shadow", "cordon")
+    with pytest.raises(RuleRefused, match="human"):
+        rules.move(told.id, "active", "code", "", 6.0)
+    assert rules.approve(told.id, "user-17", "", 7.0).status == "active"
+
+
+@pytest.mark.parametrize(
+    ("changes", "guard"),
+    [
+        ({"when": {"any": ["^a b c", "^d"]}}, "form"),
+        ({"when": {"any": [".*"]}}, "form"),
+        ({"when": {"any": ["^quota"], "unless": ["x"]}}, "form"),
+        ({"verdict": {"reason": "Gremlins", "role": "cause"}}, "form"),
+        ({"verdict": {"reason": "OS Error", "role": "proximate"}}, "form"),
+        ({"verdict": {"lookup": "xid"}}, "form"),
+        ({"must_match": []}, "evidence"),
+        ({"must_match": [{"text": "something else"}]}, "evidence"),
+        ({"must_not_match": [{"text": "quota service refused the lease again"}]}, "evidence"),
+        ({"when": {"any": ["^lost quota"]}, "must_match": [{"text": "lost quota"}]}, "literal"),
+    ],
+)
+def test_diagnosis_rules_are_guarded(
+    rules: LearnedRules, guards: Guards, scanner: Scanner, changes: dict[str, Any], guard: str
+) -> None:
+    told = brought_diagnosis(rules, guards, scanner, **changes)
+    assert (told.outcome, told.guard) == ("refused", guard) and rules.list() == []
+
+
+def test_without_their_guards_they_are_not_taken(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+    assert brought_diagnosis(rules, guards, scanner, guarded=False).guard == "form"

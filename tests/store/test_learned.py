@@ -22,6 +22,7 @@ from sqlalchemy.dialects import postgresql
 from logdoctor.errors import CursorError, InputError, NameRefused, RuleRefused, StoreError
 from logdoctor.store import learned as module
 from logdoctor.store.learned import (
+    DIAGNOSIS,
     ERROR_WORD,
     MAX_KIND,
     MAX_NOTICED,
@@ -29,6 +30,7 @@ from logdoctor.store.learned import (
     MAX_REFUSALS,
     MAX_SHAPES,
     STATUSES,
+    Claim,
     Learned,
     LearnedRules,
     ModelTotal,
@@ -809,3 +811,62 @@ def test_the_tables_and_queries_are_fit_for_postgresql() -> None:
     for table in metadata.sorted_tables:
         assert str(sa.schema.CreateTable(table).compile(dialect=dialect))
     assert "CASE WHEN" in str(module._TOTALS.compile(dialect=dialect))
+
+
+# diagnosis rules
+
+CLAIM = Claim("OS Error", "user", "fix_first", "ask for quota")
+
+
+def diagnosis(pattern: str = "^quota service refused", claim: Claim = CLAIM, **changes: Any) -> NewRule:
+    return new(pattern, kind=DIAGNOSIS, claim=claim, **changes)
+
+
+def test_a_claim_comes_back_and_tells_rules_apart(learned: LearnedRules) -> None:
+    first, other, same = learned.add(
+        [diagnosis(), diagnosis(claim=Claim("Key Error")), diagnosis(claim=Claim("OS Error", "nobody", "fix_first"))],
+        "a",
+        1.0,
+    )
+    assert first.claim == CLAIM and learned.one(first.id).claim == CLAIM and first.id.startswith("learned/diagnosis/")
+    assert other.id != first.id and same == first
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        new("^x", claim=CLAIM),
+        new("^x", kind=DIAGNOSIS),
+        diagnosis(claim=Claim("Gremlins")),
+        diagnosis(claim=Claim("Unknown")),
+        diagnosis(claim=Claim("OS Error", recovery="pray")),
+        diagnosis(claim=Claim("OS Error", fault="moon")),
+        diagnosis(waits_for="a reason", status="shadow"),
+    ],
+)
+def test_claims_that_make_no_sense_are_refused(learned: LearnedRules, rule: NewRule) -> None:
+    with pytest.raises(RuleRefused):
+        learned.add([rule], "a", 1.0)
+    assert learned.list() == []
+
+
+@pytest.mark.parametrize("claim", [Claim("ECC Error"), Claim("OS Error", "user", "isolate_and_restart")])
+def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: LearnedRules, claim: Claim) -> None:
+    (rule,) = learned.add([diagnosis(claim=claim, waits_for="cordon: it may")], "a", 1.0)
+    with pytest.raises(RuleRefused, match="human"):
+        learned.move(rule.id, "active", "code", "", 2.0, "promote")
+    assert learned.approve(rule.id, "user-17", "", 3.0).status == "active"
+    assert learned.move(rule.id, "shadow", "code", "", 4.0, "demote").status == "shadow"
+    with pytest.raises(RuleRefused, match="human"):
+        learned.move(rule.id, "active", "code", "", 5.0, "promote")
+
+
+def test_hits_of_both_sorts_are_counted_apart(learned: LearnedRules) -> None:
+    taking, telling = learned.add([new("^f$"), diagnosis()], "a", 1.0)
+    learned.count(KIND, "j", 1, {taking.id: (5, 2)}, 1.0)
+    learned.count(DIAGNOSIS, "j", 1, {telling.id: (3, 0)}, 2.0)
+    learned.count(KIND, "j", 1, {taking.id: (6, 2)}, 3.0)
+    assert [(learned.one(rule.id).jobs, learned.one(rule.id).lines) for rule in (taking, telling)] == [(1, 6), (1, 3)]
+    learned.count(DIAGNOSIS, "j", 1, {}, 4.0)
+    assert [(learned.one(rule.id).jobs, learned.one(rule.id).lines) for rule in (taking, telling)] == [(1, 6), (0, 0)]
+    assert learned.idle(KIND) == {taking.id: 0}

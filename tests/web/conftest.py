@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from logdoctor import build
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
-from logdoctor.live.service import Plan, Service
+from logdoctor.live.service import Climbing, Plan, Service, Stores
 from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
@@ -49,11 +49,17 @@ def wait_for(done: Callable[[], Any], seconds: float = 20.0) -> Any:
     return found
 
 
-def new_service(folder: Path, scanner: Scanner, timing: Timing = TIMING, bounds: Bounds = BOUNDS) -> Service:
+def new_service(
+    folder: Path,
+    scanner: Scanner,
+    timing: Timing = TIMING,
+    bounds: Bounds = BOUNDS,
+    ladder: Callable[[Stores], Climbing] | None = None,
+) -> Service:
     """A service over a folder, not yet started; an application starts and stops it."""
     plan = Plan(f"sqlite:///{folder / 'logdoctor.db'}", bounds, timing, Rules(0, 0, every=600.0), min_free=0)
     folder.mkdir(parents=True, exist_ok=True)
-    return Service(folder, scanner, plan)
+    return Service(folder, scanner, plan, ladder=ladder)
 
 
 def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED) -> Options:

@@ -1,0 +1,59 @@
+"""An attempt diagnosed by all rungs, for the command line: by rules, learned ones too, by past cases, by the model."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from logdoctor import pipeline
+from logdoctor.attempts import Attempt
+from logdoctor.compress.cut import unpack
+from logdoctor.consult.ladder import Ladder, is_open
+from logdoctor.consult.question import Question
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.taught import Taught
+from logdoctor.pipeline import Limits, Stream
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Verdict
+from logdoctor.whole_log import WholeLog
+
+
+class Asking:
+    """Judges attempts by rules, learned ones too, and asks the ladder about those whose cause they leave open.
+
+    `job` is what calls to a model are written down for.
+    """
+
+    def __init__(self, scanner: Scanner, limits: Limits, taught: Taught, ladder: Ladder, job: str) -> None:
+        self._scanner, self._limits, self._taught, self._ladder = scanner, limits, taught, ladder
+        self._job, self._number = job, 0
+
+    def by_rule(self, attempt: Attempt) -> Question:
+        """What is to be asked about an attempt, with its verdict by rules; `InputError` when it cannot be read."""
+        begin = time.perf_counter()
+        self._number += 1
+        found = pipeline.records(attempt.streams, self._scanner, self._limits)
+        records, book = self._taught.applied(found, self._scanner.book)
+        verdict = judge(records, book)
+        verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
+        told = episodes(records, book) if is_open(verdict) else []
+        return Question(self._job, self._number, records, book, verdict, told, self._log_of(attempt))
+
+    def ask(self, question: Question) -> Verdict:
+        """The verdict by rules when it is sure, else that of a past case or the model, else Unknown. `ModelError` when
+        the model cannot be asked."""
+        return self._ladder.climb(question)
+
+    def _log_of(self, attempt: Attempt) -> WholeLog | None:
+        """The whole log; None for standard input, which cannot be read again."""
+        if any(str(stream.path) == "-" for stream in attempt.streams):
+            return None
+        return WholeLog({stream.name: partial(self._chunks, stream) for stream in attempt.streams})
+
+    def _chunks(self, stream: Stream) -> Iterator[bytes]:
+        with Path(stream.path).open("rb") as file:
+            block, _, unpacked, expansion = self._limits
+            yield from unpack(str(stream.path), file, block, unpacked, expansion, lambda problem: None)

@@ -1,0 +1,199 @@
+"""What tells the reasons apart, and which recoveries each of them may have."""
+
+from functools import cache
+from typing import NamedTuple
+
+import regex
+
+from logdoctor import taxonomy
+
+NEVER_SURE = "ask_human"
+"""The recovery that is right for any reason: a person decides."""
+
+
+class Guide(NamedTuple):
+    """What tells a reason from the others, in a line, and recoveries that it may have beside its usual one.
+
+    `words` is an expression for the words of lines that name such a failure. It is generous: it only tells when a line
+    speaks of something else altogether.
+    """
+
+    tells: str
+    words: str
+    also: tuple[str, ...] = ()
+
+
+GUIDE: dict[str, Guide] = {
+    "NVLink Error": Guide(
+        "links or switches between GPUs: Xid 74, 144-150, SXid, fabric manager, NVLS",
+        r"nvlink|nvswitch|sxid|fabric|nvls|\blinks?\b|\blane|xid\b.{0,40}\b(?:74|14[4-9]|150)\b|launch failure"
+        r"|system not yet initialized",
+    ),
+    "CUDA Error": Guide(
+        "the GPU or its driver: Xid 13/31/43/79/119, launch failure, illegal access, device assert (fix_first if code)",
+        r"cuda|\bgpus?\b|xid|nvrm|\bcu[a-z]+_?status|cu(?:blas|dnn|solver|sparse)|nvml|nvidia|\bdevice\b"
+        r"|driver|\bhip\b|rocm",
+        ("fix_first", "restart"),
+    ),
+    "Node Failure": Guide(
+        "a host goes away, reboots, or lacks a GPU",
+        r"node|\bhost|reboot|panic|\blost\b|unreachable|ordinal|evict|heartbeat|power|gpus?=|expected="
+        r"|\bgpus?\b|\bmce\b|machine check|hardware error|lockup|edac|\bpci|page fault|instance|terminat",
+        ("restart",),
+    ),
+    "ECC Error": Guide(
+        "GPU memory: Xid 48/63/64/94/95, uncorrectable ECC",
+        r"\becc|uncorrect|uncontained|double.?bit|\bdbe\b|remapp?|memory error|retired? page|page retire"
+        r"|xid\b.{0,40}\b(?:48|63|64|94|95)\b",
+    ),
+    "Network Error": Guide(
+        "fabric, NIC, port, interface or DNS trouble seen in the log",
+        r"\bnet|network|\blinks?\b|\bport|\bnics?\b|\bdns\b|interface|infiniband|\bibv?_|mlx\d|roce"
+        r"|route|resol|fabric|\bcxi"
+        r"|completion|completed with|\blane|\beth\d|socket|bootstrap|gai ?error|getaddrinfo"
+        r"|name or service|no such host|\blookup|\befa|unreach"
+        r"|carrier|peer|remote|packet",
+        ("fix_first", "restart"),
+    ),
+    "Connection Error": Guide(
+        "one service is not reached over TCP or HTTP: store, tracker, model hub",
+        r"connect|time[d -]*out|refused|\breset\b|unreachable|https?\b|socket|rendezvous|\bssl|\btls"
+        r"|\burl|retr[iy]|resol"
+        r"|gateway|service|server|proxy|\bhub\b|traffic|offline|request|\b50[0-4]\b",
+        ("fix_first",),
+    ),
+    "S3 Storage Error": Guide(
+        "the object store, whatever wraps it (fix_first: keys, bucket)",
+        r"\bs3|boto|bucket|object|minio|endpoint|storage|blob|\bgcs\b|\boss\b|upload|\b50[0-4]\b|azure"
+        r"|petrel|\boss2|quota|request rate|access ?denied",
+        ("fix_first",),
+    ),
+    "NCCL Timeout Error": Guide(
+        "a collective timed out and nothing deeper says why (fix_first: ranks run different code)",
+        r"nccl|collective|watchdog|time[d -]*out|allreduce|all_?gather|all_?to_?all|reduce_?scatter|barrier",
+        ("restart", "fix_first"),
+    ),
+    "NCCL Remote Error": Guide(
+        "ncclRemoteError or a peer's closed socket is the deepest evidence",
+        r"nccl|peer|socket|remote|\brecv|closed|broken pipe|connection|rdma|status=|opcode|\bibv?_"
+        r"|\bucx\b|transport|retry",
+        ("restart",),
+    ),
+    "Dataloader Killed": Guide(
+        "a data-loading worker process died of a signal, by any killer",
+        r"worker|loader|killed|signal|bus error|segm?ent|segfault|\boom\b",
+        ("fix_first",),
+    ),
+    "Attribute Error": Guide("an object lacks an attribute", r"attribute"),
+    "Out of Memory Error": Guide(
+        "the rank itself has no memory: GPU, allocator, cgroup, host (restart: a slow leak)",
+        r"memory|\boom|alloc|killed|cgroup",
+        ("restart",),
+    ),
+    "Runtime Error": Guide(
+        "the program or a library refuses an operation; none of the others",
+        r".",
+        ("restart",),
+    ),
+    "Assertion Error": Guide("an assertion of the program fails", r"assert|expect|check failed", ("restart",)),
+    "Value Error": Guide(
+        "a setting or value is wrong",
+        r"value|invalid|config|must|should|expect|support|allowed|correct|unable|range|mismatch|unknown"
+        r"|wrong|\bbad\b|setting",
+    ),
+    "Zero Division Error": Guide("a division by zero", r"zero|divi|floating point|sigfpe"),
+    "Model Loading Error": Guide(
+        "a model or checkpoint's CONTENT cannot be loaded: damaged, other shape or world size",
+        r"checkpoint|ckpt|model|weight|state_?dict|load|shard|header|safetensors|pickl|shape|tokenizer|deserial|magic"
+        r"|zip|\beof|\blfs\b|corrupt|bytes?\b|vocab|mismatch|input",
+    ),
+    "Dataset Loading Error": Guide(
+        "a data set's CONTENT cannot be loaded: damaged, no schema, missing columns",
+        r"data|parquet|arrow|json|schema|column|shard|record|decod|magic|sample|corrupt|checksum|\btar"
+        r"|token|truncat|\bcast\b|mmap"
+        r"|buffer|image|bytes",
+    ),
+    "File Not Found Error": Guide(
+        "a path does not exist, even of a checkpoint or data set",
+        r"no ?such|not ?found|not exist|missing|enoent|not a directory"
+        r"|can(?:not|'t) (?:be )?(?:find|found|open|load)|not there"
+        r"|not a local|does not appear|no file|path|repo",
+    ),
+    "OS Error": Guide(
+        "an errno but ENOENT and EACCES: disk full, quota, too many open files, stale handle",
+        r"errno|oserror|ioerror|quota|space|disk|open files|stale|handle|inode|resource|read-only|\bi/o\b|device"
+        r"|write|iostream|opened|unexpected pos|enospc|endpoint|ancdata",
+        ("restart",),
+    ),
+    "Type Error": Guide(
+        "wrong type, or arguments that do not fit a call", r"type|argument|callable|unexpected|missing|positional"
+    ),
+    "Name Error": Guide("a name is not defined", r"name|defined|unbound"),
+    "Permission Error": Guide(
+        "a path may not be read or written",
+        r"permission|denied|eacces|permitted|forbidden|read-only|privilege|access|gated|\b403\b",
+    ),
+    "Import Error": Guide(
+        "a package or symbol cannot be imported",
+        r"import|module|package|symbol|version|requir|install|depend|toggled|\.so\b|librar|operator|binary",
+    ),
+    "Key Error": Guide("a key is missing in settings or data", r"key"),
+    "Syntax Error": Guide(
+        "the program cannot be parsed", r"syntax|indent|pars|token|never closed|\beo[fl]\b|scanner|mapping"
+    ),
+    "Argument Error": Guide(
+        "the argument parser refuses the command line",
+        r"argument|option|usage|flag|unrecogni|parser|--\w|overrid|config|command|mandatory",
+    ),
+    "Called Process Error": Guide(
+        "a helper command of the job failed (not the launcher that reports a rank)",
+        r"process|command|exit|return|status|script|build|compil|ninja",
+    ),
+    "Index Error": Guide(
+        "an index is out of range", r"index|out of (?:range|bounds)|subscript|_map_base|out_of_range|::at\b"
+    ),
+    "Hang": Guide(
+        "progress stops without an error; what then ends the job is not the cause",
+        r"\bhang|\bhung\b|stuck|stall|progress|deadlock|not respond|\bidle|time[d -]*out",
+        ("isolate_and_restart",),
+    ),
+    "Loss Spike": Guide(
+        "the loss jumps or turns NaN with no other cause", r"\bnan\b|\binf|loss|spike|diverg|overflow|scale|grad"
+    ),
+    "Unknown": Guide("the lines do not show the cause", r"(?!)"),
+}
+
+
+def speaks_of(text: str, reason: str) -> bool:
+    """Whether a line has words of a reason."""
+    return _words(reason).search(text) is not None
+
+
+@cache
+def _words(reason: str) -> regex.Pattern[str]:
+    return regex.compile(f"(?i){GUIDE[reason].words}")
+
+
+def allowed(reason: str) -> tuple[str, ...]:
+    """The recoveries that a reason may have, its usual one first."""
+    return (taxonomy.REASONS[reason].recovery, *GUIDE[reason].also)
+
+
+def reasons() -> str:
+    """All reasons for a prompt, a line each: name, recoveries, what tells it apart."""
+    return "\n".join(
+        f"- {reason} [{' | '.join(allowed(reason))}]: {guide.tells}"
+        for reason, guide in GUIDE.items()
+        if reason != "Unknown"
+    )
+
+
+def recoveries() -> str:
+    """The recoveries for a prompt, with what they mean."""
+    return "\n".join(f"- {name}: {words}" for name, words in taxonomy.ADVICE.items() if name != "none")
+
+
+def faults() -> str:
+    """Whose fault it may be, for a prompt."""
+    words = taxonomy.FAULT_WORDS.items()
+    return "; ".join(f'"{name}" ({meaning})' if name != meaning else f'"{name}"' for name, meaning in words)

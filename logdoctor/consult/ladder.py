@@ -1,0 +1,81 @@
+"""The ladder: by rule, by case, by agent, Unknown. The first sure answer stops.
+
+A rung that fails (its store is damaged, its model is down) is passed over: what is left is Unknown, never a guess.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import structlog
+
+from logdoctor.consult.by_case import by_case
+from logdoctor.consult.question import Question
+from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.errors import LogdoctorError
+from logdoctor.recall.cases import Neighbour
+from logdoctor.types import Verdict
+
+log = structlog.get_logger()
+
+Similar = Callable[[Question], Iterator[list[Neighbour]]]
+"""Past cases that are like a failure, its own left out: what is found at once, then what takes longer."""
+
+
+class Ladder:
+    """The rungs above the rules. `similar` finds past cases; `agent` asks a model and may raise `ModelError`."""
+
+    def __init__(
+        self,
+        similar: Similar | None,
+        similarity: float,
+        agreement: int,
+        agent: Callable[[Question], Conclusion | None] | None = None,
+    ) -> None:
+        self._similar, self._terms, self._agent = similar, (similarity, agreement), agent
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether there is a model to ask."""
+        return self._agent is not None
+
+    def by_case(self, question: Question) -> Verdict:
+        """The verdict by rule if that is sure, else by a past case; else the one that was given."""
+        if not is_open(question.verdict) or self._similar is None:
+            return question.verdict
+        streams = [record.stream for record in question.records]
+        try:
+            for neighbours in self._similar(question):
+                if found := by_case(question.episodes, neighbours, *self._terms, streams):
+                    return _concluded(question, found)
+        except LogdoctorError as error:
+            log.warning("past cases not searched", job=question.job, cause=str(error))
+        return question.verdict
+
+    def by_agent(self, question: Question) -> Verdict:
+        """The verdict that was given if that is sure, else what the model's findings come to. `ModelError` when it
+        cannot be asked or talks nonsense."""
+        if not is_open(question.verdict) or self._agent is None:
+            return question.verdict
+        return _concluded(question, self._agent(question))
+
+    def climb(self, question: Question) -> Verdict:
+        """The first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
+        verdict = self.by_case(question)
+        return self.by_agent(question) if is_open(verdict) else verdict
+
+
+def is_open(verdict: Verdict) -> bool:
+    """Whether a verdict leaves the cause of a failure open."""
+    return verdict.outcome == "failed" and verdict.reason == "Unknown"
+
+
+def _concluded(question: Question, conclusion: Conclusion | None) -> Verdict:
+    """The verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
+    if conclusion is None:
+        return question.verdict
+    verdict = conclude(question.records, question.book, conclusion)
+    if is_open(verdict):
+        return question.verdict
+    return msgspec.structs.replace(
+        verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds
+    )

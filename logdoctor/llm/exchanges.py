@@ -1,0 +1,145 @@
+"""What was said to a model and what it said: written down, and given again when the same is asked."""
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
+
+from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, as_words
+
+
+class Request(NamedTuple):
+    """All that an answer depends on, besides the model. `sample` tells apart runs that are to differ."""
+
+    messages: tuple[Message, ...]
+    schema: dict[str, Any]
+    temperature: float
+    max_tokens: int
+    sample: int
+    tools: tuple[Tool, ...]
+
+    def key(self, model: str) -> str:
+        """The digest of the request to a model: the same for the same content."""
+        return sha256(json.dumps([model, *self], sort_keys=True).encode()).hexdigest()
+
+    def terms(self) -> str:
+        """What is sent beside the messages, as JSON."""
+        terms = {name: value for name, value in self._asdict().items() if name not in ("messages", "tools")}
+        return json.dumps(terms | {"tools": [tool._asdict() for tool in self.tools]})
+
+    def said(self) -> tuple[tuple[str, str], ...]:
+        """The messages as (role, text), with their calls in words."""
+        return tuple(
+            (message.role, "\n".join([message.text] * bool(message.text) + [as_words(call) for call in message.calls]))
+            for message in self.messages
+        )
+
+
+class Exchange(NamedTuple):
+    """One request to a model and its reply.
+
+    `at` is when it was sent in seconds since the epoch, `seconds` how long it took; a `cached` one was not sent and
+    cost nothing. `prompt` is the digest of the prompt's file. `sent` are (role, text), `request` (JSON) what else was
+    sent; `got` is the text that came back, `calls` (a JSON list) the tools that it calls. `failure` is "" for a good
+    answer, else `unavailable` or `nonsense`, and `cause` says more.
+    """
+
+    at: float
+    job: str
+    attempt: int | None
+    purpose: str
+    model: str
+    prompt: str
+    key: str
+    request: str
+    sent: tuple[tuple[str, str], ...]
+    got: str
+    calls: str
+    tokens_in: int
+    tokens_out: int
+    dollars: float
+    seconds: float
+    cached: bool
+    failure: str
+    cause: str
+
+
+class Answered(Protocol):
+    """What came back once."""
+
+    @property
+    def got(self) -> str: ...
+
+    @property
+    def calls(self) -> str: ...
+
+
+class Exchanges(Protocol):
+    """Where exchanges are written down; any thread may call."""
+
+    def enter(self, exchange: Exchange) -> None:
+        """Writes one down."""
+        ...
+
+    def cached(self, key: str) -> Answered | None:
+        """The last good answer to a request with this key, whole, if it is kept."""
+        ...
+
+
+class MemoryExchanges:
+    """The last exchanges of one process, for work without a database."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._kept: deque[Exchange] = deque(maxlen=most)
+        self._lock = threading.Lock()
+
+    def enter(self, exchange: Exchange) -> None:
+        """Keeps one."""
+        with self._lock:
+            self._kept.append(exchange)
+
+    def cached(self, key: str) -> Exchange | None:
+        """The last good answer that is kept."""
+        return next((one for one in reversed(self.entries()) if one.key == key and not one.failure), None)
+
+    def entries(self) -> list[Exchange]:
+        """The exchanges, the oldest first."""
+        with self._lock:
+            return list(self._kept)
+
+
+class Turns:
+    """Lets those who want the same wait for each other; any thread may call."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Nobody else is inside with this key."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+            self._waiting[key] += 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._waiting[key], self._locks[key]
+
+
+def written(calls: tuple[ToolCall, ...]) -> str:
+    """Calls as JSON."""
+    return json.dumps([call._asdict() for call in calls])
+
+
+def read(answered: Answered) -> Reply:
+    """The reply that an answer was; it costs nothing now."""
+    return Reply(answered.got, 0, 0, tuple(ToolCall(**call) for call in json.loads(answered.calls)))

@@ -1,0 +1,43 @@
+"""All kinds of failures that are replayed, and the arrivals that are drawn from them."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from logdoctor.replay.catalogue import specimens
+from logdoctor.replay.compose import Composed
+from logdoctor.replay.heads import heads
+from logdoctor.replay.label import Kind, Log
+from logdoctor.replay.reenact import reenacted
+from logdoctor.replay.table3 import turns
+
+
+class Arrival(NamedTuple):
+    """One failure: its number from 1, its kind, whether it is the first of it, its log."""
+
+    number: int
+    kind: Kind
+    new: bool
+    log: Log
+
+
+def kinds(corpora: Sequence[Path], folder: Path) -> dict[str, Kind]:
+    """The kinds by their ids: those that labelled logs show, and the composed ones.
+
+    The first corpus is the one that `biglog.py` lies in; `folder` is for logs in between. `InputError` when one of
+    the corpora is not complete.
+    """
+    healthy = heads(corpora[0], folder)
+    found: list[Kind] = [*reenacted(corpora), *(Composed(one, healthy) for one in specimens())]
+    return {kind.id: kind for kind in found}
+
+
+def arrivals(known: Mapping[str, Kind], failures: int, seed: int) -> Iterator[Arrival]:
+    """The failures in their order; the same seed gives the same bytes. `InputError` for more than the kinds allow."""
+    by_reason: dict[str, list[str]] = {}
+    for kind in known.values():
+        by_reason.setdefault(kind.label.reason, []).append(kind.id)
+    for number, turn in enumerate(turns(failures, by_reason, seed), 1):
+        kind = known[turn.kind]
+        yield Arrival(number, kind, turn.new, kind.log(random.Random(f"{seed} {number} {kind.id}")))

@@ -1,0 +1,402 @@
+"""What is known for certain of past failures, and the lines that are left of past attempts.
+
+A confirmation says what a failure was, because a person said so or attempts agreed on it; it counts until it is
+withdrawn or another one takes its place, and stays on record then. The remarkable lines of settled attempts are kept so
+that a new rule can be tried on exactly what it would have seen.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+import structlog
+import zstandard
+
+from logdoctor import taxonomy
+from logdoctor.errors import ConfirmationRefused, CursorError
+from logdoctor.store.names import checked, checked_attempt
+from logdoctor.store.records import MAX_PAGE
+from logdoctor.store.schema import LIVE, Database, confirmations, counters, residuals
+
+log = structlog.get_logger()
+
+MAX_PACKED = 64 << 10
+"""Bytes that the kept lines of an attempt have at most, packed."""
+MAX_ATTEMPTS = 20_000
+"""Attempts whose lines are kept: the newest."""
+
+AGREEMENT = "agreement"
+"""Who confirmed what attempts agreed on."""
+
+_MAX_WORDS = 4000  # characters of what people and models say
+_MAX_SUMMARY = 8000
+_MAX_NAME = 200
+_MAX_DIGESTS = 200
+_MAX_DIGEST = 64
+_MAX_CITED = 50
+_MAX_QUOTE = 2000
+_MAX_RAW = 8 << 20  # bytes of an attempt's lines that are looked at
+_MAX_ID = 2**63 - 1
+_PAGE = 200  # attempts that are read at a time
+
+
+class Cited(msgspec.Struct, frozen=True):
+    """A line that proves what was confirmed: its stream, its number, its raw text."""
+
+    stream: str
+    line: int
+    quote: str
+
+
+class NewConfirmation(msgspec.Struct, frozen=True):
+    """What a failure was. "" for fault or recovery means what the taxonomy says of the reason.
+
+    `by` is who says so, `AGREEMENT` for attempts that agree; `verdict` the id of the verdict that was looked at, which
+    this one `corrects` when it said something else. `fix` is what helped, `suggestion` what to do next time. `title`,
+    `digests` and `summary` describe the failure by its episodes, the one that named it first.
+    """
+
+    job: str
+    attempt: int
+    by: str
+    reason: str
+    fault: str = ""
+    recovery: str = ""
+    fix: str = ""
+    comment: str = ""
+    suggestion: str = ""
+    corrects: bool = False
+    verdict: int | None = None
+    title: str = ""
+    digests: tuple[str, ...] = ()
+    summary: str = ""
+    evidence: tuple[Cited, ...] = ()
+
+
+class Confirmation(NewConfirmation, frozen=True, kw_only=True):
+    """A confirmation in its place; it counts unless it is `withdrawn`. Times are seconds since the epoch."""
+
+    id: int
+    at: float
+    withdrawn: bool
+    withdrawn_by: str = ""
+    withdrawn_why: str = ""
+    withdrawn_at: float | None = None
+
+
+class ConfirmationPage(msgspec.Struct, frozen=True):
+    """Some confirmations, and the cursor of the next page if there is one."""
+
+    items: list[Confirmation]
+    next: str | None
+
+
+class Kept(NamedTuple):
+    """A line of a record. When there is no room for all, those of the greatest `weight` are kept."""
+
+    stream: str
+    line: int
+    text: str
+    weight: int = 0
+
+
+class Past(NamedTuple):
+    """A settled attempt: what its verdict said, or what was confirmed in its place, and the lines of its record.
+
+    `decided` is what made the verdict (the kind of `types.DecidedBy`), `digest` stands for the failure.
+    """
+
+    job: str
+    attempt: int
+    outcome: str
+    reason: str
+    recovery: str
+    decided: str
+    digest: str
+    confirmed: bool
+    lines: tuple[Kept, ...]
+
+
+_encode = msgspec.json.Encoder().encode
+_body = msgspec.json.Decoder(NewConfirmation)
+_lines = msgspec.msgpack.Decoder(list[tuple[str, int, str]])
+_table = confirmations
+_live = sa.select(_table.c.job, _table.c.attempt, _table.c.body).where(LIVE).subquery()
+_PAST = sa.select(residuals, _live.c.body).outerjoin(
+    _live, sa.and_(_live.c.job == residuals.c.job, _live.c.attempt == residuals.c.attempt)
+)
+
+
+class Confirmed:
+    """The confirmations and kept lines of one database; any thread may call. Changes are durable on return.
+
+    All calls raise `StoreError` when the database fails, `NameRefused` for what can be no job or attempt.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # confirmations
+
+    def add(self, new: NewConfirmation, at: float) -> Confirmation:
+        """The confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is cut.
+
+        `ConfirmationRefused` when it names nobody, or what is not in the taxonomy.
+        """
+        new = _sound(new)
+        with self._database.writing() as connection:
+            former = connection.execute(sa.select(_table).where(*_of(_table, new.job, new.attempt), LIVE)).first()
+            if former is not None:
+                _withdraw(connection, former.id, new.by, "replaced by a later one", at)
+            values = {"job": new.job, "attempt": new.attempt, "at": at, "reason": new.reason}
+            values |= {"withdrawn": False, "withdrawn_by": "", "withdrawn_why": "", "body": _encode(new).decode()}
+            id = int(connection.execute(sa.insert(_table).values(values).returning(_table.c.id)).scalar_one())
+            _raise_version(connection)
+        return _confirmation(new, id=id, at=at, withdrawn=False)
+
+    def one(self, id: int) -> Confirmation:
+        """The confirmation with this id, withdrawn or not; `ConfirmationRefused` when there is none."""
+        with self._database.reading() as connection:
+            return _read(_find(connection, id))
+
+    def page(
+        self, cursor: str | None = None, limit: int = 50, reason: str | None = None, withdrawn: bool = False
+    ) -> ConfirmationPage:
+        """A page of what counts, with `withdrawn` also of what was withdrawn, the newest first.
+
+        `CursorError` for a bad cursor.
+        """
+        query = sa.select(_table).order_by(_table.c.id.desc())
+        if cursor is not None:
+            query = query.where(_table.c.id < _read_cursor(cursor))
+        if reason is not None:
+            query = query.where(_table.c.reason == _plain(reason))
+        if not withdrawn:
+            query = query.where(LIVE)
+        limit = min(max(limit, 1), MAX_PAGE)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.limit(limit + 1)).all()
+        return ConfirmationPage(
+            [_read(row) for row in rows[:limit]], str(rows[limit - 1].id) if len(rows) > limit else None
+        )
+
+    def of(self, job: str, attempt: int) -> list[Confirmation]:
+        """All confirmations of an attempt, the newest first; only the first may count."""
+        query = sa.select(_table).where(*_of(_table, _plain(job), attempt)).order_by(_table.c.id.desc())
+        with self._database.reading() as connection:
+            return [_read(row) for row in connection.execute(query.limit(MAX_PAGE))]
+
+    def live(self, job: str, attempt: int) -> Confirmation | None:
+        """What counts of an attempt, if anything was confirmed."""
+        query = sa.select(_table).where(*_of(_table, _plain(job), attempt), LIVE)
+        with self._database.reading() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else _read(row)
+
+    def withdraw(self, id: int, by: str, why: str, at: float) -> Confirmation:
+        """The confirmation, which counts no more; `ConfirmationRefused` when it does not exist or was withdrawn."""
+        who = _who(by)
+        with self._database.writing() as connection:
+            if _find(connection, id).withdrawn:
+                raise ConfirmationRefused(f"confirmation {id}", "was withdrawn already", "There is nothing to do.")
+            _withdraw(connection, id, who, _text(why), at)
+            _raise_version(connection)
+            return _read(_find(connection, id))
+
+    def cases(self) -> list[Confirmation]:
+        """All that counts, the oldest first."""
+        with self._database.reading() as connection:
+            return [_read(row) for row in connection.execute(sa.select(_table).where(LIVE).order_by(_table.c.id))]
+
+    def version(self) -> int:
+        """A number that every change of what counts raises."""
+        with self._database.reading() as connection:
+            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "confirmed")) or 0)
+
+    # what is left of attempts
+
+    def keep_lines(
+        self,
+        job: str,
+        attempt: int,
+        lines: Sequence[Kept],
+        *,
+        outcome: str,
+        reason: str,
+        recovery: str = "",
+        decided: str = "",
+        digest: str = "",
+    ) -> None:
+        """Keeps the lines of a settled attempt with what its verdict says, in place of what was kept of it before.
+
+        Those of the least weight, and of these the last, are left out when all are more than 64 kB packed.
+        """
+        said = {"outcome": outcome, "reason": reason, "recovery": recovery, "decided": decided, "digest": digest}
+        values = {name: _text(value, _MAX_NAME) for name, value in said.items()}
+        whose = {"job": checked("job", job), "attempt": checked_attempt(attempt)}
+        frame = _packed(lines)
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(residuals).where(*_of(residuals, job, attempt)))
+            connection.execute(sa.insert(residuals).values(**whose, **values, frame=frame))
+            newest = sa.select(residuals.c.id).order_by(residuals.c.id.desc()).offset(MAX_ATTEMPTS).limit(1)
+            if (last := connection.scalar(newest)) is not None:
+                connection.execute(sa.delete(residuals).where(residuals.c.id <= last))
+
+    def kept(self, job: str, attempt: int) -> Past | None:
+        """What is left of one attempt; None when nothing is."""
+        with self._database.reading() as connection:
+            row = connection.execute(_PAST.where(*_of(residuals, _plain(job), attempt))).first()
+        return None if row is None else _past(row)
+
+    def past(self, without: tuple[str, int] | None = None) -> Iterator[Past]:
+        """The kept attempts, the newest first, but for one; few are held in memory at a time."""
+        query = _PAST.order_by(residuals.c.id.desc()).limit(_PAGE)
+        last = _MAX_ID
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(query.where(residuals.c.id < last)).all()
+            for row in rows:
+                if (row.job, row.attempt) != without and (past := _past(row)) is not None:
+                    yield past
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1].id
+
+    def agreed(self, digest: str, reason: str, recovery: str) -> list[tuple[str, int]]:
+        """The kept attempts in which the agent decided so of the failure with this digest, as (job, number)."""
+        c = residuals.c
+        query = sa.select(c.job, c.attempt).where(c.digest == _plain(digest), c.decided == "agent")
+        query = query.where(c.reason == _plain(reason), c.recovery == _plain(recovery)).order_by(c.id)
+        with self._database.reading() as connection:
+            return [(row.job, row.attempt) for row in connection.execute(query.limit(1000))]
+
+
+# what comes from outside
+
+
+def _plain(text: str) -> str:
+    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(text: str, most: int = _MAX_WORDS) -> str:
+    return _plain(text[:most])
+
+
+def _who(by: str) -> str:
+    if not by.strip():
+        raise ConfirmationRefused("a confirmation", "names nobody who says so", "Say who you are.")
+    return _text(by, _MAX_NAME)
+
+
+def _sound(new: NewConfirmation) -> NewConfirmation:
+    """The confirmation as it will be stored; `ConfirmationRefused` when it cannot be."""
+    checked("job", new.job)
+    checked_attempt(new.attempt)
+    if new.reason not in taxonomy.REASONS or new.reason == "Unknown":
+        raise _odd("reason", new.reason)
+    if new.fault and new.fault not in taxonomy.FAULTS:
+        raise _odd("fault", new.fault)
+    if new.recovery and new.recovery not in taxonomy.RECOVERIES:
+        raise _odd("recovery", new.recovery)
+    cited = (
+        Cited(_text(one.stream, _MAX_NAME), min(max(one.line, 0), 2**48), _text(one.quote, _MAX_QUOTE))
+        for one in new.evidence[:_MAX_CITED]
+    )
+    return msgspec.structs.replace(
+        new,
+        by=_who(new.by),
+        fix=_text(new.fix),
+        comment=_text(new.comment),
+        suggestion=_text(new.suggestion),
+        title=_text(new.title, _MAX_QUOTE),
+        digests=tuple(_text(digest, _MAX_DIGEST) for digest in new.digests[:_MAX_DIGESTS]),
+        summary=_text(new.summary, _MAX_SUMMARY),
+        evidence=tuple(cited),
+    )
+
+
+def _odd(name: str, value: str) -> ConfirmationRefused:
+    cause = f"its {name} {ascii(value)[:80]} is none that a failure can have"
+    return ConfirmationRefused("a confirmation", cause, "Use a word of the taxonomy.")
+
+
+def _read_cursor(cursor: str) -> int:
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _MAX_ID:
+        return int(cursor)
+    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+
+
+# rows
+
+
+def _of(table: sa.Table, job: str, attempt: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return table.c.job == job, table.c.attempt == attempt
+
+
+def _find(connection: sa.Connection, id: int) -> sa.Row[Any]:
+    row = connection.execute(sa.select(_table).where(_table.c.id == min(max(id, 0), _MAX_ID))).first()
+    if row is None:
+        raise ConfirmationRefused(f"confirmation {id}", "does not exist", "List the cases.")
+    return row
+
+
+def _withdraw(connection: sa.Connection, id: int, by: str, why: str, at: float) -> None:
+    values = {"withdrawn": True, "withdrawn_by": by, "withdrawn_why": why, "withdrawn_at": at}
+    connection.execute(sa.update(_table).where(_table.c.id == id).values(values))
+
+
+def _raise_version(connection: sa.Connection) -> None:
+    mine = counters.c.name == "confirmed"
+    connection.execute(sa.update(counters).where(mine).values(value=counters.c.value + 1))
+
+
+def _read(row: sa.Row[Any]) -> Confirmation:
+    return _confirmation(
+        _body.decode(row.body),
+        id=row.id,
+        at=row.at,
+        withdrawn=row.withdrawn,
+        withdrawn_by=row.withdrawn_by,
+        withdrawn_why=row.withdrawn_why,
+        withdrawn_at=row.withdrawn_at,
+    )
+
+
+def _confirmation(new: NewConfirmation, **place: Any) -> Confirmation:
+    return Confirmation(**{name: getattr(new, name) for name in NewConfirmation.__struct_fields__}, **place)
+
+
+def _packed(lines: Sequence[Kept]) -> bytes:
+    """The lines in one frame, as many as have room."""
+    order = sorted(range(len(lines)), key=lambda place: -lines[place].weight)
+    room, chosen = _MAX_RAW, 0
+    for place in order:
+        room -= len(lines[place].text) + 16
+        if room < 0:
+            break
+        chosen += 1
+    while True:
+        kept = [lines[place] for place in sorted(order[:chosen])]
+        raw = msgspec.msgpack.encode([(one.stream, one.line, _plain(one.text)) for one in kept])
+        packed = zstandard.ZstdCompressor(level=3).compress(raw)
+        if len(packed) <= MAX_PACKED:
+            return packed
+        chosen = min(chosen - 1, int(chosen * MAX_PACKED / len(packed)))
+
+
+def _past(row: sa.Row[Any]) -> Past | None:
+    """The attempt of a row; None when its lines were damaged."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(row.frame, max_output_size=4 * _MAX_RAW)
+        lines = tuple(Kept(*line) for line in _lines.decode(raw))
+        said = None if row.body is None else _body.decode(row.body)
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+        log.error("kept lines cannot be read", job=row.job, attempt=row.attempt, cause=str(error)[:200])
+        return None
+    if said is None:
+        what = (row.outcome, row.reason, row.recovery, row.decided, row.digest)
+        return Past(row.job, row.attempt, *what, False, lines)
+    recovery = said.recovery or taxonomy.REASONS[said.reason].recovery
+    return Past(row.job, row.attempt, "failed", said.reason, recovery, row.decided, row.digest, True, lines)

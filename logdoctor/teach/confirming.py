@@ -1,0 +1,71 @@
+"""What is written down of a failure when it is confirmed: its episodes, so that it is known again."""
+
+from collections.abc import Sequence
+
+from logdoctor.diagnose.episodes import Episode, summary
+from logdoctor.store.confirmed import Cited, NewConfirmation
+from logdoctor.types import Record, Verdict
+
+_DIGESTS = 50
+
+
+def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
+    """The episode that holds the first of some lines, as (stream, number), that any holds; else the most suspicious
+    that lasted, if one did."""
+    streams = [record.stream for record in records]
+    for stream, line in places:
+        for episode in found:
+            if streams[episode.stream] == stream and line in (episode.line, *episode.lines):
+                return episode
+    return next((episode for episode in found if not episode.survived and episode.role not in _FOLLOWING), None)
+
+
+_FOLLOWING = ("cascade", "teardown", "note")
+"""Roles of episodes that follow from any failure."""
+
+
+def confirmation_of(
+    job: str,
+    attempt: int,
+    verdict: Verdict,
+    found: Sequence[Episode],
+    records: Sequence[Record],
+    by: str,
+    *,
+    verdict_id: int | None = None,
+    reason: str = "",
+    fault: str = "",
+    recovery: str = "",
+    fix: str = "",
+    comment: str = "",
+    evidence: Sequence[Cited] = (),
+) -> NewConfirmation:
+    """The confirmation of a verdict, or its correction where another reason or recovery is given.
+
+    What is not given is as the verdict has it; a correction of the reason leaves the rest to the taxonomy.
+    """
+    corrects = bool((reason and reason != verdict.reason) or (recovery and recovery != verdict.recovery))
+    other = bool(reason) and reason != verdict.reason
+    cited = tuple(evidence) or (
+        () if other else tuple(Cited(one.stream, one.line, one.quote) for one in verdict.evidence)
+    )
+    named = naming(found, records, [(one.stream, one.line) for one in cited])
+    telling = [one for one in found if not one.survived and one.role not in _FOLLOWING]
+    digests = dict.fromkeys([*([named.digest] if named else []), *(one.digest for one in telling)])
+    return NewConfirmation(
+        job,
+        attempt,
+        by,
+        reason or verdict.reason,
+        fault=fault or ("" if other else verdict.fault),
+        recovery=recovery or ("" if other else verdict.recovery),
+        fix=fix,
+        comment=comment,
+        suggestion="" if other else verdict.suggestion,
+        corrects=corrects,
+        verdict=verdict_id,
+        title=named.title if named else "",
+        digests=tuple(digests)[:_DIGESTS],
+        summary=summary(found),
+        evidence=cited,
+    )

@@ -1,0 +1,468 @@
+"""Write-back: who turns confirmed failures into diagnosis rules, and watches what becomes of these.
+
+A rule begins in shadow, where it is only counted. It becomes active after it hit in enough attempts whose verdicts did
+not speak against it, unless it may take nodes out: then a person lets it. What is confirmed later weighs more than any
+rule: one that hits where something else was confirmed goes back at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.episodes import Episode, episodes
+from logdoctor.diagnose.taught import Taught
+from logdoctor.errors import RuleError, RuleRefused
+from logdoctor.learn import life
+from logdoctor.llm.masking import mask
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.match import hyperscan_complaint
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import DiagnosisRule
+from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
+from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, LearnedRules, NewRule, Refused, Source, Votes
+from logdoctor.teach.confirming import naming
+from logdoctor.teach.guards import Candidate, Guards, Refusal, Trial, refusal
+from logdoctor.teach.rule import as_diagnosis, diagnosis, kept
+from logdoctor.teach.writer import Task, Writer
+from logdoctor.text import harmless, origin, shown
+from logdoctor.types import LEARNED, Line, Record, Verdict
+
+log = structlog.get_logger()
+
+_MOST_LINES = 4  # of an attempt for which patterns are written
+_AROUND = 6  # lines before and behind, for a writer
+_OTHERS = 20  # lines that say something else, for a writer
+_EXAMPLES = 4
+_MOST_EXAMPLE = 2000
+_MOST_SUGGESTION = 500
+
+
+class Terms(NamedTuple):
+    """In how many attempts a rule must hit before it is active, its own included, and how many attempts must agree
+    before that confirms a failure (0: only people confirm).
+
+    With `trust_people` a rule that was learned from what a person confirmed is active as soon as the guards let it
+    pass. By default it is watched like any other: a person says what a failure was, not which pattern knows it again.
+    """
+
+    attempts: int
+    agreement: int
+    trust_people: bool = False
+
+
+class Lesson(NamedTuple):
+    """What came of a confirmation: the id of the rule that knows the failure now ("" for none) and its status, or why
+    there is none; what was refused, the lines that the rule knows, and the rules that were put back or retired."""
+
+    rule: str
+    status: str
+    why: str
+    refused: tuple[Refusal, ...] = ()
+    lines: tuple[str, ...] = ()
+    demoted: tuple[str, ...] = ()
+
+
+class Steps(NamedTuple):
+    """The rules that became active, and those that were put back to shadow or retired."""
+
+    promoted: tuple[str, ...] = ()
+    demoted: tuple[str, ...] = ()
+
+
+class _Named(NamedTuple):
+    """A line of a stream that may name a failure."""
+
+    stream: str
+    line: Line
+
+    @property
+    def marked(self) -> bool:
+        """Whether it looks like trouble by itself."""
+        return self.line.strong or self.line.weak or self.line.noticed or bool(self.line.rules)
+
+
+class Teacher:
+    """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time."""
+
+    def __init__(
+        self,
+        rules: LearnedRules,
+        confirmed: Confirmed,
+        writer: Writer,
+        terms: Terms,
+        book: RuleBook,
+        scanner: Scanner,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
+        self._book = book
+        self.guards = Guards(book, scanner, confirmed.past)
+        self._changing = threading.RLock()
+        self._loading = threading.Lock()
+        self._loaded: tuple[int, Taught] = (-1, Taught([]))
+
+    # what is known
+
+    def version(self) -> int:
+        """A number that every change of a learned rule raises."""
+        return self._rules.version()
+
+    def alive(self) -> Taught:
+        """The rules that are active or in shadow, compiled; as they are stored now."""
+        with self._loading:
+            version = self._rules.version()
+            if version != self._loaded[0]:
+                rules = [as_diagnosis(rule) for rule in self._alive()]
+                self._loaded = version, _compiled(rules)
+            return self._loaded[1]
+
+    def taught(self) -> tuple[DiagnosisRule, ...]:
+        """The rules that are active or in shadow."""
+        return self.alive().rules
+
+    def lines(self) -> list[str]:
+        """The lines that these rules were learned from, without secrets: no filter rule may take one of them."""
+        return [example.text for rule in self.taught() for example in rule.must_match]
+
+    # a failure was confirmed
+
+    def teach(
+        self, confirmation: Confirmation, records: Sequence[Record], idle: float | None = None, died: bool = False
+    ) -> Lesson:
+        """What comes of a confirmation, given the records of its attempt.
+
+        Rules that say something else of these records are put back first. `idle` and `died` are as for `diagnose`.
+        """
+        records = self._by_rules_of_the_book(records)
+        with self._changing:
+            demoted = self._heed(confirmation, records)
+            claim = _claim(confirmation)
+            if known := self._known(claim, confirmation, records, idle, died):
+                return known._replace(demoted=demoted)
+            trial = Trial(
+                confirmation.job, confirmation.attempt, records, claim, frozenset(confirmation.digests), idle, died
+            )
+            candidates, by = self._candidates(confirmation, records)
+            if not candidates:
+                refused = [refusal("", "evidence", "none of its lines is among those that rules look at")]
+                chosen = None
+            else:
+                chosen, refused = self.guards.first_fit(candidates, trial)
+            if chosen is not None:
+                lesson = self._enter(chosen, by[chosen.pattern], trial, confirmation)
+                if isinstance(lesson, Lesson):
+                    self._note(confirmation, refused)
+                    return lesson._replace(refused=tuple(refused), demoted=demoted)
+                refused = [*refused, lesson]
+            self._note(confirmation, refused)
+            return Lesson("", "", refused[-1].cause if refused else "", tuple(refused), (), demoted)
+
+    def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
+        """The rules that were learned from a confirmation which counts no more; they are retired."""
+        with self._changing:
+            gone = [rule for rule in self._alive() if _is_from(rule, confirmation)]
+            why = f"the confirmation of {confirmation.job}/{confirmation.attempt} was withdrawn"
+            return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
+
+    def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
+        """Whether the agent now came to the same verdict on the failure with this digest in enough attempts.
+
+        What somebody confirmed of such a failure otherwise forbids it.
+        """
+        if self._terms.agreement <= 0 or verdict.decided_by.kind != "agent" or not digest:
+            return False
+        attempts = {(job, attempt), *self._confirmed.agreed(digest, verdict.reason, verdict.recovery)}
+        if len(attempts) < self._terms.agreement:
+            return False
+        return all(case.reason == verdict.reason for case in self._confirmed.cases() if digest in case.digests[:1])
+
+    # an attempt is settled
+
+    def settled(
+        self,
+        job: str,
+        attempt: int,
+        records: Sequence[Record],
+        verdict: Verdict,
+        found: Sequence[Episode] | None = None,
+    ) -> Steps:
+        """Keep what is left of an attempt, count what the rules hit in it, and let them take the steps that follow.
+
+        `found` are its episodes where they are known. A verdict may be settled again when it was issued anew.
+        """
+        records = self._by_rules_of_the_book(records)
+        found = episodes(records, self._book) if found is None else found
+        named = naming(found, records, [(one.stream, one.line) for one in verdict.evidence])
+        with self._changing:
+            self._confirmed.keep_lines(
+                job,
+                attempt,
+                kept(records),
+                outcome=verdict.outcome,
+                reason=verdict.reason,
+                recovery=verdict.recovery,
+                decided=verdict.decided_by.kind,
+                digest=named.digest if named else "",
+            )
+            confirmation = self._confirmed.live(job, attempt)
+            demoted = self._heed(confirmation, records) if confirmation else ()
+            self._count(job, attempt, records, verdict, confirmation)
+            promoted, harmful = self._promote()
+            return Steps(promoted, (*demoted, *harmful))
+
+    # inside
+
+    def _by_rules_of_the_book(self, records: Sequence[Record]) -> list[Record]:
+        """The records without the learned diagnosis rules that took part in judging: these are tried anew."""
+        known = len(self._book.diagnoses)
+        return [
+            msgspec.structs.replace(
+                record,
+                lines=[
+                    line
+                    if all(number < known for number in line.rules)
+                    else line._replace(rules=tuple(number for number in line.rules if number < known))
+                    for line in record.lines
+                ],
+            )
+            for record in records
+        ]
+
+    def _alive(self) -> list[Learned]:
+        every = self._rules.list(DIAGNOSIS)
+        return [rule for rule in every if rule.status in ("active", "shadow") and rule.claim is not None]
+
+    def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
+        """Put back the rules that say something else of an attempt than what was confirmed; those in shadow, and those
+        that were learned from it, are retired."""
+        hits = self.alive().hits(records)
+        where = f"{confirmation.job}/{confirmation.attempt}"
+        moved = []
+        for rule in self._alive():
+            if rule.id not in hits or not _contradicts(rule, confirmation):
+                continue
+            stream, line = hits[rule.id][0]
+            said = f"{confirmation.by} confirmed {confirmation.reason} of {where}, where it hits {stream}:{line}"
+            back = rule.status == "active" and not _is_from(rule, confirmation)
+            if self._move(rule, "shadow" if back else "retired", said):
+                moved.append(rule.id)
+        return tuple(moved)
+
+    def _known(
+        self,
+        claim: Claim,
+        confirmation: Confirmation,
+        records: Sequence[Record],
+        idle: float | None,
+        died: bool,
+    ) -> Lesson | None:
+        """What is said when rules know the failure already, active or in shadow."""
+        taught = self.alive()
+        verdict = diagnose(*taught.applied(records, self._book), idle, died)
+        if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
+            by = verdict.decided_by
+            mine = by.rule if by.rule.startswith(LEARNED) else ""
+            return Lesson(mine, "active" if mine else "", f"{by.rule or by.kind} knows it already")
+        hits = taught.hits(records)
+        for rule in self._alive():
+            if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
+                status = self._trusted(rule, confirmation)
+                return Lesson(rule.id, status, "it is watched already")
+        return None
+
+    def _candidates(
+        self, confirmation: Confirmation, records: Sequence[Record]
+    ) -> tuple[list[Candidate], dict[str, str]]:
+        """Patterns for the lines that name the failure, and who wrote each."""
+        candidates: list[Candidate] = []
+        by: dict[str, str] = {}
+        for named in self._lines(confirmation, records):
+            for one in self._writer.write(self._task(confirmation, records, named)):
+                if one.pattern not in by:
+                    by[one.pattern] = one.by
+                    title = harmless(mask(one.title), 200) or confirmation.reason
+                    candidates.append(Candidate(one.pattern, title, named.stream, named.line.number, named.line.text))
+        return candidates, by
+
+    def _lines(self, confirmation: Confirmation, records: Sequence[Record]) -> list["_Named"]:
+        """The lines that were cited and the line that names their episode, where nothing was cited the most suspicious
+        one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not name it.
+        """
+        lines = {(record.stream, line.number): line for record in records for line in record.lines}
+        places = [(one.stream, one.line) for one in confirmation.evidence]
+        named = naming(episodes(records, self._book), records, places)
+        if named is not None and (not places or any(line in named.lines for _, line in places)):
+            stream = records[named.stream].stream
+            frames = [place for place in places if place[0] == stream and _is_frame(lines.get(place))]
+            places = [place for place in places if place not in frames] + [(stream, named.line), *frames]
+        found = [_Named(place[0], lines[place]) for place in dict.fromkeys(places) if place in lines]
+        found = [one for one in found if one.marked or taxonomy.REASONS[confirmation.reason].category != "Anomaly"]
+        return sorted(found, key=lambda one: not one.marked)[:_MOST_LINES]
+
+    def _task(self, confirmation: Confirmation, records: Sequence[Record], named: "_Named") -> Task:
+        lines = next(record.lines for record in records if record.stream == named.stream)
+        around = [line.text for line in lines if 0 < abs(line.number - named.line.number) <= _AROUND]
+        others, examples = [], []
+        for case in self._confirmed.cases()[-1000:]:
+            if (case.job, case.attempt) == (confirmation.job, confirmation.attempt) or not case.title:
+                continue
+            if case.reason != confirmation.reason:
+                others.append(case.title)
+            elif set(case.digests[:1]) & set(confirmation.digests[:1]):
+                examples.append(case.title)
+        return Task(
+            confirmation.job,
+            confirmation.attempt,
+            named.line.text,
+            tuple(examples[-_EXAMPLES:]),
+            tuple(around),
+            tuple(others[-_OTHERS:]),
+            confirmation.reason,
+            named.marked,
+        )
+
+    def _enter(self, chosen: Candidate, by: str, trial: Trial, confirmation: Confirmation) -> Lesson | Refusal:
+        """The rule in shadow, or why it is none."""
+        claim = trial.claim
+        probe = diagnosis("learned/candidate", chosen.pattern, claim, (), title="")
+        lines = Taught([probe]).hits(trial.records)[probe.id]
+        example = mask(shown(chosen.text))[:_MOST_EXAMPLE]
+        new = NewRule(
+            DIAGNOSIS,
+            chosen.pattern,
+            chosen.title,
+            (example,),
+            (),
+            "shadow",
+            f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else "",
+            by,
+            Source(trial.job, trial.attempt),
+            Votes(1, (0,), f"confirmed by {confirmation.by}"),
+            len(lines),
+            claim=claim,
+        )
+        try:
+            (rule,) = self._rules.add([new], life.BY, self._clock(), why=f"learned from {trial.job}/{trial.attempt}")
+        except RuleRefused as error:
+            return refusal(chosen.pattern, "duplicate", error.cause)
+        if rule.status not in ("shadow", "active"):
+            return refusal(chosen.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
+        log.info("diagnosis rule learned", rule=rule.id, reason=claim.reason, job=trial.job)
+        status = self._trusted(rule, confirmation)
+        return Lesson(rule.id, status, f"learned from {trial.job}/{trial.attempt}", (), (chosen.text,))
+
+    def _trusted(self, rule: Learned, confirmation: Confirmation) -> str:
+        """The status of a rule in shadow that a person confirmed: active where people are trusted."""
+        trusted = self._terms.trust_people and confirmation.by != AGREEMENT
+        if not trusted or rule.status != "shadow" or (rule.claim and rule.claim.cordons):
+            return rule.status
+        if not life.may_rise(self._rules, rule.id):
+            return rule.status
+        why = f"the back-test passed, and {confirmation.by} confirmed {confirmation.job}/{confirmation.attempt}"
+        return "active" if self._move(rule, "active", why, "promote") else rule.status
+
+    def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
+        told = [Refused(one.pattern, one.guard, one.cause) for one in refused]
+        self._rules.refuse(DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, told, self._clock())
+
+    def _count(
+        self,
+        job: str,
+        attempt: int,
+        records: Sequence[Record],
+        verdict: Verdict,
+        confirmation: Confirmation | None,
+    ) -> None:
+        """Count the hits of rules that the verdict, or what was confirmed, does not speak against."""
+        hits = self.alive().hits(records)
+        outcome = "failed" if confirmation else verdict.outcome
+        reason = confirmation.reason if confirmation else verdict.reason
+        counts = {}
+        for rule in self._alive():
+            if rule.id not in hits or rule.claim is None:
+                continue
+            if outcome in ("failed", "recovered") and reason in (rule.claim.reason, "Unknown"):
+                decided = verdict.decided_by.rule == rule.id
+                counts[rule.id] = len(hits[rule.id]), len(hits[rule.id]) if decided else 0
+        self._rules.count(DIAGNOSIS, job, attempt, counts, self._clock())
+
+    def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(those that became active, those that were retired because they would do harm by now)."""
+        promoted, harmful = [], []
+        for rule in self._rules.list(DIAGNOSIS, "shadow"):
+            if rule.claim is None or rule.claim.cordons or rule.jobs < self._terms.attempts:
+                continue
+            if not life.may_rise(self._rules, rule.id):
+                continue
+            if cause := self.guards.harm(as_diagnosis(rule), self._trial(rule, rule.claim)):
+                if self._move(rule, "retired", f"{cause.guard}: {cause.cause}"):
+                    harmful.append(rule.id)
+            elif self._move(rule, "active", f"hit in {rule.jobs} attempts whose verdicts agree", "promote"):
+                promoted.append(rule.id)
+        return tuple(promoted), tuple(harmful)
+
+    def _trial(self, rule: Learned, claim: Claim) -> Trial:
+        """Where a rule comes from, for it to be tried again."""
+        job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
+        confirmation = self._confirmed.live(job, attempt)
+        return Trial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))
+
+    def _move(self, rule: Learned, status: str, why: str, step: str = "demote") -> bool:
+        """Take a step; False when somebody else was quicker."""
+        try:
+            self._rules.move(rule.id, status, life.BY, mask(why), self._clock(), step, expected=rule.status)
+        except RuleRefused as error:
+            log.info("step not taken", rule=rule.id, step=step, cause=error.cause)
+            return False
+        log.info("rule moved", rule=rule.id, step=step, status=status)
+        return True
+
+
+def _compiled(rules: Sequence[DiagnosisRule]) -> Taught:
+    """The rules compiled; what does not compile, which no guard lets in, is left out and named."""
+    try:
+        return Taught(rules)
+    except RuleError:
+        bad = [rule.id for rule in rules if any(map(hyperscan_complaint, rule.when.any))]
+        log.error("learned diagnosis rules do not compile", rules=bad)
+        return Taught([rule for rule in rules if rule.id not in bad])
+
+
+def _claim(confirmation: Confirmation) -> Claim:
+    """What a rule is to say of the failure, with nothing left open."""
+    default = taxonomy.REASONS[confirmation.reason]
+    return Claim(
+        confirmation.reason,
+        confirmation.fault or default.fault,
+        confirmation.recovery or default.recovery,
+        harmless(mask(confirmation.fix or confirmation.suggestion), _MOST_SUGGESTION).strip(),
+    )
+
+
+def _is_frame(line: Line | None) -> bool:
+    """Whether a line is one within a traceback, which says less than its last one."""
+    return line is not None and origin(shown(line.text)).message[:1] in (" ", "\t")
+
+
+def _same(one: Claim, other: Claim) -> bool:
+    return (one.reason, one.recovery) == (other.reason, other.recovery)
+
+
+def _contradicts(rule: Learned, confirmation: Confirmation) -> bool:
+    """Whether a rule says something else than what was confirmed; people are heard on the recovery, too."""
+    if rule.claim is None:
+        return False
+    claim = _claim(confirmation)
+    if rule.claim.reason != claim.reason:
+        return True
+    return confirmation.by != AGREEMENT and rule.claim.recovery != claim.recovery
+
+
+def _is_from(rule: Learned, confirmation: Confirmation) -> bool:
+    return (rule.source.job, rule.source.attempt) == (confirmation.job, confirmation.attempt)

@@ -1,0 +1,281 @@
+"""Beyond the rules: past cases, the model, and what is learned from both, beside a service that goes on as ever."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logdoctor.errors import ConfirmationRefused
+from logdoctor.live.confirming import Ruling
+from logdoctor.live.service import Service
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.confirmed import AGREEMENT
+from logdoctor.store.learned import DIAGNOSIS
+from logdoctor.store.names import Key
+from logdoctor.store.records import StoredVerdict
+from tests.diagnose.logs import ECC, nccl_timeout, steps
+from tests.live.services import end, eventually, final, rungs, send, serving
+from tests.llm import server as ways
+from tests.llm.server import ModelServer, model_server
+
+
+def jam(number: int) -> bytes:
+    """A failure that no rule knows: on another node, of another rank, at another address each time."""
+    return (
+        steps(1, 30)
+        + f"[rank{number}]: RuntimeError: hardware error of loom: jammed shuttle at 0x7f{number:02x} on gpu-{number}\n"
+        + nccl_timeout([number + 1, number + 2])
+    ).encode()
+
+
+def failed(service: Service, job: str, log: bytes) -> StoredVerdict:
+    """The verdict by rules on an attempt that has died."""
+    key = Key(job, 1, "main")
+    send(service, key, log)
+    end(service, key, 1)
+    return final(service, key)
+
+
+def upgraded(service: Service, job: str) -> StoredVerdict:
+    """The verdict that took the place of an Unknown one."""
+
+    def look() -> StoredVerdict | None:
+        stored = service.records.current(job, 1)
+        return stored if stored is not None and stored.verdict.reason != "Unknown" else None
+
+    found = eventually(look, 60)
+    assert found is not None
+    return found
+
+
+def counts(service: Service) -> dict[str, int]:
+    assert service.consultant is not None
+    return service.consultant.counts
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+def saying_jam(reason: str = "CUDA Error", status: str = "established", **changed: Any) -> ways.Behave:
+    """A model that quotes the line of the jam as it was shown."""
+
+    def say(body: dict[str, Any]) -> str:
+        shown = body["messages"][0]["content"]
+        line, text = re.findall(r"^\[(\d+:\d+)\] (.*jammed shuttle.*)$", shown, re.M)[0]
+        candidate = {"reason": reason, "fault": "infrastructure", "recovery": "isolate_and_restart", "status": status}
+        candidate |= {"why": "The driver reports it.", "quotes": [{"line": line, "text": text}]}
+        rejected = [{"reason": "NCCL Timeout Error", "why": "It follows from the jam."}]
+        answer = {"candidates": [candidate], "rejected": rejected, "mitigation": "Look at the loom."}
+        return json.dumps(answer | changed)
+
+    return ways.saying(say)
+
+
+def asking(scanner: Scanner, server: ModelServer, **changed: Any) -> Any:
+    model = {"llm_base_url": server.url, "llm_model": "tiny", "llm_seconds": 30.0}
+    return rungs(scanner, **model | changed)
+
+
+def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner: Scanner) -> None:
+    """By its case at once, and once its rule has been watched, by that."""
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        first = failed(service, "a", jam(3))
+        assert (first.verdict.reason, first.verdict.decided_by.kind) == ("Unknown", "nobody")
+        eventually(lambda: counts(service)["unknown"] == 1)
+        ruling = Ruling("Dataloader Killed", fix="drained the loom", evidence=(("main", 30),))
+        entered = service.confirm(first.id, "op", ruling)
+        assert entered.corrects and entered.evidence[0].quote.startswith("[rank3]: RuntimeError: hardware error")
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+        failed(service, "b", jam(5))
+        second = upgraded(service, "b").verdict
+        assert (second.reason, second.decided_by.kind) == ("Dataloader Killed", "case")
+        assert second.decided_by.rule == f"case/{entered.id}" and second.evidence[0].line == 30
+        assert counts(service)["case"] == 1
+        eventually(lambda: service.rules.list(DIAGNOSIS, "active"))
+        eventually(lambda: service.watch.taught.rules[0].status == "active")
+        third = failed(service, "c", jam(9)).verdict
+        assert (third.reason, third.decided_by.kind, third.first_rank) == ("Dataloader Killed", "rule", 9)
+        assert third.decided_by.rule.startswith("learned/")
+        assert third.decided_by.rulebook != first.verdict.decided_by.rulebook, "law 8"
+
+
+def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        service.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        eventually(lambda: service.rules.list(DIAGNOSIS), 30)
+        failed(service, "b", jam(4))
+        assert upgraded(service, "b").verdict.reason == "Type Error"
+        kept = service.confirmed.cases()[0]
+        service.withdraw(kept.id, "op", "it was the loom of another")
+        eventually(lambda: all(rule.status == "retired" for rule in service.rules.list(DIAGNOSIS)))
+        failed(service, "c", jam(6))
+        eventually(lambda: counts(service)["unknown"] >= 1)
+        current = service.records.current("c", 1)
+        assert current is not None and current.verdict.reason == "Unknown"
+
+
+def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner, learn_jobs=1)) as service:
+        stored = failed(service, "a", jam(3))
+        service.confirm(stored.id, "op", Ruling("CUDA Error", evidence=(("main", 30),)))
+        (rule,) = eventually(lambda: service.rules.list(DIAGNOSIS))
+        for number in range(4, 7):
+            failed(service, f"j{number}", jam(number))
+            assert upgraded(service, f"j{number}").verdict.decided_by.kind == "case"
+        assert service.rules.one(rule.id).status == "shadow"
+        service.rules.approve(rule.id, "op", "it is right", time.time())
+        eventually(lambda: service.watch.taught.rules[0].status == "active")
+        verdict = failed(service, "z", jam(8)).verdict
+        assert (verdict.decided_by.rule, verdict.recovery) == (rule.id, "isolate_and_restart")
+        assert [suspect.node for suspect in verdict.suspects] == [None] and verdict.suspects[0].rank == 8
+
+
+@pytest.mark.parametrize(
+    ("ruling", "complaint"),
+    [
+        (Ruling(), "is no reason"),
+        (Ruling("Jam"), "is no reason"),
+        (Ruling("Type Error", evidence=(("main", 10_000),)), "is not in a/1"),
+        (Ruling("Type Error", evidence=(("other", 1),)), "is not in a/1"),
+        (Ruling("Type Error", evidence=(("main", -1),)), "is not in a/1"),
+        (Ruling("Type Error", recovery="cordon everything"), "recovery"),
+        (Ruling("Type Error", fault="them"), "fault"),
+    ],
+)
+def test_what_cannot_be_confirmed(folder: Path, scanner: Scanner, ruling: Ruling, complaint: str) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        with pytest.raises(ConfirmationRefused, match=complaint):
+            service.confirm(stored.id, "op", ruling)
+        assert not service.confirmed.cases()
+
+
+def test_nobody_poses_as_the_agreement_of_attempts(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        for by in (AGREEMENT, f" {AGREEMENT} ", ""):
+            with pytest.raises(ConfirmationRefused):
+                service.confirm(stored.id, by, Ruling("Type Error"))
+        with pytest.raises(ConfirmationRefused, match="does not exist"):
+            service.confirm(10_000, "op", Ruling("Type Error"))
+
+
+def test_the_model_is_asked_last_and_upgrades_the_verdict(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        first = failed(service, "a", jam(3))
+        assert first.verdict.reason == "Unknown", "the verdict by rules is out first"
+        stored = upgraded(service, "a")
+        verdict = stored.verdict
+        assert (verdict.reason, verdict.recovery, verdict.decided_by.kind) == (
+            *("CUDA Error", "isolate_and_restart"),
+            "agent",
+        )
+        assert verdict.decided_by.model == "tiny" and len(verdict.decided_by.prompt) == 64
+        assert verdict.evidence[0].line == 30 and [one.reason for one in verdict.alternatives] == ["NCCL Timeout Error"]
+        assert len(server.got) == 1, "one call in the usual case"
+        (call,) = service.exchanges.of("a", 1)
+        assert "jammed shuttle" in str(call) and stored.id != first.id
+        known = failed(service, "b", ECC.encode()).verdict
+        assert known.reason == "ECC Error" and len(server.got) == 1, "what rules know costs nothing"
+
+
+def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server, confirm_attempts=2)) as service:
+        for number in (3, 4):
+            failed(service, f"j{number}", jam(number))
+            assert upgraded(service, f"j{number}").verdict.decided_by.kind == "agent"
+        (case,) = eventually(lambda: service.confirmed.cases())
+        assert (case.by, case.reason) == (AGREEMENT, "CUDA Error")
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+        asked = len([one for one in server.got if "jammed" in str(one[1])])
+        failed(service, "j5", jam(5))
+        assert upgraded(service, "j5").verdict.decided_by.kind == "case"
+        assert len([one for one in server.got if "jammed" in str(one[1])]) == asked, (
+            "the same failure costs nothing now"
+        )
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        ways.status(500),
+        ways.status(429, "slow down", retry_after="1000"),
+        ways.half,
+        ways.refusal,
+        ways.saying("{}"),
+        ways.saying(json.dumps({"candidates": [{"reason": "Sabotage"}]})),
+        saying_jam("Sabotage"),
+        saying_jam("CUDA Error", "hypothesis"),
+    ],
+)
+def test_a_model_that_fails_changes_nothing(
+    folder: Path, scanner: Scanner, server: ModelServer, behave: ways.Behave
+) -> None:
+    server.behave(behave)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        first = failed(service, "a", jam(3))
+        eventually(lambda: counts(service)["unknown"] + counts(service)["unavailable"], 60)
+        current = service.records.current("a", 1)
+        assert current == first and current.verdict.recovery == "ask_human"
+        assert not service.rules.list(DIAGNOSIS) and not service.confirmed.cases()
+        known = failed(service, "b", ECC.encode()).verdict
+        assert known.reason == "ECC Error"
+
+
+def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    """The attempt goes on while the model thinks: its answer was about another log."""
+    import threading
+
+    thinking = threading.Event()
+
+    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
+        thinking.wait(20)
+        saying_jam()(handler, body)
+
+    server.behave(slow)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        key = Key("a", 1, "main")
+        failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        send(service, key, ECC.encode())
+        end(service, key, 1)
+        later = eventually(lambda: (one := final(service, key)).verdict.reason == "ECC Error" and one)
+        thinking.set()
+        eventually(lambda: counts(service)["agent"] == 1, 30)
+        assert service.records.current("a", 1) == later
+
+
+def test_a_stop_does_not_wait_for_the_model(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(ways.hanging)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 8
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        assert upgraded(service, "a").verdict.reason == "CUDA Error", "it is asked anew after a start"
+
+
+def test_an_open_failure_can_be_asked_about_again(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(ways.saying("{}"), ways.saying("{}"), saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        stored = failed(service, "a", jam(3))
+        eventually(lambda: counts(service)["unavailable"] == 1, 30)
+        service.ask(stored.id)
+        assert upgraded(service, "a").verdict.reason == "CUDA Error"
+        with pytest.raises(ConfirmationRefused, match="nothing to ask"):
+            service.ask(stored.id)

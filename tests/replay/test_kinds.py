@@ -1,0 +1,90 @@
+import hashlib
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from logdoctor.compress.leftovers import shape
+from logdoctor.evaluate import FailureCase, read_corpus
+from logdoctor.replay.catalogue import specimens
+from logdoctor.replay.kinds import arrivals
+from logdoctor.replay.label import Kind, label_of
+from logdoctor.replay.table3 import FREQUENCIES, apportioned
+from tests.replay.conftest import CORPORA
+
+_FIELD = re.compile(r"@[A-Za-z]\w*")
+_MARKED = re.compile(rb"^(?:\[[^\]]*\]|\S+:|\([^)]*\))? *")
+
+
+def test_2500_failures_are_2500_logs_with_their_evidence(known: dict[str, Kind]) -> None:
+    digests: set[bytes] = set()
+    sizes: list[int] = []
+    for arrival in arrivals(known, 2500, 1):
+        digests.add(hashlib.sha256(arrival.log.data).digest())
+        sizes.append(len(arrival.log.data))
+        assert arrival.log.evidence, arrival.kind.id
+    assert len(digests) == 2500
+    assert max(sizes) < 400_000
+    assert sum(sizes) / len(sizes) > 10_000
+
+
+def test_the_same_seed_gives_the_same_bytes(known: dict[str, Kind]) -> None:
+    first = [arrival.log for arrival in arrivals(known, 60, 3)]
+    assert first == [arrival.log for arrival in arrivals(known, 60, 3)]
+    assert first != [arrival.log for arrival in arrivals(known, 60, 4)]
+
+
+def test_there_are_kinds_for_2500_failures_and_some_to_spare(known: dict[str, Kind]) -> None:
+    there = Counter(kind.label.reason for kind in known.values())
+    needed = apportioned(250, FREQUENCIES, least=1)
+    assert not {reason: (there[reason], count) for reason, count in needed.items() if there[reason] < count}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_reenacted_log_tells_the_same_at_the_lines_of_its_label(known: dict[str, Kind], seed: int) -> None:
+    for corpus in CORPORA:
+        for path, case in read_corpus(corpus / "failures"):
+            kind = known.get(f"{corpus.name}/{case.id}")
+            if kind is None or not isinstance(case, FailureCase):
+                continue
+            lines = path.read_bytes().split(b"\n")
+            log = kind.log(random.Random(seed))
+            told = log.data.split(b"\n")
+            wanted = Counter(_words(lines[number - 1]) for number in case.evidence_lines)
+            assert Counter(_words(told[number - 1]) for number in log.evidence) == wanted, kind.id
+            assert kind.label == label_of(case)
+
+
+def _words(line: bytes) -> int:
+    """The shape of a line, whatever names and numbers stand in it."""
+    return shape(re.sub(rb"[\w./:-]*\d[\w./:-]*", b"0", line))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_composed_log_names_its_failure_at_the_lines_of_its_label(known: dict[str, Kind], seed: int) -> None:
+    for specimen in specimens():
+        log = known[specimen.id].log(random.Random(seed))
+        told = log.data.decode("latin-1").split("\n")
+        proofs = [told[number - 1] for number in log.evidence]
+        wanted = [piece for text in _proofs(specimen.says) for piece in [max(_FIELD.split(text), key=len)]]
+        assert wanted
+        assert all(any(piece in line for line in proofs) for piece in wanted), specimen.id
+        assert all(any(piece in line for piece in wanted) for line in proofs), specimen.id
+
+
+def _proofs(says: tuple) -> list[str]:  # type: ignore[type-arg]
+    found = []
+    for say in says:
+        if say.report is not None:
+            found += [text for n, text in enumerate(say.report.message) if n in say.report.proof]
+        elif say.proof:
+            found.append(say.text.split("\n")[0])
+    return found
+
+
+def test_a_kind_looks_different_each_time(known: dict[str, Kind]) -> None:
+    for name in ("corpus/inf-018", "validation/vb-044", "type-001"):
+        logs = [known[name].log(random.Random(seed)).data for seed in range(12)]
+        assert len(set(logs)) == 12
+        assert len({log.count(b"\n") for log in logs}) > 1, name

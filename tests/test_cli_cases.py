@@ -1,0 +1,253 @@
+"""Past cases on the command line, beside a service or after one."""
+
+import json
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from logdoctor import build, pipeline
+from logdoctor.diagnose.episodes import episodes
+from logdoctor.pipeline import Limits, Stream
+from logdoctor.rules.scanner import Scanner
+from logdoctor.settings import Settings
+from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
+from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim
+from logdoctor.store.records import Records
+from logdoctor.types import Alternative, DecidedBy
+from tests.review.learned import EVIL, entered, new, opened
+from tests.test_cli import ECC_LOG, Ran, assert_refused, data, program, run
+from tests.web.conftest import local_client, new_service
+from tests.web.test_pages import changed, send
+
+__all__ = ["data", "run"]  # fixtures
+
+STRANGE = "ERROR fabric lane 7 of plane 2 is poisoned, resync refused\nlauncher says goodbye\n"
+"""A log that no rule knows."""
+
+
+def store(folder: Path) -> tuple[Records, Confirmed]:
+    """The records and confirmations of a data folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
+    return records, Confirmed(records.database)
+
+
+def case(job: str = "j", **changes: object) -> NewConfirmation:
+    """What is confirmed of a job."""
+    one = NewConfirmation(job, 1, "user-17", "ECC Error", fix="board returned", title="the cause", digests=("0" * 16,))
+    return msgspec.structs.replace(one, **changes)
+
+
+def test_commands_on_cases_make_no_database(run: Callable[..., Ran], data: Path) -> None:
+    for command in (["list"], ["show", "1"], ["confirm", "1"], ["withdraw", "1"], ["reindex"], ["list", "--json"]):
+        assert_refused(run("cases", *command), data, "no records", "--data-dir")
+    assert_refused(run("cases", "correct", "1", "--reason", "Key Error"), data, "no records")
+    assert not data.exists()
+
+
+def test_cases_are_listed_and_shown(run: Callable[..., Ran], data: Path) -> None:
+    _, confirmed = store(data)
+    assert run("cases", "list").out == "no cases\n" and run("cases", "list", "--json").out == ""
+    confirmed.add(case(evidence=(Cited("gpu-12", 126, "the raw line"),), comment="the third"), 1_795_250_000.0)
+    confirmed.add(case("k", reason="Key Error", by=AGREEMENT, fix=""), 1_795_250_001.0)
+    confirmed.withdraw(confirmed.add(case("l"), 1_795_250_002.0).id, "ops", "it was the cable", 1_795_250_003.0)
+    out = run("cases", "list").out
+    assert out.index("Key Error") < out.index("ECC Error") and "fixed by: board returned" in out and "l/1" not in out
+    assert "attempts that agree" in out and "withdrawn" in run("cases", "list", "--withdrawn").out
+    assert "Key Error" not in run("cases", "list", "--reason", "ECC Error").out
+    told = [json.loads(line) for line in run("cases", "list", "--json", "--withdrawn").out.splitlines()]
+    assert [one["id"] for one in told] == [3, 2, 1]
+    shown = run("cases", "show", "1").out
+    for words in ("case 1: ECC Error", "take out the node", "board returned", "the third", "gpu-12:126 the raw line"):
+        assert words in shown, words
+    assert "ops: it was the cable" in run("cases", "show", "3").out
+    assert json.loads(run("cases", "show", "1", "--json").out)["by"] == "user-17"
+    assert_refused(run("cases", "show", "99"), "99", "does not exist")
+
+
+def test_nothing_of_a_case_steers_the_terminal(run: Callable[..., Ran], data: Path) -> None:
+    _, confirmed = store(data)
+    words = {name: EVIL for name in ("by", "fix", "comment", "suggestion", "title", "summary")}
+    confirmed.add(case(digests=(EVIL,), evidence=(Cited(EVIL, 1, EVIL),), **words), 1.0)
+    confirmed.withdraw(1, EVIL, EVIL, 2.0)
+    for command in (["list", "--withdrawn"], ["show", "1"]):
+        out = run("cases", *command).out
+        assert all(char.isprintable() or char == "\n" for char in out), command
+        assert "\u7814" in out and run("cases", *command, "--json").out.isascii()
+
+
+def test_people_confirm_and_withdraw(run: Callable[..., Ran], data: Path) -> None:
+    records, confirmed = store(data)
+    stored = records.publish("j", 1, changed(), True, 1.0)
+    assert stored is not None
+    ran = run("cases", "confirm", stored.id, "--fix", "board returned", "--by", "user-18")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "case 1: ECC Error: take out the node, then restart")
+    assert (confirmed.one(1).by, confirmed.one(1).fix, confirmed.one(1).evidence[0].quote) == (
+        "user-18",
+        "board returned",
+        "the cause",
+    )
+    assert run("cases", "confirm", "j/1").code == 0
+    assert [one.id for one in confirmed.cases()] == [2], "the later one counts"
+    assert confirmed.one(2).by == pwd.getpwuid(os.getuid()).pw_name
+    assert run("cases", "withdraw", "2", "--why", "it was the cable").out == "case 2 decides nothing any more\n"
+    assert confirmed.cases() == [] and confirmed.one(2).withdrawn_why == "it was the cable"
+    assert_refused(run("cases", "withdraw", "2"), "withdrawn already")
+
+
+def test_what_cannot_be_said_is_refused(run: Callable[..., Ran], data: Path) -> None:
+    records, confirmed = store(data)
+    records.publish("fine", 1, changed(outcome="completed", reason="None"), True, 1.0)
+    records.publish("j", 1, changed(), True, 1.0)
+    for command, words in (
+        (["confirm", "99"], "does not exist"),
+        (["confirm", "none/1"], "does not exist"),
+        (["confirm", "fine/1"], "not failed"),
+        (["correct", "j/1", "--reason", "Key Error", "--line", "main:7"], "is not in j/1"),
+        (["correct", "j/1", "--reason", "Key Error", "--line", "../../x:7"], "is not in j/1"),
+        (["confirm", "j/1", "--by", AGREEMENT], "nobody is called"),
+        (["confirm", "j/1", "--by", " "], "names nobody"),
+    ):
+        assert_refused(run("cases", *command), words)
+    for command in (
+        ["confirm", "x"],
+        ["confirm", "j/x"],
+        ["correct", "j/1"],
+        ["correct", "j/1", "--reason", "Bad Luck"],
+        ["correct", "j/1", "--reason", "Key Error", "--recovery", "pray"],
+        ["correct", "j/1", "--reason", "Key Error", "--line", "7"],
+        ["show", "x"],
+        ["withdraw", "0"],
+    ):
+        assert run("cases", *command).code == 2
+    assert confirmed.cases() == []
+
+
+def test_a_correction_reaches_a_running_service(run: Callable[..., Ran], tmp_path: Path, scanner: Scanner) -> None:
+    folder = tmp_path / "data"
+    with local_client(new_service(folder, scanner)) as client:
+        stored = send(client, "j", STRANGE.encode())
+        ran = run("cases", "correct", "j/1", "--reason", "nvlink error", "--by", "ops", "--data-dir", folder)
+        assert ran.code == 0, ran.err
+        cases = client.get("/v1/cases").json()["items"]
+        assert [(one["reason"], one["by"], one["verdict"]) for one in cases] == [("NVLink Error", "ops", stored.id)]
+
+
+def test_a_correction_quotes_the_archive(run: Callable[..., Ran], tmp_path: Path, scanner: Scanner) -> None:
+    folder = tmp_path / "data"
+    with local_client(new_service(folder, scanner)) as client:
+        send(client, "j", STRANGE.encode())
+    lines = ("--line", "main:2", "--line", "main:1")
+    ran = run("cases", "correct", "j/1", "--reason", "NVLink Error", *lines, "--data-dir", folder)
+    assert ran.code == 0, ran.err
+    _, confirmed = store(folder)
+    assert [one.quote for one in confirmed.cases()[0].evidence] == STRANGE.splitlines()[::-1]
+    refused = run("cases", "correct", "j/1", "--reason", "NVLink Error", "--line", "main:3", "--data-dir", folder)
+    assert_refused(refused, "line 3", "is not in j/1")
+
+
+def test_reindex(data: Path, run: Callable[..., Ran]) -> None:
+    store(data)
+    assert run("cases", "reindex").out == "0 cases indexed\n"
+
+
+# ---- diagnose --ask
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A log that no rule knows."""
+    path = tmp_path / "strange.log"
+    path.write_text(STRANGE)
+    return path
+
+
+def test_ask_finds_a_past_case(
+    run: Callable[..., Ran], data: Path, strange: Path, scanner: Scanner, limits: Limits
+) -> None:
+    (verdict,) = run("diagnose", "--json", "--ask", strange).verdicts
+    assert verdict["reason"] == "Unknown", "nothing is known of it yet"
+    records = pipeline.records([Stream("main", strange)], scanner, limits)
+    found = episodes(records, scanner.book)
+    _, confirmed = store(data)
+    confirmed.add(
+        case(
+            reason="NVLink Error",
+            recovery="restart",
+            title=found[0].title,
+            digests=(found[0].digest,),
+            evidence=(Cited("main", 1, STRANGE.splitlines()[0]),),
+        ),
+        1.0,
+    )
+    ran = run("diagnose", "--json", "--ask", strange)
+    (verdict,) = ran.verdicts
+    assert ran.code == 1 and (verdict["reason"], verdict["recovery"]) == ("NVLink Error", "restart")
+    assert verdict["decided_by"]["rule"] == "case/1" and verdict["evidence"][0]["line"] == 1
+    out = run("diagnose", "--ask", strange).out
+    assert "decided by  case 1, confidence" in out
+    assert run("diagnose", "--json", strange).verdicts[0]["reason"] == "Unknown", "without --ask only rules decide"
+    assert run("diagnose", "--json", strange, "--ask", cases="off").verdicts[0]["reason"] == "Unknown"
+
+
+def test_ask_leaves_what_a_rule_knows_alone(run: Callable[..., Ran], data: Path) -> None:
+    plain, asked = run("diagnose", "--json", ECC_LOG), run("diagnose", "--json", "--ask", ECC_LOG)
+    assert {**plain.verdicts[0], "seconds": 0} == {**asked.verdicts[0], "seconds": 0}
+
+
+def test_a_model_that_is_away_is_complained_about(run: Callable[..., Ran], data: Path, strange: Path) -> None:
+    ran = run("diagnose", "--json", "--ask", strange, llm_base_url="http://127.0.0.1:9/v1", llm_model="none")
+    assert ran.verdicts[0]["reason"] == "Unknown" and ran.code == 1
+    assert ran.err.startswith("logdoctor: ") and "Traceback" not in ran.err
+
+
+def test_ask_with_files_that_cannot_be_read(run: Callable[..., Ran], data: Path, strange: Path, tmp_path: Path) -> None:
+    ran = run("diagnose", "--json", "--ask", tmp_path / "none", strange)
+    assert ran.code == 2 and len(ran.verdicts) == 1 and "does not exist" in ran.err
+    assert run("diagnose", "--data-dir", data, strange).code == 2
+    assert program("diagnose", "--json", "--ask", "-", stdin=STRANGE.encode(), LOGDOCTOR_DATA_DIR=str(data)).verdicts
+
+
+def test_people_see_who_decided_and_what_was_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    from logdoctor import show
+
+    agent = DecidedBy("agent", "agent", "0123", f"a-model {EVIL}", "0123")
+    verdict = changed(decided_by=agent, why=f"[bold]{EVIL}", alternatives=(Alternative("Node Failure", EVIL),) * 9)
+    show.verdict("x", verdict, False)
+    out = capsys.readouterr().out
+    assert "agent a-model" in out and "[bold]" in out and out.count("Node Failure: ") == 5
+    assert all(char.isprintable() or char == "\n" for char in out)
+
+
+# ---- learned diagnosis rules
+
+
+def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data: Path) -> None:
+    rules = opened(data)
+    pattern = "^fabric lane [0-9]+ of plane [0-9]+ is poisoned, resync refused$"
+    line = STRANGE.splitlines()[0].removeprefix("ERROR ")
+    plain = new(
+        kind=DIAGNOSIS,
+        pattern=pattern,
+        examples=(line,),
+        title="fabric lane poisoned",
+        claim=Claim("NVLink Error", recovery="restart", suggestion="reseat it"),
+    )
+    cordon = new(
+        plain, pattern=pattern.replace("refused", "denied"), claim=Claim("NVLink Error"), waits_for=f"{CORDON}: nodes"
+    )
+    one, other = entered(rules, plain, cordon)
+    out = run("rules", "list", "--learned").out
+    assert "NVLink Error: restart from the last checkpoint" in out and "1 rule waits for a human" in out
+    waiting = [json.loads(row)["id"] for row in run("rules", "list", "--waiting", "--json").out.splitlines()]
+    assert waiting == [other.id]
+    shown = run("rules", "show", one.id).out
+    assert "NVLink Error: restart" in shown and "reseat it" in shown and "kind of jobs" not in shown
+    said = run("rules", "why", line).out
+    assert f"would name {one.id}: NVLink Error (shadow)" in said and other.id not in said
+    assert "no rule matches it" in said, "filter rules know nothing of it"
+    assert build.learned_rules(Settings(data_dir=data)).one(one.id).claim == plain.claim

@@ -1,0 +1,207 @@
+"""What a model's answers are worth is counted as it is: right, steady, its calls, its cost, its time and ours."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from logdoctor import build
+from logdoctor import evaluate_model as em
+from logdoctor.cli import cli
+from logdoctor.consult.ladder import Ladder
+from logdoctor.errors import InputError
+from logdoctor.pipeline import Limits
+from logdoctor.rules.load import RuleBook
+from logdoctor.settings import Settings, cache_folder, rules_folder
+from tests.consult.injection.obeying import claims, shown_rows
+from tests.llm.server import Behave, ModelServer, model_server, saying, status
+
+TABLES = rules_folder(Settings()) / "knowledge"
+CACHE = cache_folder(Settings()) / "unseen"
+USAGE = {"prompt_tokens": 4000, "completion_tokens": 100, "total_tokens": 4100}
+
+XID = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 48, pid=4182, name=python, An uncorrectable DBE\n"
+TRACE = 'Traceback (most recent call last):\n  File "/opt/app/train.py", line 3, in main\n    run()\n{}\n'
+FAULT = "RuntimeError: the memory of device 3 reports an uncorrectable ECC fault\n"
+LOGS = {"ecc.log": XID + FAULT, "key.log": TRACE.format("KeyError: 'input_ids'")}
+LABELS: list[dict[str, Any]] = [
+    {"id": "e", "file": "ecc.log", "reason": "ECC Error", "category": "Infrastructure", "user_fault": False}
+    | {"recovery": "isolate_and_restart", "evidence_lines": [1]},
+    {"id": "k", "file": "key.log", "reason": "Key Error", "category": "Script", "user_fault": True}
+    | {"recovery": "fix_first", "evidence_lines": [4]},
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (folder := tmp_path / "corpus").mkdir()
+    for name, text in LOGS.items():
+        (folder / name).write_text(text)
+    (folder / "cases.jsonl").write_text("\n".join(map(json.dumps, LABELS)))
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as running:
+        yield running
+
+
+def naming(reason: str, recovery: str) -> Behave:
+    """Names a reason, with the last line that is shown of the log: the fault."""
+    return saying(lambda body: claims(reason, recovery, *shown_rows(body)[-1]), USAGE)
+
+
+NOTHING = saying('{"candidates": []}', USAGE)
+
+Measure = Callable[..., em.Report]
+
+
+@pytest.fixture
+def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: Limits, tmp_path: Path) -> Measure:
+    """`measure(rules, repeats)`: the report over the corpus with the server for a model."""
+
+    def run(rules: em.Rules = "unseen", repeats: int = 1, waits: list[float] | None = None) -> em.Report:
+        settings = Settings(llm_base_url=server.url, llm_model="m", llm_dollars_in=1.0, llm_dollars_out=10.0)
+        calls = em.Calls()
+        agent = build.agent_to_measure(settings, calls)
+        waited = waits if waits is not None else []
+        asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude), calls, waited.append)
+        (scratch := tmp_path / "scratch").mkdir()
+        read = em.read_failures([corpus], rules, book, TABLES, limits, scratch, CACHE)
+        trials = em.run(read, asker, repeats, 1, lambda done, total: None)
+        return em.summarise([str(corpus)], "m", agent.prompt.version, rules, trials, 1.0)
+
+    return run
+
+
+def test_only_what_rules_leave_open_is_asked_and_a_right_answer_counts(measure: Measure, server: ModelServer) -> None:
+    server.behave(naming("ECC Error", "isolate_and_restart"))
+    report = measure()
+    assert (report.failures, report.questions, len(server.bodies)) == (2, 1, 1)
+    assert report.asked.strict == 1 and report.asked.recovery == 1 and report.asked.wrong_actions == 0
+    assert report.all.strict == 1  # the class of the other one's exception says what it is
+    (asked,) = [trial for trial in report.trials if trial.asked]
+    assert (asked.by_rules, asked.said, asked.decided) == ("Unknown", "ECC Error", "agent")
+    assert (asked.calls, asked.tokens_in, asked.tokens_out) == (1, 4000, 100)
+    assert report.dollars == pytest.approx(0.005) and report.dollars_per_question == pytest.approx(0.005)
+
+
+def test_with_all_rules_no_question_reaches_the_model(measure: Measure, server: ModelServer) -> None:
+    server.behave(naming("Hang", "restart"))
+    report = measure("all")
+    assert report.questions == 0 and not server.bodies and report.all.strict == 1
+    assert report.steady is None
+
+
+def test_without_rules_what_structure_does_not_tell_is_asked(measure: Measure, server: ModelServer) -> None:
+    server.behave(NOTHING)
+    report = measure("none")
+    assert report.questions == 1 and report.asked.unknown == 1 and report.asked.wrong_reasons == 0
+
+
+def test_a_wrong_reason_and_a_wrong_action_are_counted(measure: Measure, server: ModelServer) -> None:
+    server.behave(naming("Value Error", "fix_first"))
+    report = measure()
+    assert (report.asked.strict, report.asked.wrong_reasons, report.asked.wrong_actions) == (0, 1, 1)
+    assert report.by_reason["ECC Error"].wrong_reasons == 1
+
+
+def test_answers_that_change_are_not_steady_and_are_asked_anew(measure: Measure, server: ModelServer) -> None:
+    right = naming("ECC Error", "isolate_and_restart")
+    server.behave(right, NOTHING, right)
+    report = measure(repeats=3)
+    assert len(server.bodies) == 3 and report.repeats == 3
+    assert [some.strict for some in report.by_repeat] == [1, 0, 1]
+    assert report.steady == 0 and report.agreement == pytest.approx(2 / 3)
+    assert report.asked.trials == 3 and report.all.trials == 6
+
+
+def test_answers_that_stay_are_steady(measure: Measure, server: ModelServer) -> None:
+    server.behave(naming("ECC Error", "isolate_and_restart"))
+    report = measure(repeats=3)
+    assert report.steady == 1 and report.agreement == 1
+
+
+def test_a_model_that_is_down_is_waited_for_and_then_leaves_the_verdict_of_the_rules(
+    measure: Measure, server: ModelServer
+) -> None:
+    server.behave(status(500))
+    waits: list[float] = []
+    report = measure(waits=waits)
+    assert 1 <= len(waits) <= 3 and all(wait <= 30 for wait in waits)
+    assert report.unanswered == 1 and report.asked.unknown == 1
+    assert next(trial for trial in report.trials if trial.asked).failure
+
+
+def test_a_model_that_comes_back_is_asked_again(measure: Measure, server: ModelServer) -> None:
+    import time
+
+    def wait(seconds: float) -> None:
+        time.sleep(min(seconds, 2.5))
+
+    class Waits(list[float]):
+        def append(self, seconds: float) -> None:
+            super().append(seconds)
+            wait(seconds)
+
+    server.behave(status(503, retry_after="1"), naming("ECC Error", "isolate_and_restart"))
+    report = measure(waits=Waits())
+    assert report.unanswered == 0 and report.asked.strict == 1
+
+
+def test_our_time_is_what_the_calls_did_not_take(measure: Measure, server: ModelServer) -> None:
+    import time
+
+    good = naming("ECC Error", "isolate_and_restart")
+
+    def slow(handler: Any, body: dict[str, Any]) -> None:
+        time.sleep(0.4)
+        good(handler, body)
+
+    server.behave(slow)
+    seconds = next(trial for trial in measure().trials if trial.asked).seconds
+    assert seconds.model >= 0.4 and 0 < seconds.brief <= seconds.own
+    assert seconds.rules > 0
+
+
+def test_percentiles_are_those_of_the_nearest_rank() -> None:
+    assert em.spread(n / 1000 for n in range(1, 101)) == em.Spread(50.0, 95.0)
+    assert em.spread([]) == em.Spread(0.0, 0.0)
+    assert em.spread([0.002]) == em.Spread(2.0, 2.0)
+
+
+def test_the_report_is_shown_and_written(measure: Measure, server: ModelServer, tmp_path: Path) -> None:
+    server.behave(naming("Value Error", "fix_first"))
+    report = measure(repeats=2)
+    console = Console(file=io.StringIO(), width=100)
+    em.render(report, console, with_failures=True)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "repeat 2" in shown and "a wrong action" in shown and "our own time" in shown
+    em.write(tmp_path, report, "unseen-m")
+    assert msgspec.json.decode((tmp_path / "unseen-m.json").read_bytes(), type=em.Report) == report
+    assert "| asked | 2 |" in (tmp_path / "unseen-m.md").read_text()
+    with pytest.raises(InputError, match="cannot be written"):
+        em.write(tmp_path / "missing", report, "x")
+
+
+@pytest.mark.parametrize("command", [["eval"], ["eval", "unseen"]])
+def test_the_commands_ask_the_model_that_is_named(command: list[str], corpus: Path, server: ModelServer) -> None:
+    server.behave(NOTHING)
+    more = ["--only-unseen", "--repeats", "1"] if command == ["eval"] else []
+    done = CliRunner().invoke(cli, [*command, str(corpus), "--llm", server.url, "--model", "m", "--json", *more])
+    assert done.exit_code == 0, done.output
+    report = msgspec.json.decode(done.stdout.encode(), type=em.Report)
+    assert (report.model, report.rules, report.questions, len(server.bodies)) == ("m", "unseen", 1, 1)
+
+
+@pytest.mark.parametrize("given", [["--llm", "http://127.0.0.1:1/v1"], ["--model", "m"], ["--without-rules"]])
+def test_half_of_what_is_needed_is_a_usage_error(given: list[str], corpus: Path) -> None:
+    done = CliRunner().invoke(cli, ["eval", str(corpus), *given])
+    assert done.exit_code == 2 and "--llm" in done.output
