@@ -10,7 +10,7 @@ import msgspec
 from logdoctor import pipeline
 from logdoctor.attempts import Attempt
 from logdoctor.compress.cut import unpack
-from logdoctor.consult.ladder import Ladder, is_open
+from logdoctor.consult.ladder import Ladder, is_unsure
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.episodes import episodes
@@ -39,7 +39,7 @@ class Asking:
         records, book = self._taught.applied(found, self._scanner.book)
         verdict = judge(records, book)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
-        told = episodes(records, book) if is_open(verdict) else []
+        told = episodes(records, book) if is_unsure(verdict) else []
         return Question(self._job, self._number, records, book, verdict, told, self._log_of(attempt))
 
     def ask(self, question: Question) -> Verdict:

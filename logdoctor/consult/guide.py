@@ -154,7 +154,7 @@ GUIDE: dict[str, Guide] = {
     ),
     "Hang": Guide(
         "progress stops without an error; what then ends the job is not the cause",
-        r"\bhang|\bhung\b|stuck|stall|progress|deadlock|not respond|\bidle|time[d -]*out",
+        r"(?-i:\b(?:hang|hung|HANG)\w*)|stuck|stall|progress|deadlock|not respond|\bidle|time[d -]*out",
         ("isolate_and_restart",),
     ),
     "Loss Spike": Guide(

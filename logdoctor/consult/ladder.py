@@ -4,6 +4,7 @@ A rung that fails (its store is damaged, its model is down) is passed over: what
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgspec
 import structlog
@@ -39,12 +40,16 @@ class Ladder:
         return self._agent is not None
 
     def by_case(self, question: Question) -> Verdict:
-        """The verdict by rule if that is sure, else by a past case; else the one that was given."""
-        if not is_open(question.verdict) or self._similar is None:
+        """The verdict of a past case where the one that was given is not sure; else that one.
+
+        One by structure, by the class of an exception alone, yields only to a case of the very same failure.
+        """
+        if not is_unsure(question.verdict) or self._similar is None:
             return question.verdict
         streams = [record.stream for record in question.records]
+        looks = None if is_open(question.verdict) else 1
         try:
-            for neighbours in self._similar(question):
+            for neighbours in islice(self._similar(question), looks):
                 if found := by_case(question.episodes, neighbours, *self._terms, streams):
                     return _concluded(question, found)
         except LogdoctorError as error:
@@ -64,6 +69,11 @@ class Ladder:
         return self.by_agent(question) if is_open(verdict) else verdict
 
 
+def is_unsure(verdict: Verdict) -> bool:
+    """Whether a past case may say otherwise of a failure: its cause is open, or its structure alone spoke."""
+    return is_open(verdict) or (verdict.outcome == "failed" and verdict.decided_by.kind == "structure")
+
+
 def is_open(verdict: Verdict) -> bool:
     """Whether a verdict leaves the cause of a failure open."""
     return verdict.outcome == "failed" and verdict.reason == "Unknown"
@@ -73,8 +83,9 @@ def _concluded(question: Question, conclusion: Conclusion | None) -> Verdict:
     """The verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
     if conclusion is None:
         return question.verdict
+    said = question.verdict.reason, question.verdict.recovery
     verdict = conclude(question.records, question.book, conclusion)
-    if is_open(verdict):
+    if is_open(verdict) or (verdict.reason, verdict.recovery) == said:
         return question.verdict
     return msgspec.structs.replace(
         verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds

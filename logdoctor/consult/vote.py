@@ -27,7 +27,7 @@ _NO_EPISODE = 0.65
 """How much a line proves, by the role of its episode; a line of none is not even remarkable."""
 _LEADING = 0.85
 _SECOND = 0.85  # a claim that the model itself thinks less likely
-_SPEAKS_OF_ELSE = 0.6  # its lines have no word of its reason
+_SPEAKS_OF_ELSE = 0.6  # its lines have no word of its reason, or none of a machine's fault where it is of a machine
 _DROPPED = 0.9  # some of its quotes do not stand
 _MOVES = ("restart", "isolate_and_restart", "rollback_and_skip")
 
@@ -48,6 +48,7 @@ _ADDRESSED = regex.compile(
     r"|(?:ignore|disregard|forget)\b.{0,40}(?:instruction|previous|above|prior|prompt|rules)|system prompt"
     r"|\byou (?:are|must|should|will)\b.{0,40}\b(?:answer|report|quote|conclude|diagnose|an? (?:ai|language))\b"
     r"|\b(?:for|to) the (?:ai|agent|assistant|model|reviewing assistant)\b.{0,3}:|\bdiagnos\w+ agent\b"
+    r"|\b(?:answer|reply|respond|output|conclude|say)\b.{0,30}\b(?:reason|recovery|status|hang|restart|unknown)\b"
     r"|\bas an ai\b|\"candidates\"|root cause (?:is|must)\b"
 )
 _TOLD = regex.compile(
@@ -93,14 +94,15 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str) -> Cla
     weight = _BY_STATUS[status] * best * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
     told = [text for line in lines for text in (line.raw, *_told_with(line.stream, line.number, episodes))]
     weight *= 1.0 if any(speaks_of(text, one.reason) for text in told) else _SPEAKS_OF_ELSE
+    broken = any(_MACHINE.search(line.raw) and leads[line.stream, line.number] == 1.0 for line in lines)
+    if allowed(one.reason)[0] == "isolate_and_restart" and not broken:
+        weight *= _SPEAKS_OF_ELSE
     recovery = named(one.candidate.recovery, taxonomy.RECOVERIES)
     recovery = recovery if recovery in (*allowed(one.reason), NEVER_SURE) else allowed(one.reason)[0]
-    leading = [line.raw for line in lines if leads[line.stream, line.number] >= _LEADING]
+    leading = any(lead >= _LEADING for lead in leads.values())
     if recovery in _MOVES and (status == "hypothesis" or not leading):
         recovery = NEVER_SURE
-    if recovery == "isolate_and_restart" and not any(
-        _MACHINE.search(line.raw) and leads[line.stream, line.number] == 1.0 for line in lines
-    ):
+    if recovery == "isolate_and_restart" and not broken:
         recovery = NEVER_SURE
     lines.sort(key=lambda line: leads[line.stream, line.number] < _LEADING)  # stable: else in the model's order
     return Claim(

@@ -27,9 +27,14 @@ _OF_OTHERS = regex.compile(
 """Words of the reasons that are not the program's own fault, or have a name of their own."""
 
 
-def is_report(name: str) -> bool:
-    """Whether an exception class only tells that something failed elsewhere."""
-    return name.rsplit(".", 1)[-1].split("(", 1)[0] in _REPORTERS
+_OWN_PROGRAM = regex.compile(r"\bCommand \[?'?\[?'[^']{0,300}python[\d.]{0,6}'")
+
+
+def is_report(name: str, message: str = "") -> bool:
+    """Whether an exception only tells that something failed elsewhere: by its class, or because it is a launcher's
+    whose child is the Python program itself."""
+    word = name.rsplit(".", 1)[-1].split("(", 1)[0]
+    return word in _REPORTERS or (word == "CalledProcessError" and _OWN_PROGRAM.search(message) is not None)
 
 
 def speaks_of_others(report: str) -> bool:

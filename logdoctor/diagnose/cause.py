@@ -5,6 +5,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.caught import caught
 from logdoctor.diagnose.findings import Finding
 from logdoctor.diagnose.progress import Course
 
@@ -25,13 +26,15 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     """Sort findings into the cause, what follows from it, what the job survived, and teardown.
 
     Advice (`note`) and outcome marks are left out. A fault that was followed by renewed progress is never
-    the cause.
+    the cause, nor is an exception after which its program went on to fail of another.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
+    past = set(map(id, caught(claims, [course.reading for course in courses])))
     survived: list[Finding] = []
     lasting: list[Finding] = []
     for finding in claims:
-        (survived if courses[finding.stream].renewed_after(finding.line) else lasting).append(finding)
+        is_past = courses[finding.stream].renewed_after(finding.line) or id(finding) in past
+        (survived if is_past else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     cause = _first_unexplained(failing)

@@ -272,7 +272,8 @@ class _Maker:
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
         if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
             # a class of the program's own: another class of its chain may say what family it is of
-            reasons = [taxonomy.reason_of_exception(one.name) for one in chain.raised if not is_report(one.name)]
+            telling = [one for one in chain.raised if not is_report(one.name, one.message)]
+            reasons = [taxonomy.reason_of_exception(one.name) for one in telling]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
             default = taxonomy.REASONS[reason]
             role = finding.role if reason == finding.reason else "proximate"
@@ -288,7 +289,7 @@ class _Maker:
 
         One whose class says nothing is `Unknown`: that stands, so that what follows from it is not taken for it.
         """
-        if is_report(name):
+        if is_report(name, message):
             return self.crash(line, where, name)._replace(frames=frames)
         reason = taxonomy.reason_of_exception(name)
         if reason == "Runtime Error" and speaks_of_others(f"{name}: {message}"):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.consult.ladder import Ladder, is_open
+from logdoctor.consult.ladder import Ladder, is_open, is_unsure
 from logdoctor.consult.question import Log, Question
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
@@ -145,7 +145,7 @@ class Consultant:
             found, tries = self._reread(again.job, again.attempt), again.tries
         else:
             found, tries = self._next(), 0
-        if found is not None and is_open(found.verdict):
+        if found is not None and is_unsure(found.verdict):
             self._answer(found, tries)
 
     def _due(self) -> _Again | None:
@@ -184,8 +184,10 @@ class Consultant:
         job, attempt, records, book, verdict = settled
         question = Question(job, attempt, records, book, verdict, episodes(records, book), self._log_of(job, attempt))
         answered = self._ladder.by_case(question)
-        if not is_open(answered):
+        if answered is not verdict:
             self._issue(question, answered, "case")
+        elif not is_open(verdict):
+            return
         elif self._ladder.asks_a_model:
             try:
                 self._questions.put_nowait((question, tries))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor.compress.kept import revived
-from logdoctor.consult.ladder import Ladder, is_open
+from logdoctor.consult.ladder import Ladder, is_open, is_unsure
 from logdoctor.errors import Busy, ConfirmationRefused, LogdoctorError, StorageFull, StoreError
 from logdoctor.learn.kind import kind_of
 from logdoctor.learn.log_agent import LogAgent
@@ -309,7 +309,7 @@ class Service:
 
     def _upgrade(self, job: str, number: int, verdict: Verdict) -> None:
         """Put a verdict in the place of one that leaves the cause open, and keep rules off what it rests on (law 2)."""
-        self.watch.reissue(job, number, verdict, of=is_open)
+        self.watch.reissue(job, number, verdict, of=is_unsure)
         if self.learner is not None:
             self.learner.agent.heed((job, number), verdict, time.time())
 

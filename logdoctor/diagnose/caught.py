@@ -1,0 +1,43 @@
+"""Exceptions that a program reported and went on after: the last words of a process are the ones that ended it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.tracebacks import Traceback
+
+_ORDINARY = 3
+"""Ordinary lines of its writer behind a traceback, and before the next one, that show that it went on."""
+
+
+def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Finding]:
+    """The tracebacks known by their structure alone behind which their writer went on, to fail of something else."""
+    by_writer: dict[tuple[int, str], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: finding.line):
+        if finding.role in ("cause", "proximate") and not finding.outcome:
+            by_writer.setdefault((finding.stream, finding.origin.channel), []).append(finding)
+    found = []
+    for (stream, channel), some in by_writer.items():
+        for before, after in pairwise(some):
+            apart = before.key != after.key and before.rule is None and before.frames
+            if apart and _ordinary(readings[stream], channel, before.line, after.line) >= _ORDINARY:
+                found.append(before)
+    return found
+
+
+def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:
+    """How many lines of a writer between two others are no part of any report."""
+    begin, end = _chain(reading, first), _chain(reading, last)
+    first, last = begin.last if begin else first, end.first if end else last
+    return sum(
+        first < line.number < last
+        and where.channel == channel
+        and not (line.strong or line.weak or line.rules)
+        and bool(where.message.strip())
+        and not where.message[0].isspace()
+        for line, where in reading.lines
+    )
+
+
+def _chain(reading: Reading, number: int) -> Traceback | None:
+    return next((chain for chain in reading.chains if chain.first <= number <= chain.last), None)
