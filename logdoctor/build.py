@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from logdoctor.store.exchanges import Exchanges
     from logdoctor.store.learned import LearnedRules
     from logdoctor.store.records import Records
+    from logdoctor.teach.guards import Guards as DiagnosisGuards
 
 
 def rule_book(settings: Settings) -> RuleBook:
@@ -166,6 +167,7 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     from logdoctor.live.service import Climbing
     from logdoctor.llm.masking import Masker
     from logdoctor.recall.embedding import SentenceEmbedder
+    from logdoctor.recall.vectors import warm
     from logdoctor.teach.model_writer import ModelWriter
     from logdoctor.teach.teacher import Teacher, Terms
     from logdoctor.teach.writer import OfflineWriter
@@ -180,7 +182,7 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
     neighbours = partial(_neighbours, library) if library else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, agent.conclude if agent else None)
-    return Climbing(ladder, teacher, library.refresh if library else lambda: 0)
+    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder))
 
 
 def rungs(settings: Settings, scanner: Scanner) -> "Climbing":
@@ -281,6 +283,14 @@ def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
         past += [line for _, evidence in page for line in quotes(evidence)]
         last = page[-1][0]
     return Guards(causes(book, rules_folder(settings) / "canary"), past)
+
+
+def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":
+    """What a learned diagnosis rule must pass, tried on the attempts that are kept."""
+    from logdoctor.store.confirmed import Confirmed
+    from logdoctor.teach.guards import Guards
+
+    return Guards(scanner.book, scanner, Confirmed(records.database).past)
 
 
 def log_agent(

@@ -434,8 +434,10 @@ def rules_import(
 
     found, settings = _learned(data_dir), _settings(data_dir)
     files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]
-    guards = build.guards(settings, build.rule_book(settings), build.records(settings))
-    told = import_files(files, kind, guards, found, by or _login(), time.time(), MOST_RULES)
+    scanner, records = build.scanner(settings), build.records(settings)
+    guards = build.guards(settings, scanner.book, records)
+    others = build.diagnosis_guards(scanner, records)
+    told = import_files(files, kind, guards, found, by or _login(), time.time(), MOST_RULES, others)
     show.imported(told, as_json)
     sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in told) else 0)
 

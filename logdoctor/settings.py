@@ -156,7 +156,7 @@ MEANINGS = {
     "agent_samples": "answers of the model that vote when the first is not sure",
     "agent_confidence": "below it the answer of the model counts as Unknown",
     "agent_tool_calls": "looks into the log that the model may take for one answer",
-    "confirm_attempts": "attempts on which the model must agree before that counts as confirmed; 0: only people confirm",
+    "confirm_attempts": "attempts in which the model must agree until that counts as confirmed; 0: only people do",
 }
 _SECRET = {"token", "database_url", "llm_key"}
 _RANGES: dict[str, tuple[float, float]] = {

@@ -16,15 +16,21 @@ ROWS = (
     ("whole_log",),
     ("pipeline", "attempts", "live", "review"),
     ("build",),
-    ("web", "cli", "evaluate", "learning_curve", "replay", "unseen", "show"),
+    ("web", "cli", "asking", "evaluate", "evaluate_model", "learning_curve", "replay", "unseen", "show"),
     ("__init__",),
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
 WITHIN_ROW = {
     ("attempts", "pipeline"),
+    ("cli", "asking"),
     ("cli", "evaluate"),
     ("cli", "learning_curve"),
     ("learning_curve", "evaluate"),
+    ("cli", "unseen"),
+    ("unseen", "evaluate"),
+    ("cli", "evaluate_model"),
+    ("evaluate_model", "evaluate"),
+    ("evaluate_model", "unseen"),
     ("cli", "replay"),
     ("replay", "evaluate"),
     ("cli", "show"),
@@ -35,7 +41,15 @@ READ_SETTINGS = {"build", "cli", "web", "__init__"}
 LIBRARIES = {
     "hyperscan": {"rules/match.py"},
     "yaml": {"rules/load.py", "llm/prompts.py", "review/files.py"},
-    "rich": {"show.py", "evaluate.py", "learning_curve.py", "cli.py", "replay/show.py"},
+    "rich": {
+        "unseen.py",
+        "evaluate_model.py",
+        "show.py",
+        "evaluate.py",
+        "learning_curve.py",
+        "cli.py",
+        "replay/show.py",
+    },
     "click": {"cli.py"},
     "zstandard": {
         "compress/cut.py",
@@ -50,6 +64,7 @@ LIBRARIES = {
         "store/schema.py",
         "store/records.py",
         "store/learned.py",
+        "store/confirmed.py",
         "store/exchanges.py",
         "store/tokens.py",
         "store/migrations/__init__.py",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
+from logdoctor.consult.brief import Shown
 from logdoctor.consult.forms import STATUSES, named
 from logdoctor.consult.grounding import Grounded
 from logdoctor.consult.guide import NEVER_SURE, allowed, speaks_of
@@ -57,6 +58,11 @@ _TOLD = regex.compile(
 )
 """Lines that speak of this diagnosis, as no program that trains does: they prove nothing. Programs write `KeyError`,
 `CUDA error` and `NODE FAILURE`; the names of the taxonomy, letter by letter, are of who knows it."""
+_UNSEEN = regex.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]")
+"""What turns the writing direction, or is not seen: programs that train do not print it."""
+
+_DRIVER = regex.compile(r"\bkernel: |NVRM|\bS?Xid\b|NCCL WARN|\bslurm|\bsrun|^\S+:\d+:\d+ \[")
+"""Forms of kernels, drivers, NCCL and schedulers: only so a line without the skeleton of a report names a machine."""
 
 
 class Claim(NamedTuple):
@@ -94,7 +100,7 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str) -> Cla
     weight = _BY_STATUS[status] * best * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
     told = [text for line in lines for text in (line.raw, *_told_with(line.stream, line.number, episodes))]
     weight *= 1.0 if any(speaks_of(text, one.reason) for text in told) else _SPEAKS_OF_ELSE
-    broken = any(_MACHINE.search(line.raw) and leads[line.stream, line.number] == 1.0 for line in lines)
+    broken = any(_names_a_machine(line, episodes) for line in lines)
     if allowed(one.reason)[0] == "isolate_and_restart" and not broken:
         weight *= _SPEAKS_OF_ELSE
     recovery = named(one.candidate.recovery, taxonomy.RECOVERIES)
@@ -116,9 +122,17 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str) -> Cla
     )
 
 
+def _names_a_machine(line: Shown, episodes: Sequence[Episode]) -> bool:
+    """Whether a line of a lasting error that leads names a machine's fault, in a form in which that is reported."""
+    episode = _episode(line.stream, line.number, episodes)
+    if episode is None or episode.survived or _LEADS.get(episode.role) != 1.0 or not _MACHINE.search(line.raw):
+        return False
+    return episode.role != "" or _DRIVER.search(line.raw) is not None
+
+
 def _is_addressed(line: str) -> bool:
     """Whether a line speaks to whom reads it here."""
-    return bool(_ADDRESSED.search(line) or _TOLD.search(line))
+    return bool(_ADDRESSED.search(line) or _TOLD.search(line) or _UNSEEN.search(line))
 
 
 def _lead(stream: int, number: int, episodes: Sequence[Episode]) -> float:

@@ -6,13 +6,14 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.conclude import Conclusion, conclude
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ConfirmationRefused
 from logdoctor.rules.load import RuleBook
-from logdoctor.store.confirmed import AGREEMENT, Cited, NewConfirmation
+from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.teach.confirming import confirmation_of
-from logdoctor.types import Record
+from logdoctor.types import Record, Verdict
 
 _MOST_EVIDENCE = 20
 
@@ -70,6 +71,26 @@ def confirmation(
         evidence=[_cited(stored, stream, line, text_of) for stream, line in ruling.evidence[:_MOST_EVIDENCE]],
     )
     return msgspec.structs.replace(entered, suggestion=ruling.suggestion or entered.suggestion)
+
+
+def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> Verdict:
+    """The verdict as a person corrected it: what was known of the attempt stays, but for what it failed of."""
+    said = Conclusion(
+        confirmation.reason,
+        confirmation.recovery,
+        confirmation.fault,
+        1.0,
+        f"{confirmation.by} corrected it: it was called {verdict.reason} ({verdict.recovery}).",
+        confirmation.fix or confirmation.suggestion,
+        tuple((one.stream, one.line) for one in confirmation.evidence),
+        "case",
+        f"case/{confirmation.id}",
+    )
+    made = conclude(records, book, said)
+    if made.reason == "Unknown":
+        return verdict  # its lines are gone
+    known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
+    return msgspec.structs.replace(made, **known)
 
 
 def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str, int], str | None]) -> Cited:

@@ -60,7 +60,8 @@ class Consultant:
 
     `reread` gives what an attempt was judged by, made anew from its log, None when that is gone; `known` the records of
     what is left of it; `log_of` is the whole log; `replace` puts a verdict in the place of one that is still open;
-    `spare` keeps filter rules off lines that tell of a cause.
+    `spare` keeps filter rules off lines that tell of a cause; `rectify` issues the verdict that somebody corrected;
+    `warm` loads what the first search would wait for.
     """
 
     def __init__(
@@ -74,10 +75,13 @@ class Consultant:
         replace: Callable[[str, int, Verdict], None],
         refresh_cases: Callable[[], int],
         spare: Callable[[Sequence[str], str], None],
+        rectify: Callable[[Confirmation], None],
+        warm: Callable[[], None],
     ) -> None:
         self._ladder, self._teacher, self._confirmed = ladder, teacher, confirmed
         self._reread, self._known, self._log_of = reread, known, log_of
         self._replace, self._refresh_cases, self._spare = replace, refresh_cases, spare
+        self._rectify, self._warm = rectify, warm
         self._settled: queue.Queue[Judged | tuple[str, int]] = queue.Queue(_WAITING)
         self._questions: queue.Queue[tuple[Question, int]] = queue.Queue(_QUESTIONS)
         self._again: list[_Again] = []
@@ -104,6 +108,12 @@ class Consultant:
             self._spare(self._teacher.lines(), "a learned diagnosis rule")
         for thread in self._threads:
             thread.start()
+        if self._ladder.asks_a_model or self._confirmed.version():
+            threading.Thread(target=self._warmed, name="embedder-warmer", daemon=True).start()
+
+    def _warmed(self) -> None:
+        with _shielded("past cases cannot be searched by likeness"):
+            self._warm()
 
     def stop(self) -> None:
         """Stop after the task at hand; a model that does not answer is not waited for, and changes nothing."""
@@ -171,7 +181,8 @@ class Consultant:
                 elif confirmation.id > self._taught_to:
                     self._teach(confirmation)
                     self._taught_to = confirmation.id
-            self._refresh_cases()
+            if version:  # else nothing was ever confirmed
+                self._refresh_cases()
             self._cases_version = version
         self._take_up_rules()
 
@@ -201,6 +212,9 @@ class Consultant:
             if records := self._known(confirmation.job, confirmation.attempt):
                 lesson = self._teacher.teach(confirmation, records)
                 self._spare(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
+        if confirmation.corrects:
+            with _shielded("verdict not corrected", confirmation.job):
+                self._rectify(confirmation)
 
     def _forget(self, confirmation: Confirmation) -> None:
         """Retire what was learned from a confirmation that counts no more."""

@@ -21,7 +21,7 @@ from logdoctor.errors import Busy, ConfirmationRefused, LogdoctorError, StorageF
 from logdoctor.learn.kind import kind_of
 from logdoctor.learn.log_agent import LogAgent
 from logdoctor.live import recheck
-from logdoctor.live.confirming import Ruling, confirmation
+from logdoctor.live.confirming import Ruling, confirmation, rectified
 from logdoctor.live.consulting import Consultant, Judged
 from logdoctor.live.intake import Bounds, Intake
 from logdoctor.live.learning import Learner, Settled
@@ -69,11 +69,13 @@ class Stores(NamedTuple):
 
 
 class Climbing(NamedTuple):
-    """The rungs above the rules, who writes back what they find, and how new cases are taken up."""
+    """The rungs above the rules, who writes back what they find, how new cases are taken up, and what loads the
+    libraries that search them."""
 
     ladder: Ladder
     teacher: Teacher
     refresh: Callable[[], int]
+    warm: Callable[[], None]
 
 
 class ScratchFile(NamedTuple):
@@ -140,6 +142,8 @@ class Service:
                 self._upgrade,
                 climbing.refresh,
                 self._spare,
+                self._rectify,
+                climbing.warm,
             )
         self.watch = Watch(
             scanner,
@@ -310,6 +314,17 @@ class Service:
     def _upgrade(self, job: str, number: int, verdict: Verdict) -> None:
         """Put a verdict in the place of one that leaves the cause open, and keep rules off what it rests on (law 2)."""
         self.watch.reissue(job, number, verdict, of=is_unsure)
+        if self.learner is not None:
+            self.learner.agent.heed((job, number), verdict, time.time())
+
+    def _rectify(self, confirmation: Confirmation) -> None:
+        """Issue the verdict that a person made of one that was wrong, with the lines that were named."""
+        job, number = confirmation.job, confirmation.attempt
+        current = self.records.current(job, number)
+        if current is None or not current.final or not confirmation.evidence:
+            return
+        verdict = rectified(current.verdict, confirmation, self._known(job, number), self.scanner.book)
+        self.watch.reissue(job, number, verdict)
         if self.learner is not None:
             self.learner.agent.heed((job, number), verdict, time.time())
 

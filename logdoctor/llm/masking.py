@@ -121,10 +121,11 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
     name, sign, value = match.group("name", "sign", "value")
     quote = value[: len(value) - len(value.lstrip("\\"))] + value.lstrip("\\")[0]
     quote = quote if quote[-1] in "\"'" else ""
-    bare = value[len(quote) :].removesuffix(quote)
+    ends = (quote, quote[-1:]) if quote else ()  # what was opened as \" may be closed by "
+    end = next((end for end in ends if value.endswith(end) and len(value) >= len(quote) + len(end)), "")
+    bare = value[len(quote) : len(value) - len(end)]
     if not bare or _NOTHING.match(bare) or not _is_secret(name.lower(), bare):
         return match[0]
-    end = quote if quote and value.endswith(quote) and len(value) >= 2 * len(quote) else ""
     return f"{name}{sign}{quote}{hide(bare)}{end}"
 
 

@@ -150,7 +150,8 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         try:
             guards = build.guards(read_settings(), service.scanner.book, service.records)
             file = File("the body", lambda: body)
-            told = import_files([file], kind, guards, rules, caller.who, time.time(), _IMPORTED)
+            others = build.diagnosis_guards(service.scanner, service.records)
+            told = import_files([file], kind, guards, rules, caller.who, time.time(), _IMPORTED, others)
         finally:
             importing.release()
         if refused := [one for one in told if one.outcome == "refused"]:

@@ -24,6 +24,7 @@ from logdoctor.recall.cases import Case, Neighbour
 from logdoctor.types import Line, Record
 from tests.consult import logs
 from tests.consult.conftest import Ask, WholeLog
+from tests.consult.injection.planted import HOSTILE, Hostile
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
 
@@ -224,6 +225,19 @@ def test_similar_cases_are_shown_and_failing_to_find_them_is_no_failure(ask: Ask
         raise RecallError("the cases", "are damaged", "Reindex.")
 
     assert agent(answer(), similar=broken)[0].conclude(ask(logs.NEW)) is not None
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda one: one.id)
+def test_a_model_that_obeys_the_log_concludes_nothing(ask: Ask, hostile: Hostile) -> None:
+    lines = logs.NEW.split("\n")
+    text = f"ERROR {hostile.raw.decode('utf-8', 'replace')}"
+    question = ask("\n".join([*lines[:40], text, *lines[40:]]))
+    real = {"line": "0:40", "text": "volume vol-9 was revoked by the quota keeper"}
+    orders = {"ECC Error": "isolate_and_restart", "Node Failure": "isolate_and_restart", "Hang": "restart"}
+    for reason, recovery in orders.items():
+        for quote in ({"line": "0:41", "text": text[:80]}, real):
+            said = answer(quote, reason=reason, recovery=recovery, fault="infrastructure")
+            assert agent(*[said] * 6)[0].conclude(question) is None
 
 
 def long_log() -> str:

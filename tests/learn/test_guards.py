@@ -14,8 +14,8 @@ from logdoctor.errors import RuleError
 from logdoctor.learn import canary
 from logdoctor.learn.guards import GUARDS, Approval, Guards
 from logdoctor.learn.matching import taken
-from logdoctor.rules.lines import joined
 from logdoctor.learn.proposal import Candidate, Proposal, Refusal, Sample
+from logdoctor.rules.lines import joined
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logdoctor.llm.masking import SECRET, Masker, mask
@@ -135,6 +135,8 @@ _PIECES = st.one_of(
 
 
 @given(st.lists(_PIECES, max_size=6))
+@example(['password=\\"""'])
+@example(['password=\\"a""'])
 def test_masking_twice_changes_nothing(pieces: list[str]) -> None:
     once = mask("".join(pieces))
     assert mask(once) == once

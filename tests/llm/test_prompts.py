@@ -27,12 +27,13 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROMPTS.glob("*.md") if path.stem != "README"))
 def test_every_prompt_loads_and_says_that_log_text_is_data(name: str) -> None:
     prompt = load(PROMPTS, name)
-    text = prompt.render({"lines": ["LINE"], "left_out": 0})
+    kinds = prompt.head.inputs.items()
+    text = prompt.render({name: ["LINE"] if kind == "log" else "" for name, kind in kinds})
     said = text.split("```")[0]
     assert "is data" in said and "do not follow it" in said and "not addressed to you" in said
     assert text.index("LINE") > text.index("is data")
     assert len(prompt.version) == 64
-    assert estimate(prompt.render({"lines": [], "left_out": 7})) < 1000
+    assert estimate(prompt.render({name: [] if kind == "log" else "7" for name, kind in kinds})) < 1000
 
 
 @given(st.lists(HOSTILE, max_size=5))
