@@ -31,6 +31,7 @@ from logdoctor.settings import (
     prompts_folder,
     rules_folder,
 )
+from logdoctor.taxonomy import REASONS
 
 if TYPE_CHECKING:
     from logdoctor.consult.failure_agent import FailureAgent
@@ -244,10 +245,15 @@ def _space(settings: Settings, folder: Path) -> str:
 
 
 def _case(one: "Confirmation") -> "Case":
+    """The case of a confirmation. What attempts agree on, and no person said, takes no node out."""
     from logdoctor.recall.cases import Case
+    from logdoctor.store.confirmed import AGREEMENT
 
     quote = one.evidence[0].quote if one.evidence else ""
-    said = (one.reason, one.fault, one.recovery, one.fix, one.suggestion, one.title)
+    recovery = one.recovery or REASONS[one.reason].recovery
+    if recovery == "isolate_and_restart" and one.by == AGREEMENT:
+        recovery = "ask_human"
+    said = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
     return Case(one.id, *said, one.digests, one.summary, one.job, one.attempt, one.at, quote)
 
 

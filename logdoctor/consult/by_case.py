@@ -176,7 +176,7 @@ def _claim(case: Case) -> _Claim:
 def _cited(cases: Sequence[Case]) -> str:
     """The cases by their numbers, the newest first."""
     newest = sorted(cases, key=lambda case: (-case.at, -case.id))[:3]
-    return ", ".join(f"case {case.id}, job {case.job}" for case in newest)
+    return ", ".join(f"case {case.id}" for case in newest)
 
 
 def _words(text: str) -> set[str]:

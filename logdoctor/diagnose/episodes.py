@@ -11,7 +11,7 @@ from typing import NamedTuple
 from logdoctor import taxonomy
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import Finding, Reading
-from logdoctor.diagnose.fingerprint import normalised
+from logdoctor.diagnose.fingerprint import normalised, with_codes
 from logdoctor.diagnose.verdict import Case
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import Origin
@@ -82,8 +82,9 @@ def summary(found: Sequence[Episode], most: int = 4000) -> str:
 
 
 def digest_of(message: str, frames: tuple[str, ...] = ()) -> str:
-    """What stands for a failure: 16 hex digits over its normalised message and innermost frames."""
-    return sha256("\n".join((normalised(message), *frames[-_FRAMES:])).encode("utf-8", "replace")).hexdigest()[:16]
+    """What stands for a failure: 16 hex digits over its message, with codes but no other numbers, and innermost
+    frames."""
+    return sha256("\n".join((with_codes(message), *frames[-_FRAMES:])).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _again(first: Episode, other: Episode) -> Episode:

@@ -20,6 +20,26 @@ def normalised(message: str) -> str:
     return message.strip()[:200]
 
 
+_CODE = regex.compile(
+    r"(?i)\b(?:errno|err(?:or)?|(?:exit)?code|status|s?xid|signal|rc|ret(?:urn)?|http)\b"
+    r"(?: code)?[\s=:#(\[]{0,4}(?:\(?PCI:[^)]{1,20}\)[:\s]{0,3})?(?P<code>-?\d{1,5})\b"
+)
+_LETTERS = str.maketrans("-0123456789", "mabcdefghij")
+
+
+def with_codes(message: str) -> str:
+    """A message like `normalised`, but with its codes (`status 17`, `Errno 28`, `Xid ...: 79`): another is another
+    failure."""
+    return normalised(_CODE.sub(_spelt, message))
+
+
+def _spelt(match: regex.Match[str]) -> str:
+    begin, end = match.span("code")
+    whole = match.group()
+    code = match["code"].translate(_LETTERS)
+    return f"{whole[: begin - match.start()]}code_{code}{whole[end - match.start() :]}"
+
+
 def fingerprint(reason: str, decided_by: str, message: str, frames: tuple[str, ...]) -> str:
     """16 hex digits over the reason, the rule or exception, the normalised message and the three innermost frames."""
     parts = (reason, decided_by, normalised(message), *frames[-3:])

@@ -7,7 +7,7 @@ silent or a stop in between change nothing. What was confirmed is taught here, t
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,11 +28,12 @@ log = structlog.get_logger()
 
 _WAITING = 32  # attempts that wait with their records to be looked up
 _LATER = 1000  # that wait by their names alone, to be read anew; of more only the verdict by rules stays
-_QUESTIONS = 100  # that may wait for the model
+_QUESTIONS = 16  # that wait with their records for the model
 _LOOK = 0.2  # seconds in which a stop is noticed
 _REFRESH = 2.0  # seconds between two looks at what others confirmed or approved
 _RETRY = 60.0  # seconds until a model that did not answer is asked again, at least
 _TRIES = 4
+_PAUSE = 1.0  # seconds after something went wrong
 _NEWEST = 200  # confirmations that are looked at when something was confirmed
 
 
@@ -59,9 +60,10 @@ class Consultant:
     """Threads that look up, ask and teach. All other methods are for any thread.
 
     `reread` gives what an attempt was judged by, made anew from its log, None when that is gone; `known` the records of
-    what is left of it; `log_of` is the whole log; `replace` puts a verdict in the place of one that is still open;
+    what is left of it; `log_of` is the whole log; `replace` puts a verdict in the place of another that still stands;
     `spare` keeps filter rules off lines that tell of a cause; `rectify` issues the verdict that somebody corrected;
-    `warm` loads what the first search would wait for.
+    `reopen` has attempts of a reason judged anew that were decided by what counts no more; `warm` loads what the first
+    search would wait for.
     """
 
     def __init__(
@@ -72,28 +74,31 @@ class Consultant:
         reread: Callable[[str, int], Judged | None],
         known: Callable[[str, int], list[Record]],
         log_of: Callable[[str, int], Log],
-        replace: Callable[[str, int, Verdict], None],
+        replace: Callable[[str, int, Verdict, Verdict], None],
         refresh_cases: Callable[[], int],
         spare: Callable[[Sequence[str], str], None],
         rectify: Callable[[Confirmation], None],
+        reopen: Callable[[str, Collection[str]], None],
         warm: Callable[[], None],
     ) -> None:
         self._ladder, self._teacher, self._confirmed = ladder, teacher, confirmed
         self._reread, self._known, self._log_of = reread, known, log_of
         self._replace, self._refresh_cases, self._spare = replace, refresh_cases, spare
-        self._rectify, self._warm = rectify, warm
+        self._rectify, self._reopen, self._warm = rectify, reopen, warm
         self._settled: queue.Queue[Judged | tuple[str, int]] = queue.Queue(_WAITING)
         self._questions: queue.Queue[tuple[Question, int]] = queue.Queue(_QUESTIONS)
         self._again: list[_Again] = []
         self._lock = threading.Lock()  # of `_again`
         self._version: object = None
-        self._refreshed_at = 0.0
-        self._cases_version = self._taught_to = -1
+        self._hurried = threading.Event()
+        self._cases_version = self._searched_version = self._taught_to = -1
+        self._search_at = 0.0
         self._forgotten: set[int] = set()
         self._stopped = threading.Event()
         self._threads = (
             threading.Thread(target=self._for_ever, args=(self._look_up,), name="case-keeper", daemon=True),
             threading.Thread(target=self._for_ever, args=(self._put_question,), name="failure-agent", daemon=True),
+            threading.Thread(target=self._for_ever, args=(self._take_up,), name="teacher", daemon=True),
         )
         self.taught = Taught(())
         """The learned diagnosis rules as they stand now."""
@@ -118,6 +123,7 @@ class Consultant:
     def stop(self) -> None:
         """Stop after the task at hand; a model that does not answer is not waited for, and changes nothing."""
         self._stopped.set()
+        self._hurried.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=2.0)
@@ -136,21 +142,24 @@ class Consultant:
 
     def hurry(self) -> None:
         """Look at once for what was confirmed or approved."""
-        self._refreshed_at = 0.0
+        self._hurried.set()
 
     def _for_ever(self, work: Callable[[], None]) -> None:
         while not self._stopped.is_set():
-            with _shielded("consulting failed"):
-                try:
-                    work()
-                except queue.Empty:
-                    continue
+            try:
+                work()
+            except queue.Empty:
+                continue
+            except LogdoctorError as error:
+                log.error("consulting failed", cause=str(error))
+                self._stopped.wait(_PAUSE)
+            except Exception:
+                log.exception("consulting failed")
+                self._stopped.wait(_PAUSE)
 
     # the case keeper
 
     def _look_up(self) -> None:
-        if time.monotonic() - self._refreshed_at > _REFRESH:
-            self._take_up()
         if again := self._due():
             found, tries = self._reread(again.job, again.attempt), again.tries
         else:
@@ -170,27 +179,6 @@ class Consultant:
             return found
         return self._reread(*found)
 
-    def _take_up(self) -> None:
-        """Teach what was confirmed since, whoever entered it, and load the rules that changed."""
-        self._refreshed_at = time.monotonic()
-        version = self._confirmed.version()
-        if version != self._cases_version:
-            for confirmation in reversed(self._confirmed.page(limit=_NEWEST, withdrawn=True).items):
-                if confirmation.withdrawn:
-                    self._forget(confirmation)
-                elif confirmation.id > self._taught_to:
-                    self._teach(confirmation)
-                    self._taught_to = confirmation.id
-            if version:  # else nothing was ever confirmed
-                self._refresh_cases()
-            self._cases_version = version
-        self._take_up_rules()
-
-    def _take_up_rules(self) -> None:
-        version = self._teacher.version()
-        if version != self._version:
-            self.taught, self._version = self._teacher.alive(), version
-
     def _answer(self, settled: Judged, tries: int) -> None:
         job, attempt, records, book, verdict = settled
         question = Question(job, attempt, records, book, verdict, episodes(records, book), self._log_of(job, attempt))
@@ -207,6 +195,42 @@ class Consultant:
         else:
             self.counts["unknown"] += 1
 
+    # the teacher
+
+    def _take_up(self) -> None:
+        """Load the rules that changed, teach what was confirmed since, whoever entered it, and wait a while."""
+        self._hurried.clear()
+        self._take_up_rules()
+        version = self._confirmed.version()
+        if version != self._cases_version:
+            for confirmation in reversed(self._confirmed.page(limit=_NEWEST, withdrawn=True).items):
+                if confirmation.withdrawn:
+                    self._forget(confirmation)
+                elif confirmation.id > self._taught_to:
+                    self._teach(confirmation)
+                    self._taught_to = confirmation.id
+            self._cases_version = version
+            self._take_up_rules()
+        self._take_up_cases(version)
+        self._hurried.wait(_REFRESH)
+
+    def _take_up_cases(self, version: int) -> None:
+        """Make the vectors of new cases. Where that fails, cases are found by the lines they share, and it is tried
+        again later."""
+        if version in (0, self._searched_version) or time.monotonic() < self._search_at:
+            return
+        try:
+            self._refresh_cases()
+            self._searched_version = version
+        except LogdoctorError as error:
+            log.warning("past cases cannot be searched by likeness", cause=str(error))
+            self._search_at = time.monotonic() + _RETRY
+
+    def _take_up_rules(self) -> None:
+        version = self._teacher.version()
+        if version != self._version:
+            self.taught, self._version = self._teacher.alive(), version
+
     def _teach(self, confirmation: Confirmation) -> None:
         with _shielded("confirmation not taught", confirmation.job):
             if records := self._known(confirmation.job, confirmation.attempt):
@@ -217,12 +241,15 @@ class Consultant:
                 self._rectify(confirmation)
 
     def _forget(self, confirmation: Confirmation) -> None:
-        """Retire what was learned from a confirmation that counts no more."""
+        """Take back what a confirmation that counts no more decided, and retire what was learned from it."""
         if confirmation.id in self._forgotten:
             return
         self._forgotten.add(confirmation.id)
+        deciders = {f"case/{confirmation.id}"}
         if self._confirmed.live(confirmation.job, confirmation.attempt) is None:
-            self._teacher.withdrawn(confirmation)
+            deciders.update(self._teacher.withdrawn(confirmation))
+            self._take_up_rules()
+        self._reopen(confirmation.reason, deciders)
 
     # the model
 
@@ -246,7 +273,7 @@ class Consultant:
     def _issue(self, question: Question, verdict: Verdict, rung: str) -> None:
         """Upgrade the verdict, and see whether attempts now agree on it."""
         self.counts[rung] += 1
-        self._replace(question.job, question.attempt, verdict)
+        self._replace(question.job, question.attempt, verdict, question.verdict)
         self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes)
         named = naming(question.episodes, question.records, [(one.stream, one.line) for one in verdict.evidence])
         if named and self._teacher.agreeing(question.job, question.attempt, verdict, named.digest):
@@ -274,8 +301,6 @@ def _shielded(event: str, job: str = "") -> Iterator[None]:
     named = {"job": job} if job else {}
     try:
         yield
-    except queue.Empty:
-        raise
     except LogdoctorError as error:
         log.error(event, cause=str(error), **named)
     except Exception:

@@ -13,6 +13,7 @@ from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import with_ending
 from logdoctor.learn.life import quotes
 from logdoctor.live.streams import Noticed
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive, StreamFile
 from logdoctor.store.names import Key
@@ -58,9 +59,9 @@ def _segments(file: StreamFile, name: str, wait: Callable[[], None]) -> Iterator
     yield from cutter.finish()
 
 
-def verdict(found: list[Record], scanner: Scanner, ending: End | None, died: bool) -> Verdict:
+def verdict(found: list[Record], book: RuleBook, ending: End | None, died: bool) -> Verdict:
     """The verdict on records, held against how the attempt ended."""
-    made = judge(found, scanner.book, None, died)
+    made = judge(found, book, None, died)
     if ending is None:
         return made
     return with_ending(made, ending.exit_code, ending.signal, ending.scheduler_state)

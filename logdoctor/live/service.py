@@ -7,7 +7,7 @@ import queue
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.journal import Journal
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict, Wanted
+from logdoctor.store.records import MAX_PAGE, End, Job, JobFacts, Records, StoredVerdict, Wanted
 from logdoctor.store.tokens import Tokens
 from logdoctor.teach.teacher import Teacher
 from logdoctor.text import decode
@@ -43,6 +43,7 @@ from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
 
 _READ = 1 << 20
+_PAGES = 20  # of verdicts that are looked through when a case is withdrawn
 _ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
 
@@ -143,6 +144,7 @@ class Service:
                 climbing.refresh,
                 self._spare,
                 self._rectify,
+                self._reopen_decided_by,
                 climbing.warm,
             )
         self.watch = Watch(
@@ -311,9 +313,14 @@ class Service:
         for begin in range(0, file.offset, _READ):
             yield file.read(begin, min(begin + _READ, file.offset))
 
-    def _upgrade(self, job: str, number: int, verdict: Verdict) -> None:
-        """Put a verdict in the place of one that leaves the cause open, and keep rules off what it rests on (law 2)."""
-        self.watch.reissue(job, number, verdict, of=is_unsure)
+    def _upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
+        """Put a verdict in the place of one that is not sure, if that still stands on the same lines, and keep rules
+        off what the new one rests on (law 2)."""
+
+        def stands(current: Verdict) -> bool:
+            return is_unsure(current) and current.compression.lines_in == unsure.compression.lines_in
+
+        self.watch.reissue(job, number, verdict, of=stands)
         if self.learner is not None:
             self.learner.agent.heed((job, number), verdict, time.time())
 
@@ -321,12 +328,36 @@ class Service:
         """Issue the verdict that a person made of one that was wrong, with the lines that were named."""
         job, number = confirmation.job, confirmation.attempt
         current = self.records.current(job, number)
-        if current is None or not current.final or not confirmation.evidence:
-            return
+        if current is None or not current.final or current.id != confirmation.verdict or not confirmation.evidence:
+            return  # the verdict that was corrected does not stand any more, or the correction is out
         verdict = rectified(current.verdict, confirmation, self._known(job, number), self.scanner.book)
         self.watch.reissue(job, number, verdict)
         if self.learner is not None:
             self.learner.agent.heed((job, number), verdict, time.time())
+
+    def _reopen_decided_by(self, reason: str, deciders: Collection[str]) -> None:
+        """Have the attempts judged anew that cases or rules decided which count no more, as far as their logs are
+        there."""
+        wanted, cursor = Wanted(reason=reason, outcomes=("failed",)), None
+        for _ in range(_PAGES):
+            page = self.records.search(wanted, cursor, limit=MAX_PAGE)
+            for stored in page.items:
+                if stored.verdict.decided_by.rule in deciders:
+                    self._judge_anew(stored.job, stored.attempt)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def _judge_anew(self, job: str, number: int) -> None:
+        kept = self.records.attempt(job, number)
+        if kept is None or kept.deleted is not None:
+            return
+        if kept.settled:
+            self.records.reopen(job, number)
+        attempt = self.intake.load(job, number)
+        attempt.anew = True
+        self.intake.unsettle(attempt)
+        self.watch.ask(attempt)
 
     def _spare(self, lines: Sequence[str], where: str) -> None:
         if self.learner is not None and lines:
@@ -356,14 +387,14 @@ class Service:
         found = self._from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        again = recheck.verdict(found, scanner, settled.ending, settled.died)
+        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.ending, settled.died)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"
         agent, now = self.learner.agent, time.time()
         agent.heed((job, number), again, now)
         agent.demote(recheck.culprits(again, found, scanner), why, now)
-        self.watch.reissue(job, number, again)
+        self.watch.reissue(job, number, again, of=lambda current: not recheck.differs(current, verdict))
 
     def _from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[Noticed]) -> list[Record]:
         """What diagnosis needs to know of the streams of an attempt, read anew."""

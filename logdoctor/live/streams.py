@@ -84,7 +84,8 @@ class Attempt:
 
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
-    `provisional` when a verdict stands that is not final. `problems` are those of streams that cannot be read.
+    `provisional` when a verdict stands that is not final, `anew` when what a past case said counts no more.
+    `problems` are those of streams that cannot be read.
     `kind`, `leftovers`, `lessons`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like (None: not
     looked up yet), the lines without an explanation, how often and whether now they are learned from, and error lines
     found there; `is_retold` when more was told about its job since. `removed` is how many lines each filter rule took
@@ -95,7 +96,7 @@ class Attempt:
         self.job, self.number = job, number
         self.streams: dict[str, Stream] = {}
         self.ends: dict[str, End] = {}
-        self.settled = self.asked = self.abandoned = self.reopened = self.provisional = False
+        self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
         self.problems: dict[str, str] = {}
         self.kind: str | None = None
         self.is_retold = False

@@ -13,6 +13,7 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
+from logdoctor.consult.ladder import is_unsure
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import with_ending
 from logdoctor.diagnose.taught import Taught
@@ -334,14 +335,15 @@ class Watch:
         problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:
-            self._publish(attempt, verdict, final)
+            told = self._told_by_others(attempt, verdict)
+            self._publish(attempt, told or verdict, final)
             with self._intake.lock:
                 attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
             self._learn_from(attempt, verdict)
-            if self._consultant:
+            if self._consultant and told is None:
                 self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
 
     def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
@@ -355,6 +357,18 @@ class Watch:
                 before = hits.get(rule, (0, 0))
                 hits[rule] = before[0] + matched, before[1] + taken
         self._learner.settled(attempt, verdict, hits)
+
+    def _told_by_others(self, attempt: Attempt, verdict: Verdict) -> Verdict | None:
+        """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
+        rules are asked again after a restart."""
+        anew, attempt.anew = attempt.anew, False
+        if anew or not is_unsure(verdict):
+            return None
+        current = self._records.current(attempt.job, attempt.number)
+        if current is None or current.verdict.decided_by.kind not in ("case", "agent"):
+            return None
+        same = current.verdict.compression.lines_in == verdict.compression.lines_in
+        return current.verdict if same else None
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""

@@ -22,7 +22,7 @@ from logdoctor.llm.talk import Run, Talk
 
 __all__ = ["Budget", "Counts", "Guarded", "Ledger", "MemoryLedger"]
 
-MOST_TOKENS_IN = 12_000
+MOST_TOKENS_IN = 6000
 """Tokens that are sent in one call, with what tools gave, at most."""
 
 LOOKING_SECONDS = 120.0

@@ -88,6 +88,23 @@ def test_a_digest_is_of_words_not_of_values() -> None:
     assert digest_of("rank 3 lost") != digest_of("rank 3 found")
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "controller returned status {} for P3",
+        "OSError: [Errno {}] no",
+        "exitcode: {} (pid: 3)",
+        "NVRM: Xid (PCI:0000:3b:00): {}, pid=4182",
+        "HTTP {} from the store",
+        "rpc failed (rc={})",
+        "error code {}",
+    ],
+)
+def test_another_code_is_another_failure(form: str) -> None:
+    assert len({digest_of(form.format(code)) for code in (2, 17, 79, 500)}) == 4
+    assert digest_of(form.format(17).replace("3", "4")) == digest_of(form.format(17))
+
+
 def test_the_corpus_names_its_causes_early(recorded: Recorded, scanner: Scanner) -> None:
     """A person who reads the first ten episodes of a failure sees a line of its cause."""
     import json

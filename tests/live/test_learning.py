@@ -470,6 +470,7 @@ def test_huge_and_strange_lines(service: Service) -> None:
 def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> None:
     for number in (1, 2):
         run(service, f"weave-{number}", woven(0, 200))
+    eventually(lambda: by_status(service, "active") and not by_status(service, "shadow"))
     writer = sqlite3.connect(folder / "logdoctor.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     key = Key("weave-3", 1, "main")

@@ -13,7 +13,7 @@ from logdoctor.live import recheck
 from logdoctor.live.learning import Settled
 from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import ERROR_WORD
+from logdoctor.store.learned import DIAGNOSIS, ERROR_WORD, Claim, NewRule, Source, Votes
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict
 from logdoctor.store.schema import counted_attempts
@@ -26,6 +26,7 @@ from tests.live.services import (
     final,
     learning,
     rule,
+    rungs,
     send,
     serving,
 )
@@ -214,3 +215,26 @@ def test_one_in_so_many_is_chosen_and_always_the_same() -> None:
     assert 200 < len(chosen) < 400
     assert all(recheck.is_chosen(job, n, 10) for job, n in chosen)
     assert recheck.is_chosen("x", 1, 1) and not recheck.is_chosen("x", 1, 0)
+
+
+def test_learned_diagnosis_rules_are_heard_in_a_recheck(folder: Path, scanner: Scanner) -> None:
+    """The verdict of one is not taken back because lines were filtered beside it."""
+    line = "RuntimeError: driver of the loom reports a jammed shuttle at 0x7f"
+    with serving(folder, scanner, log_agent=learning(scanner), recheck=1, ladder=rungs(scanner)) as service:
+        claim = Claim("Value Error", "user", "fix_first")
+        pattern = r"^RuntimeError: driver of the loom reports a jammed shuttle at 0x[0-9a-f]+"
+        votes, source = Votes(1, (0,), "told"), Source()
+        new = NewRule(DIAGNOSIS, pattern, "jam", (line,), (), "shadow", "", "tests", source, votes, 1, claim=claim)
+        activated(service.rules, new)
+        (taker,) = activated(service.rules, rule(KIND, OTHERS))
+        eventually(lambda: any(one.status == "active" for one in service.watch.taught.rules))
+        assert service.learner is not None
+        books = service.learner.agent.books
+        eventually(lambda: [one.status for one in books.scanner(KIND).book.learned] == ["active"])
+        send(service, KEY, STEPS + b"".join(b"zorb shard %d\n" % n for n in range(200)) + line.encode() + b"\n")
+        end(service, KEY, 1)
+        stored = final(service, KEY)
+        assert (stored.verdict.reason, stored.verdict.compression.rules[taker].lines) == ("Value Error", 200)
+        counted(service, taker, 1)
+        time.sleep(0.5)
+        assert service.records.current(KEY.job, 1) == stored
