@@ -16,7 +16,8 @@ from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.text import shown
 from logdoctor.types import Record
 
-_LONGEST = 2000  # characters of a line that are looked at: a cause is named at its begin
+LONGEST = 2000
+"""Characters of a line that learned diagnosis rules look at: a cause is named at its begin."""
 
 
 class Taught:
@@ -60,7 +61,7 @@ class Taught:
         """For each line of a record the places of the rules that hit it."""
         found: list[set[int]] = [set() for _ in record.lines]
         if record.lines and self.rules:
-            lines = joined(shown(line.text)[:_LONGEST] for line in record.lines)
+            lines = joined(shown(line.text)[:LONGEST] for line in record.lines)
             for pattern, places in enumerate(hits(self._matcher, lines)):
                 for place in places:
                     found[place].add(self._of[pattern])
@@ -69,4 +70,4 @@ class Taught:
 
 def line_matches(pattern: str, lines: Sequence[str]) -> list[int]:
     """The places of the lines that a pattern hits, as a learned rule would; `RuleError` when it does not compile."""
-    return sorted(hits(Matcher([pattern]), joined(shown(line)[:_LONGEST] for line in lines))[0])
+    return sorted(hits(Matcher([pattern]), joined(shown(line)[:LONGEST] for line in lines))[0])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.taught import LONGEST
 from logdoctor.learn.book import day
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, Origin, Retirement, When
 from logdoctor.store.confirmed import Kept
@@ -10,8 +11,6 @@ from logdoctor.store.learned import Claim as LearnedClaim
 from logdoctor.store.learned import Learned
 from logdoctor.text import shown
 from logdoctor.types import Line, Record
-
-_LONGEST = 2000  # characters of a line that learned rules look at
 
 
 def as_diagnosis(rule: Learned) -> DiagnosisRule:
@@ -60,7 +59,7 @@ def diagnosis(
 def kept(records: Iterable[Record]) -> list[Kept]:
     """The lines of records as far as learned rules look at them; what looks like trouble has the greatest weight."""
     return [
-        Kept(record.stream, line.number, shown(line.text)[:_LONGEST], 2 * line.strong + line.weak + bool(line.rules))
+        Kept(record.stream, line.number, shown(line.text)[:LONGEST], 2 * line.strong + line.weak + bool(line.rules))
         for record in records
         for line in record.lines
     ]
