@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from logdoctor.learn.guards import Guards
     from logdoctor.learn.log_agent import LogAgent
     from logdoctor.learn.model import ModelAgent
-    from logdoctor.live.service import Climbing, Plan, Service, Stores
+    from logdoctor.live.consulting import Climbing
+    from logdoctor.live.service import Plan, Service, Stores
     from logdoctor.llm.budget import Ledger
     from logdoctor.llm.exchanges import Exchanges as AnyExchanges
     from logdoctor.llm.masking import Masker
@@ -165,7 +166,7 @@ class Model:
 def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stores") -> "Climbing":
     """The rungs above the rules, over what is stored: past cases, the model if one is to be asked, and the teacher."""
     from logdoctor.consult.ladder import Ladder
-    from logdoctor.live.service import Climbing
+    from logdoctor.live.consulting import Climbing
     from logdoctor.llm.masking import Masker
     from logdoctor.recall.embedding import SentenceEmbedder
     from logdoctor.recall.vectors import warm
@@ -179,7 +180,8 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
     writer = ModelWriter(asked, prompts_folder(settings), lambda: masker().mask) if asked else OfflineWriter()
     terms = Terms(settings.learn_jobs, settings.confirm_attempts)
-    teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner)
+    taught = cache_folder(settings) / "taught"
+    teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
     agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
     neighbours = partial(_neighbours, library) if library else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, agent.conclude if agent else None)

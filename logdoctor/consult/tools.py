@@ -34,7 +34,7 @@ _TEXT = {"type": "string"}
 TOOLS = (
     Tool(
         "grep",
-        "Lines of the log that a regular expression matches.",
+        "Lines of the log that a regular expression matches, one line at a time; no look-around, no back-references.",
         {"type": "object", "properties": {"pattern": _TEXT}, "required": ["pattern"]},
     ),
     Tool(

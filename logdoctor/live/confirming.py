@@ -88,7 +88,7 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
     )
     made = conclude(records, book, said)
     if made.reason == "Unknown":
-        return verdict  # its lines are gone
+        return verdict  # no line is left that proves it (law 3); the case says what it was
     known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
     return msgspec.structs.replace(made, **known)
 

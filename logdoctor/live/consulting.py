@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -56,35 +56,54 @@ class _Again(NamedTuple):
     tries: int
 
 
+class Climbing(NamedTuple):
+    """The rungs above the rules, who writes back what they find, how new cases are taken up, and what loads the
+    libraries that search them."""
+
+    ladder: Ladder
+    teacher: Teacher
+    refresh: Callable[[], int]
+    warm: Callable[[], None]
+
+
+class Desk(Protocol):
+    """What the consultant needs of the service around it."""
+
+    def reread(self, job: str, number: int) -> Judged | None:
+        """What an attempt was judged by, made anew from its log; None when no final verdict stands."""
+        ...
+
+    def known(self, job: str, number: int) -> list[Record]:
+        """The records of what is left of an attempt."""
+        ...
+
+    def log_of(self, job: str, number: int) -> Log:
+        """Its whole log."""
+        ...
+
+    def upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
+        """Put a verdict in the place of another that still stands."""
+        ...
+
+    def spare(self, lines: Sequence[str], where: str) -> None:
+        """Keep filter rules off lines that tell of the cause of a failure."""
+        ...
+
+    def rectify(self, confirmation: Confirmation) -> None:
+        """Issue the verdict that somebody corrected."""
+        ...
+
+    def reopen(self, reason: str, deciders: Collection[str]) -> None:
+        """Have attempts of a reason judged anew that were decided by what counts no more."""
+        ...
+
+
 class Consultant:
-    """Threads that look up, ask and teach. All other methods are for any thread.
+    """Threads that look up, ask and teach. All other methods are for any thread."""
 
-    `reread` gives what an attempt was judged by, made anew from its log, None when that is gone; `known` the records of
-    what is left of it; `log_of` is the whole log; `replace` puts a verdict in the place of another that still stands;
-    `spare` keeps filter rules off lines that tell of a cause; `rectify` issues the verdict that somebody corrected;
-    `reopen` has attempts of a reason judged anew that were decided by what counts no more; `warm` loads what the first
-    search would wait for.
-    """
-
-    def __init__(
-        self,
-        ladder: Ladder,
-        teacher: Teacher,
-        confirmed: Confirmed,
-        reread: Callable[[str, int], Judged | None],
-        known: Callable[[str, int], list[Record]],
-        log_of: Callable[[str, int], Log],
-        replace: Callable[[str, int, Verdict, Verdict], None],
-        refresh_cases: Callable[[], int],
-        spare: Callable[[Sequence[str], str], None],
-        rectify: Callable[[Confirmation], None],
-        reopen: Callable[[str, Collection[str]], None],
-        warm: Callable[[], None],
-    ) -> None:
-        self._ladder, self._teacher, self._confirmed = ladder, teacher, confirmed
-        self._reread, self._known, self._log_of = reread, known, log_of
-        self._replace, self._refresh_cases, self._spare = replace, refresh_cases, spare
-        self._rectify, self._reopen, self._warm = rectify, reopen, warm
+    def __init__(self, climbing: Climbing, confirmed: Confirmed, desk: Desk) -> None:
+        self._ladder, self._teacher, self._refresh_cases, self._warm = climbing
+        self._confirmed, self._desk = confirmed, desk
         self._settled: queue.Queue[Judged | tuple[str, int]] = queue.Queue(_WAITING)
         self._questions: queue.Queue[tuple[Question, int]] = queue.Queue(_QUESTIONS)
         self._again: list[_Again] = []
@@ -110,7 +129,7 @@ class Consultant:
         between the two."""
         with _shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
-            self._spare(self._teacher.lines(), "a learned diagnosis rule")
+            self._desk.spare(self._teacher.lines(), "a learned diagnosis rule")
         for thread in self._threads:
             thread.start()
         if self._ladder.asks_a_model or self._confirmed.version():
@@ -161,7 +180,7 @@ class Consultant:
 
     def _look_up(self) -> None:
         if again := self._due():
-            found, tries = self._reread(again.job, again.attempt), again.tries
+            found, tries = self._desk.reread(again.job, again.attempt), again.tries
         else:
             found, tries = self._next(), 0
         if found is not None and is_unsure(found.verdict):
@@ -177,11 +196,13 @@ class Consultant:
         if isinstance(found, Judged):
             self._teacher.settled(found.job, found.attempt, found.records, found.verdict)
             return found
-        return self._reread(*found)
+        return self._desk.reread(*found)
 
     def _answer(self, settled: Judged, tries: int) -> None:
         job, attempt, records, book, verdict = settled
-        question = Question(job, attempt, records, book, verdict, episodes(records, book), self._log_of(job, attempt))
+        question = Question(
+            job, attempt, records, book, verdict, episodes(records, book), self._desk.log_of(job, attempt)
+        )
         answered = self._ladder.by_case(question)
         if answered is not verdict:
             self._issue(question, answered, "case")
@@ -233,12 +254,12 @@ class Consultant:
 
     def _teach(self, confirmation: Confirmation) -> None:
         with _shielded("confirmation not taught", confirmation.job):
-            if records := self._known(confirmation.job, confirmation.attempt):
+            if records := self._desk.known(confirmation.job, confirmation.attempt):
                 lesson = self._teacher.teach(confirmation, records)
-                self._spare(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
+                self._desk.spare(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
         if confirmation.corrects:
             with _shielded("verdict not corrected", confirmation.job):
-                self._rectify(confirmation)
+                self._desk.rectify(confirmation)
 
     def _forget(self, confirmation: Confirmation) -> None:
         """Take back what a confirmation that counts no more decided, and retire what was learned from it."""
@@ -249,7 +270,7 @@ class Consultant:
         if self._confirmed.live(confirmation.job, confirmation.attempt) is None:
             deciders.update(self._teacher.withdrawn(confirmation))
             self._take_up_rules()
-        self._reopen(confirmation.reason, deciders)
+        self._desk.reopen(confirmation.reason, deciders)
 
     # the model
 
@@ -273,7 +294,7 @@ class Consultant:
     def _issue(self, question: Question, verdict: Verdict, rung: str) -> None:
         """Upgrade the verdict, and see whether attempts now agree on it."""
         self.counts[rung] += 1
-        self._replace(question.job, question.attempt, verdict, question.verdict)
+        self._desk.upgrade(question.job, question.attempt, verdict, question.verdict)
         self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes)
         named = naming(question.episodes, question.records, [(one.stream, one.line) for one in verdict.evidence])
         if named and self._teacher.agreeing(question.job, question.attempt, verdict, named.digest):

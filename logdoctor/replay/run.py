@@ -26,7 +26,8 @@ from logdoctor.diagnose.ending import with_ending
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.evaluate import is_wrong_action
-from logdoctor.live.service import Climbing, Stores
+from logdoctor.live.consulting import Climbing
+from logdoctor.live.service import Stores
 from logdoctor.replay.kinds import Arrival, arrivals
 from logdoctor.replay.label import Kind
 from logdoctor.rules.scanner import Scanner

@@ -20,6 +20,10 @@ def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence
     return next((episode for episode in found if not episode.survived and episode.role not in _FOLLOWING), None)
 
 
+def _naming_line(episode: Episode) -> str:
+    return next((text for line, text in zip(episode.lines, episode.texts, strict=True) if line == episode.line), "")
+
+
 _FOLLOWING = ("cascade", "teardown", "note")
 """Roles of episodes that follow from any failure."""
 
@@ -50,6 +54,8 @@ def confirmation_of(
         () if other else tuple(Cited(one.stream, one.line, one.quote) for one in verdict.evidence)
     )
     named = naming(found, records, [(one.stream, one.line) for one in cited])
+    if named is not None and not cited:
+        cited = (Cited(records[named.stream].stream, named.line, _naming_line(named)),)
     telling = [one for one in found if not one.survived and one.role not in _FOLLOWING]
     digests = dict.fromkeys([*([named.digest] if named else []), *(one.digest for one in telling)])
     return NewConfirmation(

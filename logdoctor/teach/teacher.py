@@ -8,6 +8,7 @@ rule: one that hits where something else was confirmed goes back at once.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -88,7 +89,10 @@ class _Named(NamedTuple):
 
 
 class Teacher:
-    """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time."""
+    """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
+
+    Compiled rules are kept in the folder `cache`, if one is given.
+    """
 
     def __init__(
         self,
@@ -99,9 +103,10 @@ class Teacher:
         book: RuleBook,
         scanner: Scanner,
         clock: Callable[[], float] = time.time,
+        cache: Path | None = None,
     ) -> None:
         self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
-        self._book = book
+        self._book, self._cache = book, cache
         self.guards = Guards(book, scanner, confirmed.past)
         self._changing = threading.RLock()
         self._loading = threading.Lock()
@@ -119,7 +124,7 @@ class Teacher:
             version = self._rules.version()
             if version != self._loaded[0]:
                 rules = [as_diagnosis(rule) for rule in self._alive()]
-                self._loaded = version, _compiled(rules)
+                self._loaded = version, _compiled(rules, self._cache)
             return self._loaded[1]
 
     def taught(self) -> tuple[DiagnosisRule, ...]:
@@ -424,14 +429,14 @@ class Teacher:
         return True
 
 
-def _compiled(rules: Sequence[DiagnosisRule]) -> Taught:
+def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
     """The rules compiled; what does not compile, which no guard lets in, is left out and named."""
     try:
-        return Taught(rules)
+        return Taught(rules, cache)
     except RuleError:
         bad = [rule.id for rule in rules if any(map(hyperscan_complaint, rule.when.any))]
         log.error("learned diagnosis rules do not compile", rules=bad)
-        return Taught([rule for rule in rules if rule.id not in bad])
+        return Taught([rule for rule in rules if rule.id not in bad], cache)
 
 
 def _claim(confirmation: Confirmation) -> Claim:

@@ -110,7 +110,7 @@ def enter(service: Service, caller: Caller, id: int, ruling: Ruling) -> Confirma
         cause = f"it says {stored.verdict.outcome}, not failed"
         raise RequestRefused(409, "not_failed", f"verdict {id}", cause, "Only failures become cases.")
     try:
-        return service.confirm(id, caller.who, ruling)
+        return service.casework.confirm(id, caller.who, ruling)
     except ConfirmationRefused as error:
         raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
 
@@ -120,7 +120,7 @@ def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmati
     visible_case(service, caller, id, "operate")
     _require_unbound(caller)
     try:
-        return service.withdraw(id, caller.who, why)
+        return service.casework.withdraw(id, caller.who, why)
     except ConfirmationRefused as error:
         raise RequestRefused(409, "case_refused", error.thing, error.cause, error.next_step) from error
 
@@ -129,7 +129,7 @@ def look_again(service: Service, caller: Caller, id: int) -> None:
     """Have a failure looked up again; `RequestRefused` when the caller may not, or when there is none."""
     _decidable(service, caller, id)
     try:
-        service.ask(id)
+        service.casework.ask(id)
     except ConfirmationRefused as error:
         raise RequestRefused(409, "cannot_ask", error.thing, error.cause, error.next_step) from error
 
@@ -140,7 +140,7 @@ def case_page(
     """A page of the cases that the caller may see, newest first, and the cursor of the next one."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[Confirmation], str | None]:
-        found = service.confirmed.page(cursor, limit, reason, withdrawn)
+        found = service.casework.confirmed.page(cursor, limit, reason, withdrawn)
         return found.items, found.next
 
     return page(fetch, cursor, limit, lambda case: caller.may("read", case.job))
@@ -149,7 +149,7 @@ def case_page(
 def visible_case(service: Service, caller: Caller, id: int, scope: str = "read") -> Confirmation:
     """The case, when the caller has the scope for its job; otherwise it is not found."""
     try:
-        found = service.confirmed.one(id)
+        found = service.casework.confirmed.one(id)
     except ConfirmationRefused as error:
         raise not_found(f"case {id}") from error
     if not caller.may(scope, found.job):
@@ -160,7 +160,7 @@ def visible_case(service: Service, caller: Caller, id: int, scope: str = "read")
 def calls_about(service: Service, caller: Caller, stored: StoredVerdict) -> list[StoredExchange]:
     """What models were asked about an attempt, the last hundred calls, the oldest first. Past cases of other jobs are
     shown to a model, so a caller who may not see these jobs gets the figures without the texts."""
-    found = service.exchanges.of(stored.job, stored.attempt)
+    found = service.casework.exchanges.of(stored.job, stored.attempt)
     return [_without_texts(one) for one in found] if caller.prefixes else found
 
 

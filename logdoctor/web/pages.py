@@ -204,7 +204,7 @@ def _incident_page(
     """One verdict: the answer, its proof, and what people may say of it; `given` again what could not be taken."""
     records = service.records
     job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
-    live = service.confirmed.live(stored.job, stored.attempt)
+    live = service.casework.confirmed.live(stored.job, stored.attempt)
     decides = may_decide(caller) and stored.current and stored.verdict.outcome == "failed"
     calls = calls_about(service, caller, stored)
     content = {

@@ -12,9 +12,10 @@ import msgspec
 
 from logdoctor import build
 from logdoctor.learn.log_agent import LogAgent
+from logdoctor.live.consulting import Climbing
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
-from logdoctor.live.service import Climbing, Plan, Service, Stores
+from logdoctor.live.service import Plan, Service, Stores
 from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
         assert (first.verdict.reason, first.verdict.decided_by.kind) == ("Unknown", "nobody")
         eventually(lambda: counts(service)["unknown"] == 1)
         ruling = Ruling("Dataloader Killed", fix="drained the loom", evidence=(("main", 30),))
-        entered = service.confirm(first.id, "op", ruling)
+        entered = service.casework.confirm(first.id, "op", ruling)
         assert entered.corrects and entered.evidence[0].quote.startswith("[rank3]: RuntimeError: hardware error")
         eventually(lambda: service.rules.list(DIAGNOSIS))
         mended = upgraded(service, "a").verdict
@@ -120,14 +121,14 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
 def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanner) -> None:
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
         stored = failed(service, "a", jam(3))
-        service.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
         eventually(lambda: service.rules.list(DIAGNOSIS), 30)
         failed(service, "b", jam(4))
         assert upgraded(service, "b").verdict.reason == "Type Error"
-        kept = service.confirmed.cases()[0]
+        kept = service.casework.confirmed.cases()[0]
         assert upgraded(service, "a").verdict.decided_by.rule == f"case/{kept.id}"
-        service.withdraw(kept.id, "op", "it was the loom of another")
+        service.casework.withdraw(kept.id, "op", "it was the loom of another")
         eventually(lambda: all(rule.status == "retired" for rule in service.rules.list(DIAGNOSIS)))
         for job in ("a", "b"):
             eventually(lambda job=job: service.records.current(job, 1).verdict.reason == "Unknown")  # type: ignore[misc]
@@ -140,7 +141,7 @@ def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanne
 def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: Scanner) -> None:
     with serving(folder, scanner, ladder=rungs(scanner, learn_jobs=1)) as service:
         stored = failed(service, "a", jam(3))
-        service.confirm(stored.id, "op", Ruling("CUDA Error", evidence=(("main", 30),)))
+        service.casework.confirm(stored.id, "op", Ruling("CUDA Error", evidence=(("main", 30),)))
         (rule,) = eventually(lambda: service.rules.list(DIAGNOSIS))
         for number in range(4, 7):
             failed(service, f"j{number}", jam(number))
@@ -169,8 +170,8 @@ def test_what_cannot_be_confirmed(folder: Path, scanner: Scanner, ruling: Ruling
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
         stored = failed(service, "a", jam(3))
         with pytest.raises(ConfirmationRefused, match=complaint):
-            service.confirm(stored.id, "op", ruling)
-        assert not service.confirmed.cases()
+            service.casework.confirm(stored.id, "op", ruling)
+        assert not service.casework.confirmed.cases()
 
 
 def test_nobody_poses_as_the_agreement_of_attempts(folder: Path, scanner: Scanner) -> None:
@@ -178,9 +179,9 @@ def test_nobody_poses_as_the_agreement_of_attempts(folder: Path, scanner: Scanne
         stored = failed(service, "a", jam(3))
         for by in (AGREEMENT, f" {AGREEMENT} ", ""):
             with pytest.raises(ConfirmationRefused):
-                service.confirm(stored.id, by, Ruling("Type Error"))
+                service.casework.confirm(stored.id, by, Ruling("Type Error"))
         with pytest.raises(ConfirmationRefused, match="does not exist"):
-            service.confirm(10_000, "op", Ruling("Type Error"))
+            service.casework.confirm(10_000, "op", Ruling("Type Error"))
 
 
 def test_the_model_is_asked_last_and_upgrades_the_verdict(folder: Path, scanner: Scanner, server: ModelServer) -> None:
@@ -197,7 +198,7 @@ def test_the_model_is_asked_last_and_upgrades_the_verdict(folder: Path, scanner:
         assert verdict.decided_by.model == "tiny" and len(verdict.decided_by.prompt) == 64
         assert verdict.evidence[0].line == 30 and [one.reason for one in verdict.alternatives] == ["NCCL Timeout Error"]
         assert len(server.got) == 1, "one call in the usual case"
-        (call,) = service.exchanges.of("a", 1)
+        (call,) = service.casework.exchanges.of("a", 1)
         assert "jammed shuttle" in str(call) and stored.id != first.id
         known = failed(service, "b", ECC.encode()).verdict
         assert known.reason == "ECC Error" and len(server.got) == 1, "what rules know costs nothing"
@@ -209,7 +210,7 @@ def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, 
         for number in (3, 4):
             failed(service, f"j{number}", jam(number))
             assert upgraded(service, f"j{number}").verdict.decided_by.kind == "agent"
-        (case,) = eventually(lambda: service.confirmed.cases())
+        (case,) = eventually(lambda: service.casework.confirmed.cases())
         assert (case.by, case.reason) == (AGREEMENT, "CUDA Error")
         eventually(lambda: service.rules.list(DIAGNOSIS))
         asked = len([one for one in server.got if "jammed" in str(one[1])])
@@ -244,7 +245,7 @@ def test_a_model_that_fails_changes_nothing(
         eventually(lambda: counts(service)["unknown"] + counts(service)["unavailable"], 60)
         current = service.records.current("a", 1)
         assert current == first and current.verdict.recovery == "ask_human"
-        assert not service.rules.list(DIAGNOSIS) and not service.confirmed.cases()
+        assert not service.rules.list(DIAGNOSIS) and not service.casework.confirmed.cases()
         known = failed(service, "b", ECC.encode()).verdict
         assert known.reason == "ECC Error"
 
@@ -253,8 +254,6 @@ def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
     folder: Path, scanner: Scanner, server: ModelServer
 ) -> None:
     """The attempt goes on while the model thinks: its answer was about another log."""
-    import threading
-
     thinking = threading.Event()
 
     def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
@@ -291,17 +290,17 @@ def test_an_open_failure_can_be_asked_about_again(folder: Path, scanner: Scanner
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         stored = failed(service, "a", jam(3))
         eventually(lambda: counts(service)["unavailable"] == 1, 30)
-        service.ask(stored.id)
+        service.casework.ask(stored.id)
         assert upgraded(service, "a").verdict.reason == "CUDA Error"
         with pytest.raises(ConfirmationRefused, match="nothing to ask"):
-            service.ask(stored.id)
+            service.casework.ask(stored.id)
 
 
 def test_vectors_that_fail_cost_likeness_and_nothing_else(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
     """Cases of the same line, rules, and what people change are there all the same."""
     with serving(folder, scanner, ladder=rungs(scanner, embedding_model=str(tmp_path / "none"))) as service:
         stored = failed(service, "a", jam(3))
-        service.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
         for number in (4, 5):
             failed(service, f"j{number}", jam(number))
             assert upgraded(service, f"j{number}").verdict.reason == "Type Error"
@@ -320,7 +319,7 @@ def test_what_others_said_stands_after_a_kill(folder: Path, scanner: Scanner, se
         said = upgraded(service, "a")
         stored = service.records.current("b", 1)
         assert stored is not None
-        service.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
         mended = upgraded(service, "b")
         copy = killed(folder, folder.parent / "copy")
     with serving(copy, scanner, ladder=asking(scanner, server)) as service:
@@ -329,3 +328,23 @@ def test_what_others_said_stands_after_a_kill(folder: Path, scanner: Scanner, se
         time.sleep(1.0)
         for before, job in ((said, "a"), (mended, "b")):
             assert is_same(service.records.current(job, 1), before)
+
+
+def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    """Also one who names no line: the error that looks worst is cited."""
+    thinking = threading.Event()
+
+    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
+        thinking.wait(20)
+        saying_jam()(handler, body)
+
+    server.behave(slow)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        stored = failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        service.casework.confirm(stored.id, "op", Ruling("Value Error"))
+        mended = upgraded(service, "a")
+        assert (mended.verdict.reason, mended.verdict.evidence[0].line) == ("Value Error", 30)
+        thinking.set()
+        eventually(lambda: counts(service)["agent"] == 1, 30)
+        assert service.records.current("a", 1) == mended

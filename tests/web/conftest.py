@@ -17,9 +17,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor import build
+from logdoctor.live.consulting import Climbing
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
-from logdoctor.live.service import Climbing, Plan, Service, Stores
+from logdoctor.live.service import Plan, Service, Stores
 from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings

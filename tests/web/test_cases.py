@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from logdoctor.consult.ladder import Ladder
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.conclude import Conclusion
-from logdoctor.live.service import Climbing, Service, Stores
+from logdoctor.live.consulting import Climbing
+from logdoctor.live.service import Service, Stores
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
@@ -36,7 +37,7 @@ UNKNOWN = changed(reason="Unknown", category="None", fault="unknown", recovery="
 def enter(service: Service, job: str = "j", at: float = NOW, **changes: Any) -> Confirmation:
     """A case of a job."""
     new = NewConfirmation(job, 1, "user-17", "ECC Error", fix="board returned", title="the cause", digests=("0" * 16,))
-    return service.confirmed.add(msgspec.structs.replace(new, **changes), at)
+    return service.casework.confirmed.add(msgspec.structs.replace(new, **changes), at)
 
 
 def asked(service: Service, job: str = "j", **changes: Any) -> Exchange:
@@ -46,7 +47,7 @@ def asked(service: Service, job: str = "j", **changes: Any) -> Exchange:
         *(NOW, job, 1, "diagnose", "a-model", "0123abcd", "key", '{"temperature":0.0}', sent, '{"candidates": []}'),
         *("[]", 4120, 310, 0.0021, 2.5, False, "", ""),
     )._replace(**changes)
-    service.exchanges.enter(one)
+    service.casework.exchanges.enter(one)
     return one
 
 
@@ -76,7 +77,7 @@ def test_a_correction_quotes_the_log(client: TestClient, service: Service) -> No
     case = client.post(f"/v1/verdicts/{stored.id}/correct", json=body).json()
     assert (case["reason"], case["corrects"], case["by"]) == ("NVLink Error", True, "testclient")
     assert case["evidence"] == [{"stream": "main", "line": 1, "quote": STRANGE.decode().splitlines()[0]}]
-    live = service.confirmed.live("j", 1)
+    live = service.casework.confirmed.live("j", 1)
     assert live is not None and live.id == case["id"]
 
 
@@ -146,7 +147,7 @@ def test_a_case_is_withdrawn_once_and_stays_on_record(client: TestClient, servic
     case = enter(service)
     answer = client.delete(f"/v1/cases/{case.id}", params={"why": "it was the cable"})
     assert answer.status_code == 200 and answer.json()["withdrawn_why"] == "it was the cable"
-    assert items(client, "/v1/cases") == [] and service.confirmed.cases() == []
+    assert items(client, "/v1/cases") == [] and service.casework.confirmed.cases() == []
     assert client.get(f"/v1/cases/{case.id}").json()["withdrawn_by"] == "testclient"
     again = client.delete(f"/v1/cases/{case.id}")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "case_refused")
@@ -170,7 +171,7 @@ def test_deciding_needs_operate_and_a_bearer_token(guarded: Guarded) -> None:
             client.cookies.clear()
             answer = client.request(method, url, json=body, headers=headers)
             assert answer.status_code == status, f"{method} {url}: {answer.text}"
-    assert [one.id for one in guarded.service.confirmed.cases()] == [case]
+    assert [one.id for one in guarded.service.casework.confirmed.cases()] == [case]
 
 
 def test_a_token_bound_to_jobs_sees_its_own_and_decides_nothing(guarded: Guarded) -> None:
@@ -263,7 +264,7 @@ def with_agent(folder: Path, scanner: Scanner, answers: list[Conclusion]) -> Ite
 
         writer = OfflineWriter()
         teacher = Teacher(stores.rules, stores.confirmed, writer, Terms(2, 3), scanner.book, scanner)
-        return Climbing(Ladder(None, 0.8, 2, agent), teacher, lambda: 0)
+        return Climbing(Ladder(None, 0.8, 2, agent), teacher, lambda: 0, lambda: None)
 
     service = new_service(folder, scanner, ladder=rungs)
     with local_client(service) as client:
@@ -341,7 +342,7 @@ def test_this_is_right(guarded: Guarded) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, f"/verdicts/{stored.id}#confirmed")
     told = page(guarded.client, f"/verdicts/{stored.id}")
     assert "ops says that this is right: case 1." in told.text and told.links()["case 1"] == "/cases/1"
-    case = guarded.service.confirmed.one(1)
+    case = guarded.service.casework.confirmed.one(1)
     assert (case.by, case.fix, case.corrects) == ("ops", "board returned", False)
 
 
@@ -361,7 +362,7 @@ def test_it_was_something_else(client: TestClient, service: Service) -> None:
     told = page(client, f"/verdicts/{stored.id}").text
     assert "testclient says that it was NVLink Error (restart from the last checkpoint): case 1." in told
     lines = [Cited("main", n, text) for n, text in enumerate(STRANGE.decode().splitlines(), 1)]
-    assert list(service.confirmed.one(1).evidence) == lines
+    assert list(service.casework.confirmed.one(1).evidence) == lines
 
 
 @pytest.mark.parametrize(
@@ -389,7 +390,7 @@ def test_what_cannot_be_taken_stays_in_the_form(
     chosen = [html.unescape("".join(tag.text)) for tag in shown.all("option") if "selected" in tag.attributes]
     assert chosen == (["Key Error"] if field not in ("reason",) else [])
     assert "open" in shown.all("details")[-1].attributes
-    assert service.confirmed.cases() == []
+    assert service.casework.confirmed.cases() == []
 
 
 def test_who_may_not_decide_sees_no_form(guarded: Guarded) -> None:
@@ -403,7 +404,7 @@ def test_who_may_not_decide_sees_no_form(guarded: Guarded) -> None:
         for path in (f"/verdicts/{stored.id}/confirm", f"/cases/{case.id}/withdraw"):
             answer = guarded.client.post(path, data=form)
             assert answer.status_code == 403 and checked(answer)
-    assert [one.id for one in guarded.service.confirmed.cases()] == [case.id]
+    assert [one.id for one in guarded.service.casework.confirmed.cases()] == [case.id]
 
 
 def test_only_forms_of_ours_are_taken(guarded: Guarded) -> None:
@@ -423,7 +424,7 @@ def test_only_forms_of_ours_are_taken(guarded: Guarded) -> None:
     guarded.client.cookies.clear()
     led = guarded.client.post(f"/cases/{case.id}/withdraw", data={"key": key}, follow_redirects=False)
     assert (led.status_code, led.headers["location"]) == (303, "/login")
-    assert [one.id for one in guarded.service.confirmed.cases()] == [case.id]
+    assert [one.id for one in guarded.service.casework.confirmed.cases()] == [case.id]
 
 
 def test_what_did_not_fail_or_no_longer_stands_cannot_be_confirmed_on_its_page(
@@ -513,7 +514,7 @@ def test_hostile_words_do_nothing(client: TestClient, service: Service) -> None:
         shown = page(client, path)
         assert "<script>alert" not in shown.source, path
         assert harmless(HOSTILE, 90)[:25] in html.unescape(shown.source), path
-    service.confirmed.withdraw(case.id, HOSTILE, HOSTILE, NOW)
+    service.casework.confirmed.withdraw(case.id, HOSTILE, HOSTILE, NOW)
     assert "<script>alert" not in page(client, f"/cases/{case.id}").source
 
 
