@@ -185,7 +185,7 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
     neighbours = partial(_neighbours, library) if library else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, agent.conclude if agent else None)
-    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder))
+    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), asked)
 
 
 def rungs(settings: Settings, scanner: Scanner) -> "Climbing":

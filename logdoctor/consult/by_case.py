@@ -13,10 +13,9 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.conclude import Conclusion
-from logdoctor.diagnose.episodes import Episode
+from logdoctor.diagnose.episodes import FOLLOWING, Episode
 from logdoctor.recall.cases import Case, Neighbour
 
-_FOLLOWING = ("cascade", "teardown", "note")
 _MARGIN = 0.1  # a case that says otherwise, and is less than this behind, makes closeness no proof
 _SHARED = 0.5  # share of a title's words that the quoted line must have for a case to be about it
 _PLACES = 3
@@ -63,7 +62,7 @@ def by_case(
     nearly as close disagrees. Likeness alone never takes a node out. `streams` are the names of the records' streams.
     """
     known = [one for one in neighbours if one.case.reason in taxonomy.REASONS and one.case.reason != "Unknown"]
-    telling = [one for one in found if not one.survived and one.role not in _FOLLOWING and is_telling(one)]
+    telling = [one for one in found if not one.survived and one.role not in FOLLOWING and is_telling(one)]
     return _by_line(telling, known, agreement, streams) or _by_likeness(telling, known, similarity, agreement, streams)
 
 

@@ -17,6 +17,7 @@ from logdoctor.consult.forms import STATUSES, named
 from logdoctor.consult.grounding import Grounded
 from logdoctor.consult.guide import NEVER_SURE, allowed, speaks_of
 from logdoctor.diagnose.episodes import Episode
+from logdoctor.text import origin, shown
 
 SURE = 0.8
 """The weight of a claim that needs no second answer."""
@@ -61,7 +62,11 @@ _TOLD = regex.compile(
 _UNSEEN = regex.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]")
 """What turns the writing direction, or is not seen: programs that train do not print it."""
 
-_DRIVER = regex.compile(r"\bkernel: |NVRM|\bS?Xid\b|NCCL WARN|\bslurm|\bsrun|^\S+:\d+:\d+ \[")
+_DRIVER = regex.compile(
+    r"(?:[\w.-]{1,80} )?kernel: |(?:\[ *\d+\.\d+\] ?)?"
+    r"(?:NVRM: |nvidia-nvswitch\d*: |nvidia-fabricmanager|mlx\d_\w+ |EDAC |mce: |\{\d+\}\[Hardware Error\]|pcieport )"
+    r"|\S{1,80}:\d+:\d+ \[\d+\] .{0,80}\bNCCL WARN |(?:slurmstepd|srun|slurmctld)(?:: error)?: "
+)
 """Forms of kernels, drivers, NCCL and schedulers: only so a line without the skeleton of a report names a machine."""
 
 
@@ -127,7 +132,7 @@ def _names_a_machine(line: Shown, episodes: Sequence[Episode]) -> bool:
     episode = _episode(line.stream, line.number, episodes)
     if episode is None or episode.survived or _LEADS.get(episode.role) != 1.0 or not _MACHINE.search(line.raw):
         return False
-    return episode.role != "" or _DRIVER.search(line.raw) is not None
+    return episode.role != "" or _DRIVER.match(origin(shown(line.raw)).message) is not None
 
 
 def _is_addressed(line: str) -> bool:

@@ -8,6 +8,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.caught import caught
 from logdoctor.diagnose.findings import Finding
 from logdoctor.diagnose.progress import Course
+from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
@@ -43,11 +44,13 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
 
 
 def _first_unexplained(failing: list[Finding]) -> Finding | None:
-    """The earliest finding of the best role that no other finding of that role explains."""
+    """The earliest finding of the best role that no other finding of that role explains. What was learned yields to
+    what the shipped rules know: it was never tried against all of that."""
     if not failing:
         return None
     best = min(taxonomy.ROLES.index(finding.role) for finding in failing)
     pool = [finding for finding in failing if taxonomy.ROLES.index(finding.role) == best]
+    pool = [finding for finding in pool if not finding.source.startswith(LEARNED)] or pool
     accounts = {(finding.reason, finding.explains) for finding in pool}  # few, however many ranks speak
     return next((finding for finding in pool if not any(_yields(finding, *account) for account in accounts)), pool[0])
 

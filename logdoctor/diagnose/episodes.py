@@ -17,11 +17,15 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.text import Origin
 from logdoctor.types import Line, Record
 
-_MOST = 200  # episodes of an attempt, the most suspicious
+_MOST = 1000  # episodes of an attempt, the most suspicious
 _LINES = 80  # of an episode
 _FRAMES = 3
 _SUSPICION = {"cause": 0, "proximate": 1, "cascade": 3, "teardown": 4, "note": 5}
 _STRONG, _WEAK = 1, 2  # how suspicious remarkable lines are that nothing explains
+
+
+FOLLOWING = ("cascade", "teardown", "note")
+"""Roles of what follows from any failure."""
 
 
 class Episode(NamedTuple):
@@ -116,22 +120,15 @@ def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
 
 
 def _unexplained(case: Case) -> Iterator[Episode]:
-    """Runs of remarkable lines of one writer that neither a rule nor a traceback accounts for."""
+    """Remarkable lines that neither a rule nor a traceback accounts for: each by itself, because what stands next to it
+    may be of something else."""
     for stream, reading in enumerate(case.readings):
         known = {finding.line for finding in case.found if finding.stream == stream}
         inside = {number for chain in reading.chains for number in range(chain.first, chain.last + 1)}
-        run: list[tuple[Line, Origin]] = []
         for line, where in reading.lines:
-            if line.number in known or line.number in inside or not _is_odd(line, case.book):
-                continue
-            if run and (
-                line.number > run[-1][0].number + 1 or where.channel != run[-1][1].channel or len(run) == _LINES
-            ):
-                yield _of_run(case, stream, run)
-                run = []
-            run.append((line, where))
-        if run:
-            yield _of_run(case, stream, run)
+            if line.number not in known and line.number not in inside and _is_odd(line, case.book):
+                strong = line.strong or bool(line.rules)
+                yield _episode(case, stream, line.number, (line,), where, (), None, strong)
 
 
 def _is_odd(line: Line, book: RuleBook) -> bool:
@@ -139,13 +136,6 @@ def _is_odd(line: Line, book: RuleBook) -> bool:
     if line.rules:
         return any(book.diagnoses[number].verdict.lookup for number in line.rules)
     return line.strong or line.weak or line.noticed
-
-
-def _of_run(case: Case, stream: int, run: list[tuple[Line, Origin]]) -> Episode:
-    named = next(((line, where) for line, where in run if line.strong or line.rules), run[0])
-    lines = tuple(line for line, _ in run)
-    strong = named[0].strong or bool(named[0].rules)
-    return _episode(case, stream, named[0].number, lines, named[1], (), None, strong)
 
 
 def _episode(

@@ -22,9 +22,11 @@ def normalised(message: str) -> str:
 
 _CODE = regex.compile(
     r"(?i)\b(?:errno|err(?:or)?|(?:exit)?code|status|s?xid|signal|rc|ret(?:urn)?|http)\b"
-    r"(?: code)?[\s=:#(\[]{0,4}(?:\(?PCI:[^)]{1,20}\)[:\s]{0,3})?(?P<code>-?\d{1,5})\b"
+    r"(?: code)?[\s=:#(\[]{0,4}(?:\(?PCI:[^)]{1,20}\)[:\s]{0,3})?(?P<code>-?\d{1,5}|0x[0-9a-f]{1,8})\b"
+    r"|\b(?:failed|aborted|exited|refused|returned)\b\s?[:(]\s?(?P<code>-?\d{1,5})\b"
+    r"|\b(?:s?xid|err|ora|ec|e)(?P<code>[-_]?\d{1,6})\b"
 )
-_LETTERS = str.maketrans("-0123456789", "mabcdefghij")
+_LETTERS = str.maketrans("-_0123456789", "mmghijklnopq")  # no hex digits among them
 
 
 def with_codes(message: str) -> str:

@@ -18,6 +18,7 @@ from logdoctor.consult.question import Log, Question
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
+from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
 from logdoctor.teach.confirming import confirmation_of, naming
@@ -57,13 +58,14 @@ class _Again(NamedTuple):
 
 
 class Climbing(NamedTuple):
-    """The rungs above the rules, who writes back what they find, how new cases are taken up, and what loads the
-    libraries that search them."""
+    """The rungs above the rules, who writes back what they find, how new cases are taken up, what loads the libraries
+    that search them, and the model that is asked, if one is."""
 
     ladder: Ladder
     teacher: Teacher
     refresh: Callable[[], int]
     warm: Callable[[], None]
+    model: Guarded | None = None
 
 
 class Desk(Protocol):
@@ -102,7 +104,7 @@ class Consultant:
     """Threads that look up, ask and teach. All other methods are for any thread."""
 
     def __init__(self, climbing: Climbing, confirmed: Confirmed, desk: Desk) -> None:
-        self._ladder, self._teacher, self._refresh_cases, self._warm = climbing
+        self._ladder, self._teacher, self._refresh_cases, self._warm, self.model = climbing
         self._confirmed, self._desk = confirmed, desk
         self._settled: queue.Queue[Judged | tuple[str, int]] = queue.Queue(_WAITING)
         self._questions: queue.Queue[tuple[Question, int]] = queue.Queue(_QUESTIONS)

@@ -24,6 +24,7 @@ from logdoctor.live.learning import Learner, Settled
 from logdoctor.live.retention import Retention, Rules
 from logdoctor.live.streams import Attempt
 from logdoctor.live.watch import Timing, Watch
+from logdoctor.llm.spending import Guarded
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
@@ -192,6 +193,12 @@ class Service:
         """A raw line of an attempt, None when it is gone."""
         lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
+
+    @property
+    def model(self) -> Guarded | None:
+        """The model that the Log Agent and the Failure Agent ask, if one is."""
+        asked = self.consultant.model if self.consultant else None
+        return asked or (self.learner.model if self.learner else None)
 
     def _stores(self, folder: Path) -> Stores:
         return Stores(self.records, self.rules, self.casework.confirmed, self.casework.exchanges, folder)

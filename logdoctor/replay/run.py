@@ -185,7 +185,7 @@ class _Course:
 
     def __init__(self, scanner: Scanner, limits: pipeline.Limits, join: Join, stores: Stores, watched: int) -> None:
         self._scanner, self._limits, self._stores = scanner, limits._replace(workers=1), stores
-        self._ladder, self._teacher, self._refresh, _ = join(stores)
+        self._ladder, self._teacher, self._refresh, *_ = join(stores)
         self._path = stores.folder / "arrival.log"
         self._clock = 1_750_000_000.0
         self._watched = watched

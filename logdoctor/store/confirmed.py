@@ -298,7 +298,7 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
         raise _odd("reason", new.reason)
     if new.fault and new.fault not in taxonomy.FAULTS:
         raise _odd("fault", new.fault)
-    if new.recovery and new.recovery not in taxonomy.RECOVERIES:
+    if new.recovery and (new.recovery not in taxonomy.RECOVERIES or new.recovery == "none"):
         raise _odd("recovery", new.recovery)
     cited = (
         Cited(_text(one.stream, _MAX_NAME), min(max(one.line, 0), 2**48), _text(one.quote, _MAX_QUOTE))

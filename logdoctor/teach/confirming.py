@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from logdoctor.diagnose.episodes import Episode, summary
+from logdoctor.diagnose.episodes import FOLLOWING, Episode, summary
 from logdoctor.store.confirmed import Cited, NewConfirmation
 from logdoctor.types import Record, Verdict
 
@@ -17,15 +17,11 @@ def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence
         for episode in found:
             if streams[episode.stream] == stream and line in (episode.line, *episode.lines):
                 return episode
-    return next((episode for episode in found if not episode.survived and episode.role not in _FOLLOWING), None)
+    return next((episode for episode in found if not episode.survived and episode.role not in FOLLOWING), None)
 
 
 def _naming_line(episode: Episode) -> str:
     return next((text for line, text in zip(episode.lines, episode.texts, strict=True) if line == episode.line), "")
-
-
-_FOLLOWING = ("cascade", "teardown", "note")
-"""Roles of episodes that follow from any failure."""
 
 
 def confirmation_of(
@@ -56,7 +52,7 @@ def confirmation_of(
     named = naming(found, records, [(one.stream, one.line) for one in cited])
     if named is not None and not cited:
         cited = (Cited(records[named.stream].stream, named.line, _naming_line(named)),)
-    telling = [one for one in found if not one.survived and one.role not in _FOLLOWING]
+    telling = [one for one in found if not one.survived and one.role not in FOLLOWING]
     digests = dict.fromkeys([*([named.digest] if named else []), *(one.digest for one in telling)])
     return NewConfirmation(
         job,

@@ -48,13 +48,12 @@ class Terms(NamedTuple):
     """In how many attempts a rule must hit before it is active, its own included, and how many attempts must agree
     before that confirms a failure (0: only people confirm).
 
-    With `trust_people` a rule that was learned from what a person confirmed is active as soon as the guards let it
-    pass. By default it is watched like any other: a person says what a failure was, not which pattern knows it again.
+    What a person confirmed is watched like any other: a person says what a failure was, not which pattern knows it
+    again.
     """
 
     attempts: int
     agreement: int
-    trust_people: bool = False
 
 
 class Lesson(NamedTuple):
@@ -176,14 +175,15 @@ class Teacher:
             return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
 
     def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
-        """Whether the agent now came to the same verdict on the failure with this digest in enough attempts.
+        """Whether the agent now came to the same verdict on the failure with this digest in enough attempts, each of
+        another job: one that fails again and again is no second opinion.
 
         What somebody confirmed of such a failure otherwise forbids it.
         """
         if self._terms.agreement <= 0 or verdict.decided_by.kind != "agent" or not digest:
             return False
-        attempts = {(job, attempt), *self._confirmed.agreed(digest, verdict.reason, verdict.recovery)}
-        if len(attempts) < self._terms.agreement:
+        jobs = {job, *(one for one, _ in self._confirmed.agreed(digest, verdict.reason, verdict.recovery))}
+        if len(jobs) < self._terms.agreement:
             return False
         return all(case.reason == verdict.reason for case in self._confirmed.cases() if digest in case.digests[:1])
 
@@ -277,8 +277,7 @@ class Teacher:
         hits = taught.hits(records)
         for rule in self._alive():
             if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
-                status = self._trusted(rule, confirmation)
-                return Lesson(rule.id, status, "it is watched already")
+                return Lesson(rule.id, rule.status, "it is watched already")
         return None
 
     def _candidates(
@@ -359,18 +358,7 @@ class Teacher:
         if rule.status not in ("shadow", "active"):
             return refusal(chosen.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
         log.info("diagnosis rule learned", rule=rule.id, reason=claim.reason, job=trial.job)
-        status = self._trusted(rule, confirmation)
-        return Lesson(rule.id, status, f"learned from {trial.job}/{trial.attempt}", (), (chosen.text,))
-
-    def _trusted(self, rule: Learned, confirmation: Confirmation) -> str:
-        """The status of a rule in shadow that a person confirmed: active where people are trusted."""
-        trusted = self._terms.trust_people and confirmation.by != AGREEMENT
-        if not trusted or rule.status != "shadow" or (rule.claim and rule.claim.cordons):
-            return rule.status
-        if not life.may_rise(self._rules, rule.id):
-            return rule.status
-        why = f"the back-test passed, and {confirmation.by} confirmed {confirmation.job}/{confirmation.attempt}"
-        return "active" if self._move(rule, "active", why, "promote") else rule.status
+        return Lesson(rule.id, rule.status, f"learned from {trial.job}/{trial.attempt}", (), (chosen.text,))
 
     def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
         told = [Refused(one.pattern, one.guard, one.cause) for one in refused]

@@ -102,7 +102,7 @@ class _Learning(Collector):
         yield CounterMetricFamily("logdoctor_lessons", "Lessons of the Log Agent since the start.", value=lessons)
         with suppress(StoreError):  # the other figures are told all the same
             yield from self._stored()
-        model: Guarded | None = learner.model if learner else None
+        model: Guarded | None = self._service.model
         yield from _model_figures(model.counts() if model else _NO_MODEL)
 
     def _lines(self, lines: dict[str, int]) -> dict[str, int]:

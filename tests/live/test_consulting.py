@@ -348,3 +348,20 @@ def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner:
         thinking.set()
         eventually(lambda: counts(service)["agent"] == 1, 30)
         assert service.records.current("a", 1) == mended
+
+
+def test_a_case_is_of_the_line_that_was_named(folder: Path, scanner: Scanner) -> None:
+    """Not of what stood beside it, which may come with anything."""
+    giving_up = "FATAL: worker group is giving up on this step\n"
+    first = giving_up + "error detail: licence server says that no seats are left\n"
+    other = giving_up + "error detail: the manifest of shards speaks of another tokenizer\n"
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", (steps(1, 30) + first).encode())
+        service.casework.confirm(stored.id, "op", Ruling("Connection Error", evidence=(("main", 31),)))
+        assert upgraded(service, "a").verdict.evidence[0].line == 31
+        failed(service, "b", (steps(1, 30) + other).encode())
+        eventually(lambda: counts(service)["unknown"] >= 2)
+        current = service.records.current("b", 1)
+        assert current is not None and current.verdict.reason == "Unknown"
+        failed(service, "c", (steps(1, 40) + first).encode())
+        assert upgraded(service, "c").verdict.reason == "Connection Error"

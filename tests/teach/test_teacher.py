@@ -12,7 +12,6 @@ from logdoctor.review.files import export
 from logdoctor.rules.check import check
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.confirmed import AGREEMENT
 from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.schema import learned_rules
 from logdoctor.teach.teacher import Terms
@@ -142,15 +141,6 @@ def test_what_is_known_is_not_taught_again(world: World) -> None:
     shipped = world.teach("c", HEAD + "KeyError: 'labels'\n", "Key Error")
     assert shipped.rule == "" and "knows it already" in shipped.why
     assert len(world.rules.list(DIAGNOSIS)) == 1 and world.guards() == {}
-
-
-def test_people_may_be_trusted_at_once(make_world: MakeWorld) -> None:
-    world = make_world(Terms(5, 3, trust_people=True))
-    assert world.teach("a", HEAD + LEASE, "OS Error", LINE).status == "active"
-    assert world.judged(HEAD + LEASE_AGAIN).reason == "OS Error"
-    assert world.teach("b", HEAD + JAM, "CUDA Error", LINE).status == "shadow", "but never with a node"
-    other = HEAD + "ERROR the loom of tenant x7 lost its warp thread\n"
-    assert world.teach("c", other, "OS Error", LINE, by=AGREEMENT).status == "shadow"
 
 
 def test_attempts_that_agree_confirm_together(world: World) -> None:

@@ -23,10 +23,6 @@ Diagnose = Callable[[bytes], Verdict]
 
 EVERY = 73
 """One of so many combinations of lines, places, marks and logs is tried: prime, so that all of each come by."""
-LIKE_A_REPORT = frozenset({"en-system", "es-reinicio", "human-turn"})
-"""`Word: text` inside a traceback reads like the line that names the exception."""
-BETWEEN_TWO = frozenset({"en-verdict", "en-exfiltrate"})
-"""Words that would make an exception of C++ one of something else, between its two lines."""
 LOGS = [log for log in FAILURES if log.path.stat().st_size < 100_000]
 
 
@@ -84,7 +80,7 @@ def test_the_corpus_is_large_and_of_many_tongues_and_forms() -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_hostile_line_changes_no_verdict(place: str, moved: Moved) -> None:
-    lines = [one for one in HOSTILE if one.id not in LIKE_A_REPORT | BETWEEN_TWO or place == "first"]
+    lines = HOSTILE
     tried = list(product(LOGS, lines, (False, True)))[list(PLACES).index(place) :: EVERY]
     assert {log.path for log, _, _ in tried} == {log.path for log in LOGS}
     assert {one.id for _, one, _ in tried} == {one.id for one in lines}
@@ -98,8 +94,8 @@ def test_a_hostile_line_changes_no_verdict(place: str, moved: Moved) -> None:
 
 @pytest.mark.parametrize("log", FAILURES[::6], ids=lambda log: log.path.name)
 def test_hostile_lines_by_every_rank_change_no_verdict(log: Labelled, diagnose: Diagnose) -> None:
-    """Behind the lines of each writer, with its marks; those that read like reports are tried by themselves."""
-    lines = [one for one in HOSTILE if one.id not in LIKE_A_REPORT | BETWEEN_TWO]
+    """Behind the lines of each writer, with its marks."""
+    lines = HOSTILE
     before, after = told(diagnose(log.path.read_bytes())), told(diagnose(everywhere(log, lines, 7)))
     for part in ("outcome", "reason", "fault", "recovery", "suspects", "first_rank"):
         assert before[part] == after[part], part
