@@ -2,9 +2,10 @@
 
 `mask` hides them for good. A `Masker` hides more, tells different secrets apart, and can put them back.
 
-Two signs give a secret away: its own form (keys of providers, JSON web tokens, PEM blocks), and the name before it
-(`password=`, `"api_key": `, `Authorization: `). Words of language models are not secrets (`tokens=4096`,
-`pad_token`), nor are hashes, ids and paths. When in doubt about a name, its value is hidden.
+Three signs give a secret away: its own form (keys of providers, JSON web tokens, PEM blocks), the name before it
+(`password=`, `"api_key": `, `Authorization: `, `the password is `), and the command that takes it (`curl -u`). Words of
+language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and paths, nor what is said of a secret
+(`the password is wrong`). When in doubt about a name, its value is hidden.
 """
 
 import re
@@ -31,14 +32,30 @@ _FORMS = re.compile(
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
     r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"  # Google
     r"|wandb_v\d_[A-Za-z0-9_-]{20,}|nvapi-[A-Za-z0-9_-]{20,}|ldr_[A-Za-z0-9_-]{20,}"
+    r"|dckr_[po]at_[A-Za-z0-9_-]{16,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|A[TC][A-Z]TT3x[A-Za-z0-9_=-]{16,}"
+    r"|r8_[A-Za-z0-9]{30,}|lsv2_(?:pt|sk)_[A-Za-z0-9_]{16,}|AGE-SECRET-KEY-(?:PQ-)?1[A-Z0-9]{5,}"
+    r"|LTAI[A-Za-z0-9]{12,26}(?![0-9A-Za-z])|AKID[A-Za-z0-9]{32}(?![0-9A-Za-z])"  # Alibaba, Tencent
+    r"|[srp]k_(?:live|test)_[A-Za-z0-9]{16,}|hv[sb]\.[A-Za-z0-9_-]{20,}|do[por]_v1_[0-9a-f]{32,}|dapi[0-9a-f]{32}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|gsk_[A-Za-z0-9]{20,}|glsa_[A-Za-z0-9_]{20,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"  # JSON web token
     r")"
 )
-_SLACK_HOOK = re.compile(r"(hooks\.slack\.com/(?:services|workflows)/)[A-Za-z0-9/_-]+")
+_HOOK = re.compile(
+    r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks/\d{1,30}/"
+    r"|webhook\.office\.com/webhookb2/|(?:feishu\.cn|larksuite\.com)/open-apis/bot/(?:v\d{1,3}/)?hook/"
+    r"|api\.telegram\.org/(?:file/)?bot|qyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=)(?!<secret>)[A-Za-z0-9/:@_-]+",
+    re.I,
+)
+"""Addresses that whoever has them may write to."""
 _WANDB = re.compile(r"(wandb([^\n]{0,100}?)(?<![0-9a-z]))[0-9a-f]{40}(?![0-9a-z])", re.I)
 _COMMIT = re.compile(r"commit|sha|revision", re.I)
-_USER_INFO = re.compile(r"""(?<=://)([^\s/?#"'@:<>]{0,256})(:(?!<secret>@)[^\s/"']{1,512})?@""")
+_USER_INFO = re.compile(
+    r"""(?<=://)(?!\[|[^\s/?#"':<>]{0,520}:<secret>@)"""
+    r"""([^\s/?#"'@:<>]{0,256}(?:@[^\s/?#"'@:<>]{1,256}(?=:))?)"""  # the user, who may be an address of e-mail
+    r"""(:(?:[^\s/"']{1,512}(?=@(?:[\w-]{1,63}[.:]\w|localhost|\[))"""  # up to a host, as it should be
+    r"""|(?!\d{1,5}[/?#])[^\s"'<>]{1,512}(?=@[A-Za-z0-9])"""  # or with a slash, unless that is a port and a path
+    r"""|[^\s/"']{1,512}))?@(?!sha256:)"""
+)
 _SIGNATURE = re.compile(
     r"""([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)(?!<secret>)[^\s&"']+""", re.I
 )
@@ -47,14 +64,30 @@ _HEADER = re.compile(
     r"""(?![\s"'])(?!<secret>(?:[\\"'\n]|\Z))([^"'\n\\]+)""",
     re.I,
 )
-_BEARER = re.compile(r"\b(bearer[ \t]{1,4})(?=[A-Za-z._~+/=-]{0,80}\d)[A-Za-z0-9._~+/=-]{8,}", re.I)
+_BEARER = re.compile(
+    r"\b(bearer[ \t]{1,4})(?:(?=[A-Za-z._~+/=-]{0,80}\d)[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?!auth)[A-Za-z_-]{16,}(?![A-Za-z_.~+/=-]))",
+    re.I,
+)
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9_-])(token[ \t]{1,4})(?=[A-Za-z]{0,80}\d)(?=\d{0,80}[A-Za-z])[A-Za-z0-9]{24,}(?![\w./-])", re.I
+)
+"""A token as the value of a header: long, and of letters and digits alone."""
+_PAIR = re.compile(
+    r"""((?:auth|credentials?)["']?[ \t]{0,4}[:=][ \t]{0,4}[(\[][ \t]{0,4}["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])"""
+    r"""(?!<secret>["'])[^"'\n]+""",
+    re.I,
+)
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
 
+_PASSWORD = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
+_KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription)"
 _STRONG = (
-    r"password|passwd|passphrase|pwd|secret|(?:api|access|secret|private|account|encryption|signing|auth|master"
-    r"|subscription)[_-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github|gitlab|wandb"
-    r"|slack|bot|private|job|ngc|secret)[_-]?token|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy)_pass"
+    rf"{_PASSWORD}|pwd|secret|{_KEY}[_-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
+    r"|gitlab|wandb|slack|bot|private|job|ngc|secret)[_-]?token"
+    r"|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy)_pass"
 )
+_SPOKEN = rf"(?<![\w-]){_KEY} key|(?<![\w-])(?:auth|access|api|refresh|session|security|bearer|bot) token"
 _SURE = re.compile(rf"(?:{_STRONG})\Z")
 _OF_A_MODEL = re.compile(
     r"(?:pad|bos|eos|unk|mask|sep|cls|special|image|video|audio|start|end|stop|next|last|first|prev)[_-]token\Z"
@@ -62,14 +95,80 @@ _OF_A_MODEL = re.compile(
 _QUOTED = r"""\\+"[^"\n]*"|\\+'[^'\n]*'|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?"""
 _BARE = r"""[^\s"'&,;\\](?:[^\s"'&,;]|[&,;](?!\s|\Z|[\w.-]{1,40}[=:]))*"""
 _NAMED = re.compile(
-    rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token)"
-    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=])[ \t]{0,4})"
+    rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
+    r"|(?<![A-Za-z])(?:pass|pw))"
+    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=：])[ \t]{0,4})"
     rf"(?P<value>{_QUOTED}|{_BARE})",
     re.I,
 )
-_OPTION = re.compile(rf"(--(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token)[ \t]{{1,4}})(?!-|<secret>)([^\s]+)", re.I)
-_NOTHING = re.compile(r"(?:none|null|nil|true|false|\*+|<secret>|\.\.\.)\Z", re.I)
+_OPTION = re.compile(
+    rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token))[ \t]{{1,4}})(?!-|<secret>)(?P<value>[^\s]+)",
+    re.I,
+)
+_NOTHING = re.compile(r"(?:none|null|nil|true|false|yes|no|\*+|<secret>|\.\.\.)\Z", re.I)
 _PATH = re.compile(r"[/~.]|[A-Za-z]:\\")
+_COUNT = re.compile(r"(?:\d{1,5}|\d+[.,/%][\d.,/%]*)[A-Za-z]{0,2}\Z")
+
+_PHRASE = re.compile(
+    rf"((?:{_PASSWORD})[ \t]{{0,4}}[:：][ \t]{{1,4}})(?P<first>(?>{_BARE}))"
+    r"(?P<rest>(?:[ \t]{1,4}(?![\w.-]{1,40}[ \t]{0,4}[:=])[!@#$%^*?]?\w[^\s\"'&,;\\=:()<>|]{0,63}){1,11})",
+    re.I,
+)
+"""A password of many words, which ends where the line or another name does."""
+_IS = re.compile(
+    rf"((?P<name>{_STRONG}|{_SPOKEN}|(?<![\w-])token)[ \t]{{1,4}}(?:(?:is|was|changed)[ \t]{{1,4}})?(?:set[ \t]{{1,4}})?"
+    rf"(?:(?<=is )|(?<=is\t)|(?<=was )|(?<=was\t)|to[ \t]{{1,4}}))(?P<value>{_QUOTED}|{_BARE})",
+    re.I,
+)
+_COLON = re.compile(
+    rf"((?P<name>{_SPOKEN})(?: (?:provided|supplied|given|used))?[\"']?[ \t]{{0,4}}(?:=>|:=|[:=：])[ \t]{{0,4}})"
+    rf"(?P<value>{_QUOTED}|{_BARE})",
+    re.I,
+)
+_BEHIND_A_BLANK = re.compile(rf"(\b(?:{_PASSWORD})[ \t]{{1,4}}[\"'])(?!<secret>[\"'])[^\"'\n]{{1,200}}(?=[\"'])", re.I)
+_VARIABLE = re.compile(
+    rf"(?<![A-Za-z0-9_])(?P<name>(?:[A-Z0-9]{{1,24}}_){{1,4}}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS))([ \t]{{1,4}})"
+    r"(?=[A-Za-z_+=.-]{0,80}\d)(?=[0-9_+=.-]{0,80}[A-Za-z])(?P<value>[A-Za-z0-9][A-Za-z0-9_+/=.-]{5,})(?![\w:(])"
+)
+_SAID_OF = re.compile(
+    r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required|available"
+    r"|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
+    r"|connection (?:closed|reset|refused|timed)|authentication (?:failed|failure|error|token|method)|input/output error"
+    r"|no such|operation (?:not|timed)|host key|timed out"
+    r"|(?:required|incorrect|invalid|wrong|missing|expired|unset|empty|rejected)"
+    r"(?=[.,;)!]{0,2}[ \t]{0,4}(?:\n|\Z)|[,;] | (?:for|in|by|but|and|or|from|on|at|to|is|was|when) ))",
+    re.I,
+)
+"""What a log says of a password where the password itself might stand."""
+_TROUBLE = re.compile(
+    r"\b(?:errors?|fail\w{0,4}|refused|denied|time(?:d |-)?out|unreachable|deadline|exceeded|exception|unable|not found)\b",
+    re.I,
+)
+_OF_IT = re.compile(
+    r"(?:not|required|incorrect|invalid|wrong|empty|missing|too|set|unset|mandatory|correct|valid|ok|okay|bad|unknown|an?"
+    r"|the|in|no|only|optional|visible|weak|strong|short|long|same|different|at|read|now|still|already|also|never|always"
+    r"|to|that|for|by|on|off|here|there|from|your|my|its|present|absent|out|blank|reset|sent|kept|wise|safe|secure|plain"
+    r"|undefined|under|over|about|probably|likely|what|where|when|how|this|one|just|of|as|been|has|had|hidden|if|or|and"
+    r"|but|with|without|case-sensitive|more|less|all|being|going|up|down|fine|good|great|old|new|stale|public|private"
+    r"|(?-i:str|bytes|int|bool)|[a-z]{2,}(?:ed|ing|able|ible|ly))[.,;:!?)]{0,3}\Z",
+    re.I,
+)
+"""A word that goes on to speak of a password."""
+
+_FLAG = re.compile(
+    r"""(?<=[\s"'])(?P<flag>-[pPuUaw])(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
+    r"""(?P<value>(?<=")[^"\n]{1,200}(?=")|(?<=')[^'\n]{1,200}(?=')|[^\s"']{1,512})"""
+)
+_COMMAND = re.compile(
+    r"(?<![\w.-])(?:(?P<login>(?:docker|podman|nerdctl|buildah|skopeo|singularity|apptainer|helm|oras|crane|oc|az)\b"
+    r"[^\n|;&]{0,40}?[ \t\"',]login)|(?P<p>sshpass|mongo\w{0,8}|cqlsh)|(?P<glued>(?:mysql|mariadb)[\w-]{0,10}|7z[ar]?)"
+    r"|(?P<P>ipmitool|sqlcmd|zip|unzip)|(?P<a>redis-cli)|(?P<w>ldap\w{3,8})|(?P<pair>curl)|(?P<percent>smbclient)"
+    r"|ssh|scp|sftp|rsync|docker|podman|kubectl|git|python[\d.]{0,5}|torchrun|srun|sbatch|mkdir|cp|tar|nc|bash|sh)"
+    r"""(?=["']?,?[ \t])"""
+)
+"""Commands that take a password behind a flag of one letter, and others that take something else."""
+_BEFORE = 300
+_ITS_FLAGS = {"login": "pP", "p": "p", "glued": "p", "P": "P", "a": "a", "w": "w", "pair": "uU", "percent": "U"}
 
 
 Hide = Callable[[str], str]
@@ -90,12 +189,20 @@ def hide_secrets(text: str, hide: Hide) -> str:
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
     text = _SIGNATURE.sub(partial(_behind, hide), text)
+    text = _FLAG.sub(partial(_without_argument, hide), text)
     text = _FORMS.sub(lambda match: hide(match[0]), text)
-    text = _SLACK_HOOK.sub(partial(_behind, hide), text)
+    text = _HOOK.sub(partial(_behind, hide), text)
     text = _WANDB.sub(partial(_without_key, hide), text)
     text = _BEARER.sub(partial(_behind, hide), text)
+    text = _TOKEN.sub(partial(_behind, hide), text)
+    text = _PAIR.sub(partial(_behind, hide), text)
     text = _LOGIN.sub(partial(_behind, hide), text)
-    text = _OPTION.sub(partial(_behind, hide), text)
+    text = _OPTION.sub(partial(_without_option, hide), text)
+    text = _PHRASE.sub(partial(_without_phrase, hide), text)
+    text = _IS.sub(partial(_without_said, hide), text)
+    text = _COLON.sub(partial(_without_said, hide), text)
+    text = _BEHIND_A_BLANK.sub(partial(_behind, hide), text)
+    text = _VARIABLE.sub(partial(_without_variable, hide), text)
     return _NAMED.sub(partial(_without_value, hide), text)
 
 
@@ -117,26 +224,112 @@ def _without_password(hide: Hide, match: re.Match[str]) -> str:
     return f"{hide(user)}@" if len(user) >= 20 else match[0]
 
 
+def _without_argument(hide: Hide, match: re.Match[str]) -> str:
+    """A flag of one letter, without the password if the command before it takes one there."""
+    flag, gap, value = match.group("flag", "gap", "value")
+    line = match.string[max(0, match.start() - _BEFORE) : match.start()].rpartition("\n")[2]
+    command = next(reversed(list(_COMMAND.finditer(line))), None)
+    kind = command.lastgroup if command else None
+    if kind is None or flag[1] not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
+        return match[0]
+    if kind not in ("pair", "percent"):
+        return f"{flag}{gap}{hide(value)}"
+    user, sign, password = value.partition(":" if kind == "pair" else "%")
+    hidden = password and password != SECRET and not (user + password).isdigit()  # the numbers of a user and a group
+    return f"{flag}{gap}{user}{sign}{hide(password)}" if hidden else match[0]
+
+
+def _without_option(hide: Hide, match: re.Match[str]) -> str:
+    of_a_model = match["value"].isdigit() or _OF_A_MODEL.search(match["name"].lower())
+    return match[0] if match["name"].lower().endswith("token") and of_a_model else _behind(hide, match)
+
+
+def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
+    """All words of a password, unless they tell of a failure."""
+    first, rest = match.group("first", "rest")
+    if _is_nothing(first) or _TROUBLE.search(rest) or _SAID_OF.match(match.string, match.start("first")):
+        return match[0]
+    return _behind(hide, match)
+
+
+def _without_said(hide: Hide, match: re.Match[str]) -> str:
+    """Words about a secret, without the secret; what they say of it stays."""
+    name, (quote, bare, end) = match["name"].lower(), _unquoted(match["value"])
+    if not bare or _is_nothing(bare) or "<secret>" in bare or not _is_said(match, name, bare, bool(quote)):
+        return match[0]
+    return f"{match[1]}{quote}{hide(bare)}{end}"
+
+
+def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
+    """Whether the word behind the name is the secret itself, and no word about it."""
+    mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    if re.fullmatch(_PASSWORD, name):
+        return quoted or not _OF_IT.match(value)
+    if match.re is _IS or name.endswith("token"):
+        return (mixed and len(value) >= 6 and not _PATH.match(value)) or (quoted and not name.endswith("token"))
+    about = _OF_IT.match(value) or _SAID_OF.match(match.string, match.start("value")) or _PATH.match(value)
+    trouble = value.isalpha() and _TROUBLE.search(match.string, match.end("value"), match.end("value") + 60)
+    return quoted or not (about or trouble)
+
+
+def _without_variable(hide: Hide, match: re.Match[str]) -> str:
+    name, value = match.group("name", "value")
+    known = name.endswith(("SECRET", "PASS")) or (_is_strong(name.lower()) and not _OF_A_MODEL.search(name.lower()))
+    return f"{name}{match[2]}{hide(value)}" if known else match[0]
+
+
 def _without_value(hide: Hide, match: re.Match[str]) -> str:
     name, sign, value = match.group("name", "sign", "value")
-    quote = value[: len(value) - len(value.lstrip("\\"))] + value.lstrip("\\")[0]
-    quote = quote if quote[-1] in "\"'" else ""
-    ends = (quote, quote[-1:]) if quote else ()  # what was opened as \" may be closed by "
-    end = next((end for end in ends if value.endswith(end) and len(value) >= len(quote) + len(end)), "")
-    bare = value[len(quote) : len(value) - len(end)]
-    if not bare or _NOTHING.match(bare) or not _is_secret(name.lower(), bare):
+    quote, bare, end = _unquoted(value)
+    if not bare or _is_nothing(bare) or not _is_secret(name, sign, bare, bool(quote)):
+        return match[0]
+    if not quote and sign.isspace() is False and _SAID_OF.match(match.string, match.start("value")):
         return match[0]
     return f"{name}{sign}{quote}{hide(bare)}{end}"
 
 
-def _is_secret(name: str, value: str) -> bool:
+def _unquoted(value: str) -> tuple[str, str, str]:
+    """The quote before a value, the value itself, and the quote behind it."""
+    quote = value[: len(value) - len(value.lstrip("\\"))] + value.lstrip("\\")[0]
+    quote = quote if quote[-1] in "\"'" else ""
+    ends = (quote, quote[-1:]) if quote else ()  # what was opened as \" may be closed by "
+    end = next((end for end in ends if value.endswith(end) and len(value) >= len(quote) + len(end)), "")
+    return quote, value[len(quote) : len(value) - len(end)], end
+
+
+def _is_nothing(value: str) -> bool:
+    return bool(_NOTHING.match(value) or _NOTHING.match(value.rstrip(")]}.")))
+
+
+def _is_strong(name: str) -> bool:
+    return bool(_SURE.search(name))
+
+
+def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
     """Whether the value is one, by its name: a token of a language model and a working folder are none."""
-    if name == "pwd":
+    lower = name.lower()
+    if lower in ("pass", "pw"):
+        return _is_pass(name, sign, value, quoted)
+    if lower == "pwd":
         return not _PATH.match(value)
-    if _SURE.search(name):
+    if _is_strong(lower):
         return True
-    plain = re.fullmatch(r"[A-Za-z0-9_./+=~-]+", value) is not None and not _OF_A_MODEL.search(name)
-    return plain and len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
+    if re.fullmatch(r"[A-Za-z0-9_./+=~-]+", value) is None or _OF_A_MODEL.search(lower) or len(value) < 8:
+        return False
+    mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return mixed or (value.isalpha() and lower == "token" and not _OF_IT.match(value) and _is_random(sign, value))
+
+
+def _is_random(sign: str, value: str) -> bool:
+    """Whether a token of letters alone is no word: behind a colon, words of a language may stand."""
+    return "=" in sign or len(value) >= 16
+
+
+def _is_pass(name: str, sign: str, value: str, quoted: bool) -> bool:
+    """Whether a `pass` is a password, and no step of training and no result of a test."""
+    if _COUNT.match(value) or not ("=" in sign or "'" in sign or '"' in sign):
+        return False
+    return quoted or name.isupper() or (any(map(str.isdigit, value)) and any(map(str.isalpha, value)))
 
 
 _MARK = re.compile(r"<(?:secret|email|host|ip|text)-[0-9]{1,9}>")
