@@ -76,7 +76,7 @@ def test_a_shape_takes_time_that_is_linear_in_the_line(unit: bytes) -> None:
     begin = time.perf_counter()
     for _ in range(100):
         shape(line)
-    assert time.perf_counter() - begin < 1
+    assert time.perf_counter() - begin < 10
 
 
 def test_groups_with_their_lines_the_largest_first(scanner: Scanner) -> None:
