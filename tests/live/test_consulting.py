@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,15 @@ from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict
 from tests.diagnose.logs import ECC, nccl_timeout, steps
-from tests.live.services import end, eventually, final, killed, rungs, send, serving
+from tests.live import services
+from tests.live.services import T, end, final, killed, rungs, send, serving
 from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
+
+
+def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
+    """What `look` gives once that is true; the libraries that embed take long to load on a busy machine."""
+    return services.eventually(look, seconds)
 
 
 def jam(number: int) -> bytes:
@@ -48,7 +54,7 @@ def upgraded(service: Service, job: str) -> StoredVerdict:
         stored = service.records.current(job, 1)
         return stored if stored is not None and stored.verdict.reason != "Unknown" else None
 
-    found = eventually(look, 60)
+    found = eventually(look)
     assert found is not None
     return found
 
@@ -123,7 +129,7 @@ def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanne
         stored = failed(service, "a", jam(3))
         service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
-        eventually(lambda: service.rules.list(DIAGNOSIS), 30)
+        eventually(lambda: service.rules.list(DIAGNOSIS))
         failed(service, "b", jam(4))
         assert upgraded(service, "b").verdict.reason == "Type Error"
         kept = service.casework.confirmed.cases()[0]
@@ -242,7 +248,7 @@ def test_a_model_that_fails_changes_nothing(
     server.behave(behave)
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         first = failed(service, "a", jam(3))
-        eventually(lambda: counts(service)["unknown"] + counts(service)["unavailable"], 60)
+        eventually(lambda: counts(service)["unknown"] + counts(service)["unavailable"])
         current = service.records.current("a", 1)
         assert current == first and current.verdict.recovery == "ask_human"
         assert not service.rules.list(DIAGNOSIS) and not service.casework.confirmed.cases()
@@ -269,7 +275,7 @@ def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
         end(service, key, 1)
         later = eventually(lambda: (one := final(service, key)).verdict.reason == "ECC Error" and one)
         thinking.set()
-        eventually(lambda: counts(service)["agent"] == 1, 30)
+        eventually(lambda: counts(service)["agent"] == 1)
         assert service.records.current("a", 1) == later
 
 
@@ -289,7 +295,7 @@ def test_an_open_failure_can_be_asked_about_again(folder: Path, scanner: Scanner
     server.behave(ways.saying("{}"), ways.saying("{}"), saying_jam())
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         stored = failed(service, "a", jam(3))
-        eventually(lambda: counts(service)["unavailable"] == 1, 30)
+        eventually(lambda: counts(service)["unavailable"] == 1)
         service.casework.ask(stored.id)
         assert upgraded(service, "a").verdict.reason == "CUDA Error"
         with pytest.raises(ConfirmationRefused, match="nothing to ask"):
@@ -346,7 +352,7 @@ def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner:
         mended = upgraded(service, "a")
         assert (mended.verdict.reason, mended.verdict.evidence[0].line) == ("Value Error", 30)
         thinking.set()
-        eventually(lambda: counts(service)["agent"] == 1, 30)
+        eventually(lambda: counts(service)["agent"] == 1)
         assert service.records.current("a", 1) == mended
 
 
