@@ -15,8 +15,9 @@ _ANY = re.compile(
     rf"|\b(?:STEP|JOB) [\d.]{{1,30}} ON ({_NAME}) CANCELLED"
     r"|(?<![A-Za-z0-9])(?:host_?name|node_?name|node_?list|slurmd_nodename|master_addr(?:ess)?)"
     rf"[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}[\"']?({_NAME})"
-    rf"|\d\d:\d\d:\d\d(?:\.\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)? ({_NAME})"
-    r" (?:kernel|systemd|slurmd|slurmstepd|sshd|dockerd|containerd|kubelet|nvidia[\w-]{0,30})(?:\[\d{1,9}\])?:"
+    rf"|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)?\]? ({_NAME})"
+    r" (?:kernel|systemd[\w-]{0,30}|slurm(?:d|ctld|dbd|stepd)|sshd|dockerd|containerd|kubelet|munged|chronyd|ntpd"
+    r"|crond?|sudo|rsyslogd|opensm|ibacm|dcgm[\w-]{0,30}|nv-[\w-]{1,30}|nvidia[\w-]{0,30})(?:\[\d{1,9}\])?:"
     rf"|(?<![\w.-])({_NAME}) kern(?:el)?: "
     rf"|(?<![\w.-])({_NAME}):\d{{1,9}}:\d{{1,9}} \[\d{{1,4}}\] "
     rf"|(?<![\w.-])({_NAME})<\d{{1,5}}>",
@@ -27,6 +28,7 @@ _NUMBERED = re.compile(
     r"(?<![A-Za-z0-9_])(?:hosts?|nodes?|machine|server|master|peer|rdzv_endpoint|endpoint)"
     rf"[\"']?[ \t]{{0,12}}[:=]?[ \t]{{0,12}}[\"']?({_NAME})"
     rf"|(?<=://)({_NAME})"
+    rf"|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)?\]? ({_NAME}) [\w./-]{{1,60}}\[\d{{1,9}}\]:"
     r"|(?<![\w.-])([A-Za-z][A-Za-z0-9]{0,60}-[A-Za-z0-9-]{1,60}):\d{4,5}(?![\d:])",
     re.I,
 )
@@ -37,6 +39,9 @@ _NONE = re.compile(
     r"|mlx\d*_|ib|eth|en[ospx]|[ahblv]|bf|fp|int|uint|sm_|cu|utf|tf|md|sha|ipv|nccl|http)[_-]?\d{1,3}|gpu[_-]?\d)\Z",
     re.I,
 )
+_NEVER = re.compile(r"(?:localhost|none|null|true|false|(?:local_)?rank[_-]?\d{1,3})\Z", re.I)
+"""What no person means when naming a host."""
+_LIKE_A_NAME = re.compile(r"[A-Za-z]|\d[.-]\d+[.-]\d")
 LIST = re.compile(r"(?<![\w.-])[A-Za-z][A-Za-z0-9_-]{0,60}\[\d{1,6}(?:[,-]\d{1,6}){0,500}\]")
 """A name and numbers in brackets, as in `gpu-cn-[0713-0720,0722]`."""
 _WIDE = re.compile(r"-\[|\[(?:\d{2,6}[,-])+\d{2,6}\]\Z")
@@ -63,8 +68,8 @@ def called(text: str) -> set[str]:
 
 
 def known(names: Iterable[str]) -> set[str]:
-    """Those of some names of hosts that are masked wherever they stand: no rank and no `localhost`."""
-    return {name for name in names if is_name(name) or ("-" in name and any(map(str.isalpha, name)))}
+    """Those of some names of hosts that are masked wherever they stand: all but ranks and `localhost`."""
+    return {name for name in names if len(name) > 1 and _LIKE_A_NAME.search(name) and not _NEVER.match(name)}
 
 
 def is_name(word: str) -> bool:

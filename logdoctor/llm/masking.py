@@ -3,13 +3,14 @@
 `mask` hides them for good. A `Masker` hides more, tells different secrets apart, and can put them back.
 
 Three signs give a secret away: its own form (keys of providers, JSON web tokens, PEM blocks), the name before it
-(`password=`, `"api_key": `, `Authorization: `, `the password is `), and the command that takes it (`curl -u`). Words of
-language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and paths, nor what is said of a secret
-(`the password is wrong`). When in doubt about a name, its value is hidden.
+(`password=`, `"api_key": `, `Authorization: `, `the password is `), and the command that takes it (`curl -u`). Words
+of language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and paths, nor what is said of a
+secret (`the password is wrong`). When in doubt about a name, its value is hidden.
 """
 
 import re
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Collection
 from functools import partial
 from ipaddress import IPv6Address
@@ -38,7 +39,7 @@ _FORMS = re.compile(
     r"|[srp]k_(?:live|test)_[A-Za-z0-9]{16,}|hv[sb]\.[A-Za-z0-9_-]{20,}|do[por]_v1_[0-9a-f]{32,}|dapi[0-9a-f]{32}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|gsk_[A-Za-z0-9]{20,}|glsa_[A-Za-z0-9_]{20,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"  # JSON web token
-    r")"
+    r")[A-Za-z0-9_-]*"
 )
 _HOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks/\d{1,30}/"
@@ -50,7 +51,7 @@ _HOOK = re.compile(
 _WANDB = re.compile(r"(wandb([^\n]{0,100}?)(?<![0-9a-z]))[0-9a-f]{40}(?![0-9a-z])", re.I)
 _COMMIT = re.compile(r"commit|sha|revision", re.I)
 _USER_INFO = re.compile(
-    r"""(?<=://)(?!\[|[^\s/?#"':<>]{0,520}:<secret>@)"""
+    r"""(?<=://)(?=(?>[^\s"'@]{0,770})@)(?!\[|[^\s/?#"':<>]{0,520}:<secret>@)"""
     r"""([^\s/?#"'@:<>]{0,256}(?:@[^\s/?#"'@:<>]{1,256}(?=:))?)"""  # the user, who may be an address of e-mail
     r"""(:(?:[^\s/"']{1,512}(?=@(?:[\w-]{1,63}[.:]\w|localhost|\[))"""  # up to a host, as it should be
     r"""|(?!\d{1,5}[/?#])[^\s"'<>]{1,512}(?=@[A-Za-z0-9])"""  # or with a slash, unless that is a port and a path
@@ -74,8 +75,8 @@ _TOKEN = re.compile(
 )
 """A token as the value of a header: long, and of letters and digits alone."""
 _PAIR = re.compile(
-    r"""((?:auth|credentials?)["']?[ \t]{0,4}[:=][ \t]{0,4}[(\[][ \t]{0,4}["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])"""
-    r"""(?!<secret>["'])[^"'\n]+""",
+    r"""((?<![A-Za-z])(?:auth|credentials?)["']?[ \t]{0,4}[:=][ \t]{0,4}[(\[][ \t]{0,4}"""
+    r"""["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])(?!<secret>["'])[^"'\n]+""",
     re.I,
 )
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
@@ -95,9 +96,10 @@ _OF_A_MODEL = re.compile(
 _QUOTED = r"""\\+"[^"\n]*"|\\+'[^'\n]*'|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?"""
 _BARE = r"""[^\s"'&,;\\](?:[^\s"'&,;]|[&,;](?!\s|\Z|[\w.-]{1,40}[=:]))*"""
 _NAMED = re.compile(
+    r"(?=[^\W_])"  # most of a log is no letter: half of the time
     rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
     r"|(?<![A-Za-z])(?:pass|pw))"
-    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=：])[ \t]{0,4})"
+    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=\uff1a])[ \t]{0,4})"
     rf"(?P<value>{_QUOTED}|{_BARE})",
     re.I,
 )
@@ -105,43 +107,49 @@ _OPTION = re.compile(
     rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token))[ \t]{{1,4}})(?!-|<secret>)(?P<value>[^\s]+)",
     re.I,
 )
-_NOTHING = re.compile(r"(?:none|null|nil|true|false|yes|no|\*+|<secret>|\.\.\.)\Z", re.I)
+_NOTHING = re.compile(
+    r"(?:none|null|nil|true|false|yes|no|\*+|<secret>|\.\.\.|(?:Optional\[)?(?:Secret)?(?:str|bytes))\Z", re.I
+)
 _PATH = re.compile(r"[/~.]|[A-Za-z]:\\")
 _COUNT = re.compile(r"(?:\d{1,5}|\d+[.,/%][\d.,/%]*)[A-Za-z]{0,2}\Z")
 
 _PHRASE = re.compile(
-    rf"((?:{_PASSWORD})[ \t]{{0,4}}[:：][ \t]{{1,4}})(?P<first>(?>{_BARE}))"
+    rf"((?:{_PASSWORD})[ \t]{{0,4}}[:\uff1a][ \t]{{1,4}})(?P<first>(?>{_BARE}))"
     r"(?P<rest>(?:[ \t]{1,4}(?![\w.-]{1,40}[ \t]{0,4}[:=])[!@#$%^*?]?\w[^\s\"'&,;\\=:()<>|]{0,63}){1,11})",
     re.I,
 )
 """A password of many words, which ends where the line or another name does."""
 _IS = re.compile(
-    rf"((?P<name>{_STRONG}|{_SPOKEN}|(?<![\w-])token)[ \t]{{1,4}}(?:(?:is|was|changed)[ \t]{{1,4}})?(?:set[ \t]{{1,4}})?"
-    rf"(?:(?<=is )|(?<=is\t)|(?<=was )|(?<=was\t)|to[ \t]{{1,4}}))(?P<value>{_QUOTED}|{_BARE})",
-    re.I,
+    r"((?<=[adenstyADENSTY\u0400-\uffff])[ \t]"
+    r"(?i:is|was|(?:(?:is|was)[ \t]{1,4})?(?:set|changed)[ \t]{1,4}to):?[ \t]{1,4})"
+    rf"(?P<value>{_QUOTED}|{_BARE})"
 )
+_BEFORE_IS = re.compile(rf"(?:{_STRONG}|{_SPOKEN}|(?<![\w-])token)\Z", re.I)
+_NAME = 24
 _COLON = re.compile(
-    rf"((?P<name>{_SPOKEN})(?: (?:provided|supplied|given|used))?[\"']?[ \t]{{0,4}}(?:=>|:=|[:=：])[ \t]{{0,4}})"
+    rf"((?P<name>{_SPOKEN})(?: (?:provided|supplied|given|used))?[\"']?[ \t]{{0,4}}(?:=>|:=|[:=\uff1a])[ \t]{{0,4}})"
     rf"(?P<value>{_QUOTED}|{_BARE})",
     re.I,
 )
 _BEHIND_A_BLANK = re.compile(rf"(\b(?:{_PASSWORD})[ \t]{{1,4}}[\"'])(?!<secret>[\"'])[^\"'\n]{{1,200}}(?=[\"'])", re.I)
 _VARIABLE = re.compile(
-    rf"(?<![A-Za-z0-9_])(?P<name>(?:[A-Z0-9]{{1,24}}_){{1,4}}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS))([ \t]{{1,4}})"
+    r"(?<![A-Za-z0-9_])(?P<name>(?:[A-Z0-9]{1,24}_){1,4}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS))([ \t]{1,4})"
     r"(?=[A-Za-z_+=.-]{0,80}\d)(?=[0-9_+=.-]{0,80}[A-Za-z])(?P<value>[A-Za-z0-9][A-Za-z0-9_+/=.-]{5,})(?![\w:(])"
 )
 _SAID_OF = re.compile(
-    r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required|available"
-    r"|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
-    r"|connection (?:closed|reset|refused|timed)|authentication (?:failed|failure|error|token|method)|input/output error"
-    r"|no such|operation (?:not|timed)|host key|timed out"
+    r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required"
+    r"|available|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
+    r"|connection (?:closed|reset|refused|timed)|authentication (?:failed|failure|error|token|method)"
+    r"|input/output error|no such|context deadline|errors? (?:from|in|while|reading)"
+    r"|operation (?:not|timed)|host key|timed out"
     r"|(?:required|incorrect|invalid|wrong|missing|expired|unset|empty|rejected)"
     r"(?=[.,;)!]{0,2}[ \t]{0,4}(?:\n|\Z)|[,;] | (?:for|in|by|but|and|or|from|on|at|to|is|was|when) ))",
     re.I,
 )
 """What a log says of a password where the password itself might stand."""
 _TROUBLE = re.compile(
-    r"\b(?:errors?|fail\w{0,4}|refused|denied|time(?:d |-)?out|unreachable|deadline|exceeded|exception|unable|not found)\b",
+    r"\b(?:errors?|fail\w{0,4}|refused|denied|time(?:d |-)?out|unreachable|deadline|exceeded|exception|unable"
+    r"|not found)\b",
     re.I,
 )
 _OF_IT = re.compile(
@@ -156,7 +164,7 @@ _OF_IT = re.compile(
 """A word that goes on to speak of a password."""
 
 _FLAG = re.compile(
-    r"""(?<=[\s"'])(?P<flag>-[pPuUaw])(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
+    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUaw]|-(?:proxy-)?user))(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
     r"""(?P<value>(?<=")[^"\n]{1,200}(?=")|(?<=')[^'\n]{1,200}(?=')|[^\s"']{1,512})"""
 )
 _COMMAND = re.compile(
@@ -167,9 +175,10 @@ _COMMAND = re.compile(
     r"""(?=["']?,?[ \t])"""
 )
 """Commands that take a password behind a flag of one letter, and others that take something else."""
-_BEFORE = 300
+_REACH = 300
 _ITS_FLAGS = {"login": "pP", "p": "p", "glued": "p", "P": "P", "a": "a", "w": "w", "pair": "uU", "percent": "U"}
-
+_MOST_PASSES = 4
+"""What stands in place of one secret may set free another that was glued to it, and hardly ever a third."""
 
 Hide = Callable[[str], str]
 """What stands in place of a value."""
@@ -180,7 +189,18 @@ def mask(text: str) -> str:
 
     Time is linear in the text, and what was masked once stays as it is.
     """
-    return hide_secrets(text, lambda _: SECRET)
+    text = hide_secrets(text, lambda _: SECRET)
+    for _ in range(_MOST_PASSES - 1):
+        lines = text.split("\n")
+        changed = [at for at, line in enumerate(lines) if SECRET in line]
+        before = [lines[at] for at in changed]
+        after = hide_secrets("\n".join(before), lambda _: SECRET).split("\n")
+        if after == before or len(after) != len(before):
+            break
+        for at, line in zip(changed, after, strict=True):
+            lines[at] = line
+        text = "\n".join(lines)
+    return text
 
 
 def hide_secrets(text: str, hide: Hide) -> str:
@@ -189,7 +209,7 @@ def hide_secrets(text: str, hide: Hide) -> str:
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
     text = _SIGNATURE.sub(partial(_behind, hide), text)
-    text = _FLAG.sub(partial(_without_argument, hide), text)
+    text = _without_arguments(hide, text)
     text = _FORMS.sub(lambda match: hide(match[0]), text)
     text = _HOOK.sub(partial(_behind, hide), text)
     text = _WANDB.sub(partial(_without_key, hide), text)
@@ -224,13 +244,27 @@ def _without_password(hide: Hide, match: re.Match[str]) -> str:
     return f"{hide(user)}@" if len(user) >= 20 else match[0]
 
 
-def _without_argument(hide: Hide, match: re.Match[str]) -> str:
-    """A flag of one letter, without the password if the command before it takes one there."""
+def _without_arguments(hide: Hide, text: str) -> str:
+    """The text without the passwords that commands take behind a flag of one letter."""
+    commands = list(_COMMAND.finditer(text))
+    if not any(command.lastgroup for command in commands):
+        return text
+    ends = [command.end() for command in commands]
+
+    def without_argument(match: re.Match[str]) -> str:
+        at = bisect_right(ends, match.start()) - 1  # the command that stands last before the flag
+        if at < 0 or match.start() - ends[at] > _REACH or "\n" in text[ends[at] : match.start()]:
+            return match[0]
+        return _without_argument(hide, commands[at].lastgroup, match)
+
+    return _FLAG.sub(without_argument, text)
+
+
+def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str:
+    """A flag and what stands behind it, without the password if the kind of command takes one there."""
     flag, gap, value = match.group("flag", "gap", "value")
-    line = match.string[max(0, match.start() - _BEFORE) : match.start()].rpartition("\n")[2]
-    command = next(reversed(list(_COMMAND.finditer(line))), None)
-    kind = command.lastgroup if command else None
-    if kind is None or flag[1] not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
+    letter = "u" if flag[1] == "-" else flag[1]
+    if kind is None or letter not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
         return match[0]
     if kind not in ("pair", "percent"):
         return f"{flag}{gap}{hide(value)}"
@@ -254,7 +288,13 @@ def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
 
 def _without_said(hide: Hide, match: re.Match[str]) -> str:
     """Words about a secret, without the secret; what they say of it stays."""
-    name, (quote, bare, end) = match["name"].lower(), _unquoted(match["value"])
+    if match.re is _COLON:
+        name = match["name"].lower()
+    elif before := _BEFORE_IS.search(match.string, max(0, match.start() - _NAME), match.start()):
+        name = before[0].lower()
+    else:
+        return match[0]
+    quote, bare, end = _unquoted(match["value"])
     if not bare or _is_nothing(bare) or "<secret>" in bare or not _is_said(match, name, bare, bool(quote)):
         return match[0]
     return f"{match[1]}{quote}{hide(bare)}{end}"
@@ -266,7 +306,8 @@ def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
     if re.fullmatch(_PASSWORD, name):
         return quoted or not _OF_IT.match(value)
     if match.re is _IS or name.endswith("token"):
-        return (mixed and len(value) >= 6 and not _PATH.match(value)) or (quoted and not name.endswith("token"))
+        plain = re.fullmatch(r"[\w./+=~!@#$%^*-]{6,}", value) is not None and not _PATH.match(value)
+        return (mixed and plain) or (quoted and not name.endswith("token"))
     about = _OF_IT.match(value) or _SAID_OF.match(match.string, match.start("value")) or _PATH.match(value)
     trouble = value.isalpha() and _TROUBLE.search(match.string, match.end("value"), match.end("value") + 60)
     return quoted or not (about or trouble)
@@ -283,7 +324,7 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
     quote, bare, end = _unquoted(value)
     if not bare or _is_nothing(bare) or not _is_secret(name, sign, bare, bool(quote)):
         return match[0]
-    if not quote and sign.isspace() is False and _SAID_OF.match(match.string, match.start("value")):
+    if not quote and ":" in sign and _SAID_OF.match(match.string, match.start("value")):
         return match[0]
     return f"{name}{sign}{quote}{hide(bare)}{end}"
 
@@ -322,7 +363,7 @@ def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
 
 def _is_random(sign: str, value: str) -> bool:
     """Whether a token of letters alone is no word: behind a colon, words of a language may stand."""
-    return "=" in sign or len(value) >= 16
+    return sign.strip("\\\"']") == "=" or len(value) >= 16
 
 
 def _is_pass(name: str, sign: str, value: str, quoted: bool) -> bool:
@@ -342,7 +383,8 @@ _IPV4 = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
 _OF_NOBODY = ("127.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1")
 _WORD = re.compile(r"<(?:secret|email|host|ip|text)-[0-9]{1,9}>|[A-Za-z0-9][A-Za-z0-9_.-]*")
-_PIECES = re.compile(r"([._])")
+_PIECES = re.compile(r"([._-])")
+_MOST_PIECES = 15  # of a name and of what stands between them: more are no host, and time stays linear
 
 
 class Masker:
@@ -426,8 +468,17 @@ class Masker:
             return f"{self._mark('host', first)}.{self._mark('host', domain)}{word[len(bare) :]}"
         if bare in self._names or is_full(bare):
             return self._mark("host", bare) + word[len(bare) :]
-        pieces = _PIECES.split(word)
-        return "".join(self._mark("host", piece) if piece in self._names else piece for piece in pieces)
+        return self._without_pieces(word)
+
+    def _without_pieces(self, word: str) -> str:
+        """A word whose pieces are no host: of the runs of pieces that are one, the longest is hidden."""
+        pieces, parts, at = _PIECES.split(word), list[str](), 0
+        while at < len(pieces):
+            runs = (min(at + many, len(pieces)) for many in range(_MOST_PIECES, 0, -2))
+            end = next((end for end in runs if "".join(pieces[at:end]) in self._names), None)
+            parts.append(self._mark("host", "".join(pieces[at:end])) if end else pieces[at])
+            at = end or at + 1
+        return "".join(parts)
 
 
 def _is_ipv6(text: str) -> bool:

@@ -24,6 +24,9 @@ HOSTS = {
     "frontier:1234:5678 [0] NCCL INFO": "<host-1>:1234:5678 [0] NCCL INFO",
     "remote peer SH-IDC1-10-140-1-108<50636>": "remote peer <host-1><50636>",
     "Mar  2 11:08:47 dgx-07 kernel: NVRM": "Mar  2 11:08:47 <host-1> kernel: NVRM",
+    "2024-03-02 11:40:01 gpu-17 kernel: NVRM: Xid": "2024-03-02 11:40:01 <host-1> kernel: NVRM: Xid",
+    "[2024-03-02 11:40:01,123] gpu-17 nv-hostengine: x": "[2024-03-02 11:40:01,123] <host-1> nv-hostengine: x",
+    "Mar  2 11:40:01 gpu-17 train.sh[12]: x": "Mar  2 11:40:01 <host-1> train.sh[12]: x",
     "dgx-07 kern: NVRM": "<host-1> kern: NVRM",
     "tcp://trn-head-0:29400": "tcp://<host-1>:29400",
     "connect to trn-head-0:29400 failed": "connect to <host-1>:29400 failed",
@@ -40,6 +43,7 @@ OTHERS = [
     "torch.cuda.OutOfMemoryError in torch/nn/modules/module.py:1234 of model.layers.0.weight (train.py)",
     "https://github.com/x https://pytorch.org/docs https://huggingface.co/m",
     "2024-03-02 11:08:47 tensor[0, 1] x[12] a[0-3] v2.1.0 libc.so.6 checkpoint-500:10",
+    "11:08:47 INFO trainer[12]: x 11:08:47 rank3 trainer[12]: x 11:08:47 step12 trainer[12]: x",
 ]
 
 
@@ -85,3 +89,13 @@ def test_an_address_is_hidden(line: str) -> None:
 @pytest.mark.parametrize("line", NO_ADDRESSES)
 def test_what_is_no_address_stays(line: str) -> None:
     assert Masker(ips=True).mask(line) == line
+
+
+@pytest.mark.parametrize("name", ["gpu-17", "gpu3", "gpu_1", "worker3", "7node", "10-1-2", "my_host_1", "a.b", "eth0x"])
+def test_any_name_that_is_given_is_hidden(name: str) -> None:
+    masker = Masker(hosts=True, names=[name])
+    line = f"a {name}: ({name}) {name}:29500 /var/{name}/x {name}.log {name}_3 {name}-ib1, not x{name} nor {name}9"
+    masked = masker.mask(line)
+    assert masked.count("<host-1>") == 7 and masked.endswith(f", not x{name} nor {name}9")
+    assert masker.unmask(masked) == line
+    assert Masker(hosts=True).mask(f"x {name} y") == f"x {name} y", "only when it is given"

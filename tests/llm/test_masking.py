@@ -54,6 +54,62 @@ SECRETS = {
     "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\ndef\n-----END RSA PRIVATE KEY-----\nnext": "MIIabc",
     "'-----BEGIN PRIVATE KEY-----\\nMIIabc\\n": "MIIabc",
     "AIzaSyA-0123456789abcdefghijklmnopqrstu": "AIzaSy",
+    "https://user@mail:pwd7@host/": "pwd7",
+    "https://joe.x@uni:pwd7@host.edu/a": "pwd7",
+    "postgres://u:p1/w2@db.host": "p1/w2",
+    "mongodb+srv://u:p1/w2/x@c.mongodb.net/db?retry=1": "p1/w2/x",
+    "redis://:p1/w2@cache": "p1/w2",
+    "https://u:p1@s/w2@db.host/x": "s/w2",
+    "https://u:p1#w2?d@h/x": "w2?d",
+    "curl -u admin:hunter2secret https://x/": "hunter2",
+    "curl -s -k -u 'admin:hun ter2' https://x/": "hun ter2",
+    "curl --user admin:hunter2 https://x/": "hunter2",
+    "curl --proxy-user=admin:hunter2 https://x/": "hunter2",
+    "Command '['curl', '-u', 'admin:hunter2']' returned 22": "hunter2",
+    "sshpass -p hunter2 ssh -p 2222 node": "hunter2",
+    "sshpass -phunter2 ssh node": "hunter2",
+    "mysql -u root -pS3cret db": "S3cret",
+    "mysqldump -p'S3 cret' db": "S3 cret",
+    "docker login -p x9": "x9",
+    "sudo docker login -u bob -p tr0ub4dor reg.io": "tr0ub4dor",
+    "ipmitool -I lanplus -H bmc -U ADMIN -P hunter2 power status": "hunter2",
+    "redis-cli -a hunter2 ping": "hunter2",
+    "PASS=hunter2": "hunter2",
+    "export REGISTRY_PASS=correcthorse": "correcthorse",
+    "{'user': 'bob', 'pass': 'hunter2'}": "hunter2",
+    "the password is hunter2": "hunter2",
+    "Your password was: hunter2.": "hunter2",
+    "password is 'hun ter'": "hun ter",
+    "password is correcthorse": "correcthorse",
+    "admin password changed to hunter2": "hunter2",
+    "the api key is abc123": "abc123",
+    "invalid password 'hunter2'": "hunter2",
+    "password: correct horse battery": "correct horse battery",
+    "0: gpu-1: Password: correct horse battery!": "horse",
+    "passphrase: correct horse, user: bob": "correct horse",
+    "Passwort: geheim1 neu": "geheim1",
+    "密码\uff1aabc123": "abc123",
+    "api key: abc": "abc",
+    "Incorrect API key provided: abc123": "abc123",
+    'access key: "a b"': "a b",
+    "secret key: wJalr/xx": "wJalr",
+    "access token: abc123def": "abc123def",
+    "OPENAI_API_KEY abcdef123456": "abcdef",
+    "header is Token 9944b09199c62bcf9418ad846dd0e4bbdfc6ee4b": "9944b",
+    "token=abcdefgh": "abcdefgh",
+    "GET /x?token=abcdefgh&a=1": "abcdefgh",
+    "token: abcdefghijklmnop": "abcdefgh",
+    "Bearer abcdefghijklmnop": "abcdefgh",
+    "auth=('bob', 'hunter2')": "hunter2",
+    "dckr_pat_abcdefghijklmnopqrstuvwx123": "dckr_pat",
+    "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": "SG.",
+    "ATATT3xFfGF0abcdefghijklmnopqrstuvwx=1234": "ATATT",
+    "r8_abcdefghijklmnopqrstuvwxyz0123456789ab": "r8_",
+    "lsv2_pt_abcdefabcdefabcdef_123456": "lsv2_pt",
+    "oss LTAI5tAbcdEfgh1234567890": "LTAI",
+    "AGE-SECRET-KEY-1QQPQZABCDEFGH": "QQPQZ",
+    "https://discord.com/api/webhooks/123/abcDEF": "abcDEF",
+    "https://discordapp.com/api/v10/webhooks/123/abcDEF": "abcDEF",
 }  # fmt: skip
 PLAIN = [
     "tokens=4096 token_count: 12 password_hash_rounds=12 max_tokens: 2048 num_tokens=1.2B tokens/s: 5120",
@@ -73,6 +129,38 @@ PLAIN = [
     "bearer of news: Bearer channels were reset; the author: Smith",
     "forward pass: 12 ms num_pass=3 bypass: on",
     "sk-learn 1.4, sklearn, risk-adjusted, task-0123456789012345678901",
+    "KeyError: 'token' KeyError: 'password' got an unexpected keyword argument 'api_key'",
+    '  File "/opt/x/token.py", line 3, in read_token',
+    "    def login(password: str, token: str) -> None:",
+    "    return cls(token=token, revision=revision, max_tokens=max_tokens) + f(token=use_auth_token)",
+    "token = Punctuation; token => category; a token is O(n**2)",
+    "max_tokens=4096 tokens: 4096 pad_token=<pad> --max_token 4096 --pad-token <pad> next_token=abcdefgh",
+    "unexpected token 'abc' at position 3; token 151643 is out of range; wrong token, commit abcdef1",
+    "primary key: user_id, key: value, foreign key: abc, PRIMARY_KEY abc123def, EOS_TOKEN token_id12",
+    "Access denied for user 'root'@'localhost' (using password: YES)",
+    "bob@host's password: Permission denied, please try again.",
+    "failed to read password: Input/output error",
+    "password: not set",
+    "password: required",
+    "The password is incorrect: password is too short, the token is invalid, api key is missing",
+    "HF_TOKEN is not set; WANDB_API_KEY is not configured; secret is mounted at /run; password is required",
+    "api key: not set; private key: /home/u/.ssh/id_rsa; API key: missing",
+    "invalid API key: connection refused",
+    "Invalid access token: Request had invalid credentials",
+    "failed to mount secret: context deadline exceeded",
+    'secret "my-secret" not found',
+    "PASS: test_one PASS=12 FAIL=3 pass=2 pass=forward pass=1/3 pass: backward",
+    "Done. PASS=1 WARN=0 ERROR=0 SKIP=0",
+    "docker run -u 1000:1000 -p 8080:80 nvcr.io/x",
+    "ssh -p 2222 host; python -u train.py -p 3 -a b; sshpass -e ssh -p 2222 node; mkdir -p /data/x",
+    "mysql -p db -P 3306; docker login reg.io && mkdir -p /data/x",
+    "git+https://github.com/x/y.git@v1.0#egg=z https://unpkg.com/react@18.2/index.js http://h:8080/@fs/x@1",
+    "docker://nvcr.io/nvidia/pytorch:24.01-py3@sha256:abcdef docker://ubuntu:22.04@sha256:abcdef",
+    "ssh://git@github.com:22/x/y.git http://[fe80::1]:8080/x@y",
+    "Bearer authentication failed; bearer token expired; Bearer realm=x",
+    "Enter passphrase for key '/root/.ssh/id_rsa': ",
+    "password authentication is enabled; token auth is off",
+    "https://discord.com/api/webhooks/123 SG.1 r8_x LTAI lsv2_ AGE-SECRET-KEY-",
 ]
 
 
@@ -93,6 +181,13 @@ def test_what_stands_around_a_secret_stays() -> None:
     assert mask('{"password": "a b", "port": 1}') == f'{{"password": "{SECRET}", "port": 1}}'
     assert mask("postgresql://user:pw@db:5432/x") == f"postgresql://user:{SECRET}@db:5432/x"
     assert mask("https://h/p?token=abcdef12345&step=3") == f"https://h/p?token={SECRET}&step=3"
+    assert mask("https://user@mail:pw@h.edu/a@b") == f"https://user@mail:{SECRET}@h.edu/a@b"
+    assert mask("postgres://u:p/w@db.host/x") == f"postgres://u:{SECRET}@db.host/x"
+    assert mask("sshpass -p x9 ssh -p 2222 node") == f"sshpass -p {SECRET} ssh -p 2222 node"
+    assert mask("password: a horse\nnext line") == f"password: {SECRET}\nnext line"
+    assert mask("password: a horse, user=me") == f"password: {SECRET}, user=me"
+    assert mask("password: a horse user: me") == f"password: {SECRET} user: me"
+    assert mask("password: hunter2 refused") == f"password: {SECRET} refused", "a failure is diagnosis"
     assert mask("-----BEGIN PRIVATE KEY-----\nab\n-----END PRIVATE KEY-----\nnext").endswith("-----\nnext")
 
 
@@ -102,6 +197,9 @@ _UNITS = [
     '"', "'", "=", ":", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "cookie:", "cookie: ", "authorization", "bearer ",
     "bearer a", "login a ", "--a-token ", "--token", "?sig=", "password=a&b", "secret=<secret>", "<secret>",
     "password: [", "xox", "=>", "\n",
+    "://a@", "://a@b:", "://a:@", "://a:/@", "-p a ", "sshpass -p a ", "docker login ", "curl -u a:b ", " -u a:b",
+    "password is ", "password is a ", "password: a ", "password: a", "password 'a", "api key: ", "api key: a ", " is ",
+    "token 0a", "token 0", "PASS=", "A_KEY 1a ", "A_", "auth=('", "auth=('a', 'b", " set to ", "docker ", "bearer_",
 ]  # fmt: skip
 
 _MORE_UNITS = [
