@@ -533,6 +533,16 @@ def _grouped(scored: Iterable[tuple[str, list[Mark]]]) -> dict[str, dict[str, Sh
 # ---- showing
 
 
+def write_report(folder: Path, name: str, report: msgspec.Struct, texts: Mapping[str, str]) -> None:
+    """Write a report as `NAME.json` to a folder, and what tells of it by suffix; `InputError` when that fails."""
+    data = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
+    try:
+        for suffix, content in {"json": data, **texts}.items():
+            (folder / f"{name}.{suffix}").write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InputError(str(folder), f"cannot be written ({error.strerror})", "Name another folder.") from error
+
+
 def render(report: Report, console: Console) -> None:
     """Print the report: each metric by difficulty with its aim, then each reason, then the cost."""
     console.print(_main_table(report))

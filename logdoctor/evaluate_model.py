@@ -25,7 +25,7 @@ from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
-from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action
+from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, write_report
 from logdoctor.llm.exchanges import Answered, Exchange
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.load import RuleBook
@@ -507,12 +507,4 @@ def markdown(report: Report) -> str:
 
 def write(folder: Path, report: Report, name: str) -> None:
     """Write `NAME.json` and `NAME.md` to a folder; `InputError` when it cannot be written to."""
-    contents = {
-        "json": msgspec.json.format(msgspec.json.encode(report)).decode() + "\n",
-        "md": markdown(report),
-    }
-    try:
-        for suffix, content in contents.items():
-            (folder / f"{name}.{suffix}").write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(str(folder), f"cannot be written ({error.strerror})", "Name another folder.") from error
+    write_report(folder, name, report, {"md": markdown(report)})

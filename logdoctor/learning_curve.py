@@ -35,7 +35,7 @@ from logdoctor.compress.leftovers import Leftovers, shape
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
-from logdoctor.evaluate import FailureCase, read_corpus
+from logdoctor.evaluate import FailureCase, read_corpus, write_report
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.life import Terms
@@ -673,15 +673,10 @@ def write(folder: Path, report: Report, more: Report | None = None) -> None:
     """
     also = f"\n## {_kinds(more)}\n\n{markdown(more)}" if more else ""
     contents = {
-        "json": msgspec.json.format(msgspec.json.encode(report)).decode() + "\n",
         "svg": svg(report),
         "md": f"{_INTRODUCTION}## {_kinds(report)}\n\n{markdown(report)}{also}",
     }
-    try:
-        for suffix, content in contents.items():
-            (folder / f"learn-filters.{suffix}").write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(str(folder), f"cannot be written ({error.strerror})", "Name another folder.") from error
+    write_report(folder, "learn-filters", report, contents)
 
 
 # ---- drawing

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
-from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, read_corpus
+from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, read_corpus, write_report
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
@@ -346,12 +346,4 @@ def markdown(report: Report) -> str:
 
 def write(folder: Path, report: Report, name: str = "unseen") -> None:
     """Write `unseen.json` and `unseen.md` to a folder; `InputError` when it cannot be written to."""
-    contents = {
-        "json": msgspec.json.format(msgspec.json.encode(report)).decode() + "\n",
-        "md": markdown(report),
-    }
-    try:
-        for suffix, content in contents.items():
-            (folder / f"{name}.{suffix}").write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(str(folder), f"cannot be written ({error.strerror})", "Name another folder.") from error
+    write_report(folder, name, report, {"md": markdown(report)})

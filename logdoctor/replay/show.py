@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from logdoctor.errors import InputError
+from logdoctor.evaluate import write_report
 from logdoctor.replay.run import PART, Report, Sums
 
 _AIMS = {"decided_without_model": 0.95, "handled": 0.90, "wrong_actions": 0.01}
@@ -130,15 +129,10 @@ reports.
 def write(folder: Path, report: Report) -> None:
     """Write `replay.json`, `.svg` and `.md` to a folder; `InputError` when it cannot be written to."""
     contents = {
-        "json": msgspec.json.format(msgspec.json.encode(report)).decode() + "\n",
         "svg": svg(report),
         "md": f"{_INTRODUCTION}## {report.setup.failures:,} failures, {_model(report)}\n\n{markdown(report)}",
     }
-    try:
-        for suffix, content in contents.items():
-            (folder / f"replay.{suffix}").write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(str(folder), f"cannot be written ({error.strerror})", "Name another folder.") from error
+    write_report(folder, "replay", report, contents)
 
 
 # ---- drawing

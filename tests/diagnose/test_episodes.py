@@ -1,20 +1,25 @@
 """What a failure is told as: whole reports, each once, the worst first, and the same digest for the same failure."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from logdoctor.diagnose.episodes import Episode, digest_of, episodes, summary
 from logdoctor.rules.scanner import Scanner
-from tests.diagnose.conftest import Recorded
+from tests.diagnose.conftest import Log, Recorded
 from tests.diagnose.logs import COMPLETED, ECC, TORCHRUN, interleaved, nccl_timeout, prefixed, steps, traceback
+
+Told = Callable[[Log], list[Episode]]
+"""The episodes of a log."""
 
 HEAD = steps(0, 40)
 ODD = "the loom reports ERROR 17: shuttle 9 jammed\n"
 
 
 @pytest.fixture
-def told(recorded: Recorded, scanner: Scanner):  # type: ignore[no-untyped-def]
+def told(recorded: Recorded, scanner: Scanner) -> Told:
     return lambda log: episodes(recorded(log), scanner.book)
 
 
@@ -22,7 +27,7 @@ def lasting(found: list[Episode]) -> list[str]:
     return [episode.title for episode in found if not episode.survived]
 
 
-def test_the_cause_comes_first_and_teardown_last(told) -> None:  # type: ignore[no-untyped-def]
+def test_the_cause_comes_first_and_teardown_last(told: Told) -> None:
     found = told(HEAD + TORCHRUN + nccl_timeout([1, 2]) + ECC + ODD)
     roles = [episode.role for episode in found]
     assert found[0].title == ECC.strip() and roles[0] == "cause"
@@ -31,21 +36,21 @@ def test_the_cause_comes_first_and_teardown_last(told) -> None:  # type: ignore[
     assert any("loom" in episode.title and not episode.source for episode in found)
 
 
-def test_a_traceback_is_one_episode_with_all_its_lines(told) -> None:  # type: ignore[no-untyped-def]
+def test_a_traceback_is_one_episode_with_all_its_lines(told: Told) -> None:
     report = traceback("KeyError: 'tokens'")
     (found,) = [one for one in told(HEAD + report) if one.source == "structure/KeyError"]
     assert "".join(f"{text}\n" for text in found.texts) == report
     assert found.lines == tuple(range(41, 41 + report.count("\n"))) and found.line == found.lines[-1]
 
 
-def test_what_many_ranks_tell_is_one_episode(told) -> None:  # type: ignore[no-untyped-def]
+def test_what_many_ranks_tell_is_one_episode(told: Told) -> None:
     log = HEAD + interleaved(*(prefixed(f"[rank{rank}]: ", traceback("KeyError: 'tokens'")) for rank in (3, 1, 7)))
     (found,) = [one for one in told(log) if one.source == "structure/KeyError"]
     assert found.ranks == (1, 3, 7) and found.tellings == 3
     assert {text[:8] for text in found.texts} == {"[rank3]:"}, "the lines of one writer only"
 
 
-def test_the_same_failure_has_the_same_digest(told) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_failure_has_the_same_digest(told: Told) -> None:
     one = "[rank3]: RuntimeError: shard 17 of /data/a1/part-003.bin ended 4096 bytes early on node gpu-12\n"
     two = "gpu-77: RuntimeError: shard 9 of /mnt/b/part-9.bin ended 12 bytes early on node cn-0301\n"
     other = "RuntimeError: shard 17 of /data/a1/part-003.bin is of another version\n"
@@ -53,21 +58,21 @@ def test_the_same_failure_has_the_same_digest(told) -> None:  # type: ignore[no-
     assert first == second != third and len(first) == 16
 
 
-def test_frames_tell_failures_apart(told) -> None:  # type: ignore[no-untyped-def]
+def test_frames_tell_failures_apart(told: Told) -> None:
     here, there = (told(traceback("KeyError: 'x'", function))[0].digest for function in ("load", "save"))
     assert here != there
 
 
-def test_what_the_job_survived_is_said_to_be_so(told) -> None:  # type: ignore[no-untyped-def]
+def test_what_the_job_survived_is_said_to_be_so(told: Told) -> None:
     found = told(steps(0, 20) + traceback("KeyError: 'x'") + steps(20, 60) + ODD)
     assert [one.survived for one in found] == [False, True]
 
 
-def test_a_healthy_log_tells_nothing(told) -> None:  # type: ignore[no-untyped-def]
+def test_a_healthy_log_tells_nothing(told: Told) -> None:
     assert told(HEAD + COMPLETED) == []
 
 
-def test_a_flood_stays_bounded(told) -> None:  # type: ignore[no-untyped-def]
+def test_a_flood_stays_bounded(told: Told) -> None:
     words = [f"error in {chr(97 + i % 26)}{chr(97 + i // 26 % 26)}x{'ab' * (i // 676)}y\n" for i in range(4000)]
     found = told("".join(f"step\n{word}" for word in words))
     assert len(found) == 1000
@@ -75,7 +80,7 @@ def test_a_flood_stays_bounded(told) -> None:  # type: ignore[no-untyped-def]
     assert max(len(one.lines) for one in told(deep)) <= 80
 
 
-def test_a_summary_holds_the_worst_and_no_teardown(told) -> None:  # type: ignore[no-untyped-def]
+def test_a_summary_holds_the_worst_and_no_teardown(told: Told) -> None:
     found = told(HEAD + ECC + ODD + TORCHRUN)
     text = summary(found)
     assert text.split("\n")[0] == "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -112,8 +117,6 @@ def test_another_code_is_another_failure(form: str) -> None:
 
 def test_the_corpus_names_its_causes_early(recorded: Recorded, scanner: Scanner) -> None:
     """A person who reads the first ten episodes of a failure sees a line of its cause."""
-    import json
-
     folder = Path(__file__).parents[2] / "eval" / "corpus" / "failures"
     labels = [json.loads(line) for line in (folder / "cases.jsonl").read_text().splitlines()]
     seen = 0
@@ -125,7 +128,7 @@ def test_the_corpus_names_its_causes_early(recorded: Recorded, scanner: Scanner)
     assert seen >= 0.9 * len(labels)
 
 
-def test_a_code_that_no_table_knows_is_told_all_the_same(told) -> None:  # type: ignore[no-untyped-def]
+def test_a_code_that_no_table_knows_is_told_all_the_same(told: Told) -> None:
     line = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 9999, pid=4182, name=python, something new\n"
     (found,) = told(HEAD + line)
     assert (found.source, found.role) == ("", "strong") and "9999" in found.title
