@@ -72,10 +72,10 @@ def _answer(result: Verdict) -> Table:
     table.add_column()
     if result.outcome == "failed":
         table.add_row("advice", Text(taxonomy.ADVICE[result.recovery], style="bold"))
-        table.add_row("next step", Text(_safe(result.suggestion, _WORDS)))
+        table.add_row("next step", Text(safe(result.suggestion, _WORDS)))
         table.add_row("fault", taxonomy.FAULT_WORDS[result.fault])
     if result.why:
-        table.add_row("why", Text(_safe(result.why, _WORDS)))
+        table.add_row("why", Text(safe(result.why, _WORDS)))
     if suspects := [suspect for suspect in result.suspects if suspect.node or suspect.rank is not None]:
         table.add_row("suspect", Text("\n").join(Text(_suspect(s.node, s.rank, s.gpu, s.why)) for s in suspects[:6]))
     if result.first_rank is not None:
@@ -86,7 +86,7 @@ def _answer(result: Verdict) -> Table:
         table.add_row("progress", f"step {result.progress.step}{of}{loss} (line {result.progress.line})")
     table.add_row("decided by", Text(f"{_decided(result.decided_by)}, confidence {result.confidence:.0%}"))
     for number, one in enumerate(result.alternatives[:5]):
-        table.add_row("" if number else "set aside", Text(_safe(f"{one.reason}: {one.why}", 400)))
+        table.add_row("" if number else "set aside", Text(safe(f"{one.reason}: {one.why}", 400)))
     return table
 
 
@@ -95,7 +95,7 @@ def _decided(by: DecidedBy) -> str:
     if by.kind == "case":
         return by.rule.replace("/", " ")
     named = by.model if by.kind == "agent" else by.rule
-    return _safe(f"{by.kind} {named}".strip(), 400)
+    return safe(f"{by.kind} {named}".strip(), 400)
 
 
 def _suspect(node: str | None, rank: int | None, gpu: str | None, why: str) -> str:
@@ -185,12 +185,13 @@ def tokens(every: "Sequence[Token]", as_json: bool) -> None:
     table = Table("token", "scopes", "jobs", "created", "expires", "revoked", box=None, header_style="dim")
     for one in every:
         jobs = ", ".join(f"{prefix}*" for prefix in one.prefixes) or "all"
-        times = [_day(time) for time in (one.created, one.expires, one.revoked)]
+        times = [day(time) for time in (one.created, one.expires, one.revoked)]
         table.add_row(one.name, " ".join(one.scopes), jobs, *times)
     Console(highlight=False).print(table)
 
 
-def _day(time: float | None) -> str:
+def day(time: float | None) -> str:
+    """A time, in seconds since the epoch, as a date and minute in UTC; "" for none."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
 
 
@@ -217,7 +218,7 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
     """Print learned rules, those of a kind together, or one JSON object for each. `alone`: nothing stands before."""
     if as_json:
         for one in every:
-            print(_ascii(one))
+            print(ascii_json(one))
         return
     console = Console(highlight=False)
     if not every and alone:
@@ -238,7 +239,7 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     """The rules of a kind: a row for each where there is room, else some lines."""
     counts = Counter(one.status for one in mine)
     told = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
-    heading = Text(_safe(kind, 400), style="bold")
+    heading = Text(safe(kind, 400), style="bold")
     console.print(heading.append(f"  learned rules: {told}", style="dim"), soft_wrap=True)
     if console.width < _WIDE:
         for one in mine:
@@ -253,29 +254,29 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     table.add_column("title, and what it waits for")
     for one in mine:
         status = Text(one.status, style=_STATUS_COLOURS[one.status])
-        says = Text(_safe(one.title, 80))
+        says = Text(safe(one.title, 80))
         if claimed := _claimed(one):
-            says.append(f"\n{_safe(claimed, 200)}", style="bold")
+            says.append(f"\n{safe(claimed, 200)}", style="bold")
         if wait := _wait(one):
-            says.append(f"\n{_safe(wait, 200)}", style="yellow")
+            says.append(f"\n{safe(wait, 200)}", style="yellow")
         numbers = (f"{one.jobs:,}", f"{one.lines:,}", f"{one.taken:,}", _votes(one))
-        table.add_row(Text(_safe(one.id, 400)), status, *numbers, Text(_safe(one.agent, 24)), says)
+        table.add_row(Text(safe(one.id, 400)), status, *numbers, Text(safe(one.agent, 24)), says)
     console.print(table)
 
 
 def _print_narrow(console: Console, one: "Learned") -> None:
-    line = Text(f"  {_safe(one.id, 400)}  ").append(one.status, style=_STATUS_COLOURS[one.status])
+    line = Text(f"  {safe(one.id, 400)}  ").append(one.status, style=_STATUS_COLOURS[one.status])
     console.print(line, soft_wrap=True)
     numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}"
     if one.claim is None:  # only filter rules take lines
         numbers += f", {one.taken:,} taken"
-    parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", _safe(one.agent, 30))
+    parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", safe(one.agent, 30))
     _print_indented(console, "; ".join(part for part in parts if part), "dim")
-    _print_indented(console, _safe(one.title, 200), "")
+    _print_indented(console, safe(one.title, 200), "")
     if claimed := _claimed(one):
-        _print_indented(console, _safe(claimed, 200), "bold")
+        _print_indented(console, safe(claimed, 200), "bold")
     if wait := _wait(one):
-        _print_indented(console, _safe(wait, 300), "yellow")
+        _print_indented(console, safe(wait, 300), "yellow")
 
 
 def _print_indented(console: Console, text: str, style: str) -> None:
@@ -311,7 +312,7 @@ def _plural(count: int, what: str) -> str:
 def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> None:
     """Print all that is known of a learned rule, its steps from the first to the last, or one JSON object."""
     if as_json:
-        print(_ascii({"rule": one, "events": events}))
+        print(ascii_json({"rule": one, "events": events}))
         return
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 2))
@@ -319,7 +320,7 @@ def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> No
     table.add_column(overflow="fold")
     for name, value in _facts(one):
         table.add_row(name, Text(value, style=_STATUS_COLOURS.get(value, "")))
-    console.print(Text(_safe(one.id, 400), style="bold"), soft_wrap=True)
+    console.print(Text(safe(one.id, 400), style="bold"), soft_wrap=True)
     console.print(Padding(table, (0, 0, 1, 2)))
     for event in reversed(events):
         _print_event(console, event)
@@ -331,47 +332,47 @@ def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
     """What is known of a learned rule, by name."""
     yield "status", one.status
     if wait := _wait(one):
-        yield "", _safe(wait, 2000)
-    yield "title", _safe(one.title, 200)
+        yield "", safe(wait, 2000)
+    yield "title", safe(one.title, 200)
     if one.claim is None:
-        yield "kind of jobs", _safe(one.kind, 300)
+        yield "kind of jobs", safe(one.kind, 300)
     else:
-        yield "says", _safe(_claimed(one), 200)
+        yield "says", safe(_claimed(one), 200)
         if one.claim.suggestion:
-            yield "next step", _safe(one.claim.suggestion, 2000)
-    yield "pattern", _safe(one.pattern, 4000)
+            yield "next step", safe(one.claim.suggestion, 2000)
+    yield "pattern", safe(one.pattern, 4000)
     for number, text in enumerate(one.examples):
-        yield "" if number else "examples", _safe(text, 1000)
+        yield "" if number else "examples", safe(text, 1000)
     for number, text in enumerate(one.metrics):
-        yield "" if number else "metrics", _safe(text, 1000)
+        yield "" if number else "metrics", safe(text, 1000)
     if one.harmless:
         yield "harmless", "a human approved it for lines that look like trouble"
     taken = f", {one.taken:,} of them taken" if one.claim is None else ""
     yield "hits", f"{_plural(one.lines, 'line')} in {_plural(one.jobs, 'attempt')}{taken}"
     where = f" from {one.source.job}/{one.source.attempt}" if one.source.job else ""
-    yield "learned", _safe(f"{_day(one.created)} UTC by {one.agent}{where}", 700)
+    yield "learned", safe(f"{day(one.created)} UTC by {one.agent}{where}", 700)
     for name in ("framework", "image", "command", "user", "name"):
         if value := getattr(one.source, name):
-            yield f"  {name}", _safe(value, 2000)
+            yield f"  {name}", safe(value, 2000)
     if one.votes.runs:
         runs = ", ".join(map(str, one.votes.agreed))
         yield "votes", f"{len(one.votes.agreed)} of {one.votes.runs} runs agreed ({runs})"
     if one.votes.judge:
-        yield "judge", _safe(one.votes.judge, 2000)
+        yield "judge", safe(one.votes.judge, 2000)
 
 
 def _print_event(console: Console, event: "Event") -> None:
     way = f"{event.from_status or 'new'} -> {event.to_status}"
-    line = Text(f"  {_day(event.at)}  ").append(_safe(event.step, 20), style="bold").append(f"  {way}")
-    line.append(f"  by {_safe(event.by, 200)}", style="dim")
+    line = Text(f"  {day(event.at)}  ").append(safe(event.step, 20), style="bold").append(f"  {way}")
+    line.append(f"  by {safe(event.by, 200)}", style="dim")
     console.print(line, soft_wrap=True)
     if event.why:
-        _print_indented(console, _safe(event.why, 2000), "")
+        _print_indented(console, safe(event.why, 2000), "")
 
 
 def step(before: str, one: "Learned") -> None:
     """Print where a step led."""
-    print(f"{_safe(one.id, 400)}: {before} -> {one.status}")
+    print(f"{safe(one.id, 400)}: {before} -> {one.status}")
     if one.status == "shadow":
         does = "takes lines" if one.claim is None else "decides"
         print(f"  watched from now on; it {does} when it was seen often enough, or when approved again")
@@ -381,16 +382,16 @@ def why(said: "Sequence[Said]") -> None:
     """Print what rules do to a line."""
     for one in said:
         if one.kind:
-            print(f"jobs of the kind {_safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis, of all jobs:")
+            print(f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis, of all jobs:")
         for finding in one.findings:
-            print(_safe(finding, 2000))
+            print(safe(finding, 2000))
 
 
 def imported(told: "Sequence[Imported]", as_json: bool) -> None:
     """Print what became of each rule, those that were refused last, or one JSON object for each."""
     if as_json:
         for one in told:
-            print(_ascii(one._asdict()))
+            print(ascii_json(one._asdict()))
         return
     for one in sorted(told, key=lambda one: one.outcome == "refused"):
         print(_imported(one))
@@ -399,12 +400,12 @@ def imported(told: "Sequence[Imported]", as_json: bool) -> None:
 
 
 def _imported(one: "Imported") -> str:
-    what = _safe(f"{one.where}: {one.rule}" if one.rule else one.where, 300)
+    what = safe(f"{one.where}: {one.rule}" if one.rule else one.where, 300)
     if one.outcome == "refused":
-        return f"refused  {what}\n         {one.guard}: {_safe(one.cause, 500)}"
+        return f"refused  {what}\n         {one.guard}: {safe(one.cause, 500)}"
     if one.outcome == "held":
         return f"held     {what}\n         it is good, but another rule of its file was refused"
-    waits = f"\n         waits for a human: {_safe(one.waits_for, 300)}" if one.status == "proposed" else ""
+    waits = f"\n         waits for a human: {safe(one.waits_for, 300)}" if one.status == "proposed" else ""
     return f"{one.outcome:<8} {one.id}  {one.status}{waits}"
 
 
@@ -418,15 +419,15 @@ def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
     for one in every:
         none = False
         if as_json:
-            print(_ascii(one))
+            print(ascii_json(one))
             continue
-        head = Text(f"{one.id:>5}  ").append(_safe(one.reason, 100), style="dim" if one.withdrawn else "bold")
-        head.append(f"  {_safe(one.job, 300)}/{one.attempt}")
-        head.append(f"  {_day(one.at)} UTC by {_said_by(one)}{', withdrawn' if one.withdrawn else ''}", style="dim")
+        head = Text(f"{one.id:>5}  ").append(safe(one.reason, 100), style="dim" if one.withdrawn else "bold")
+        head.append(f"  {safe(one.job, 300)}/{one.attempt}")
+        head.append(f"  {day(one.at)} UTC by {_said_by(one)}{', withdrawn' if one.withdrawn else ''}", style="dim")
         console.print(head, soft_wrap=True)
-        _print_indented(console, _safe(one.title or (one.evidence[0].quote if one.evidence else ""), 300), "")
+        _print_indented(console, safe(one.title or (one.evidence[0].quote if one.evidence else ""), 300), "")
         if one.fix:
-            _print_indented(console, f"fixed by: {_safe(one.fix, 300)}", "green")
+            _print_indented(console, f"fixed by: {safe(one.fix, 300)}", "green")
     if none and not as_json:
         console.print("no cases")
 
@@ -434,7 +435,7 @@ def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
 def case(one: "Confirmation", as_json: bool) -> None:
     """Print all that is known of a past case, or one JSON object."""
     if as_json:
-        print(_ascii(one))
+        print(ascii_json(one))
         return
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 2))
@@ -442,20 +443,20 @@ def case(one: "Confirmation", as_json: bool) -> None:
     table.add_column(overflow="fold")
     for name, value in _facts_of_case(one):
         if value:
-            table.add_row(name, Text(_safe(value, 4000)))
-    console.print(Text(f"case {one.id}: {_safe(one.reason, 100)}", style="bold"), soft_wrap=True)
+            table.add_row(name, Text(safe(value, 4000)))
+    console.print(Text(f"case {one.id}: {safe(one.reason, 100)}", style="bold"), soft_wrap=True)
     console.print(Padding(table, (0, 0, 0, 2)))
     for cited in one.evidence:
-        console.print(Text(f"    > {_safe(cited.stream, 200)}:{cited.line} {_safe(cited.quote, 400)}"), soft_wrap=True)
+        console.print(Text(f"    > {safe(cited.stream, 200)}:{cited.line} {safe(cited.quote, 400)}"), soft_wrap=True)
 
 
 def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
     """What is known of a past case, by name; what is "" is not known."""
     default = taxonomy.REASONS[one.reason]
-    yield "said", f"{_day(one.at)} UTC by {_said_by(one)}"
+    yield "said", f"{day(one.at)} UTC by {_said_by(one)}"
     if one.withdrawn:
         why = f": {one.withdrawn_why}" if one.withdrawn_why else ""
-        yield "withdrawn", f"{_day(one.withdrawn_at)} UTC by {one.withdrawn_by}{why}"
+        yield "withdrawn", f"{day(one.withdrawn_at)} UTC by {one.withdrawn_by}{why}"
     verdict = f", verdict {one.verdict}" if one.verdict else ""
     yield "of", f"{one.job}/{one.attempt}{verdict}{', which said something else' if one.corrects else ''}"
     yield "advice", taxonomy.ADVICE[one.recovery or default.recovery]
@@ -468,22 +469,22 @@ def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
 
 
 def _said_by(one: "Confirmation") -> str:
-    return "attempts that agree" if one.by == "agreement" else _safe(one.by, 200)
+    return "attempts that agree" if one.by == "agreement" else safe(one.by, 200)
 
 
 def entered(one: "Confirmation") -> None:
     """Print what became of what a person said."""
     recovery = one.recovery or taxonomy.REASONS[one.reason].recovery
-    print(f"case {one.id}: {_safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
+    print(f"case {one.id}: {safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
     if not one.digests and not one.summary:
         print("  nothing was kept of its log that names it, so no other failure is told by it; give lines with --line")
 
 
-def _safe(text: str, width: int) -> str:
+def safe(text: str, width: int) -> str:
     """Text as it may be shown, all of it: a carriage return in it hides nothing of what stands before."""
     return harmless(text.replace("\r", "\N{REPLACEMENT CHARACTER}"), width)
 
 
-def _ascii(value: object) -> str:
+def ascii_json(value: object) -> str:
     """JSON in ASCII: nothing in it steers a terminal."""
     return json.dumps(msgspec.to_builtins(value))

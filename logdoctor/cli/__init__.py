@@ -1,0 +1,48 @@
+"""The command line.
+
+Heavy parts are imported inside the commands, so that `--help` stays fast.
+"""
+
+import io
+import os
+import sys
+
+import click
+
+from logdoctor.cli.cases import cases
+from logdoctor.cli.describe import completion, schema
+from logdoctor.cli.diagnose import diagnose
+from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
+from logdoctor.cli.measure import measure
+from logdoctor.cli.rules import rules
+from logdoctor.cli.serving import run_command, serve, ship_command
+from logdoctor.cli.tokens import tokens
+from logdoctor.errors import LogdoctorError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="logdoctor")
+def cli() -> None:
+    """Finds the cause of a failed LLM training job in its log.
+
+    Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work.
+    """
+
+
+for _command in (diagnose, rules, cases, measure, schema, completion, serve, run_command, ship_command, tokens):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line; errors raised on purpose are printed and exit with code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
+    try:
+        cli.main(prog_name="logdoctor", standalone_mode=True)
+    except LogdoctorError as error:
+        complain(error)
+        sys.exit(COULD_NOT_WORK)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        sys.exit(NOTHING_FAILED)

@@ -1,0 +1,5 @@
+"""`python -m logdoctor.cli`."""
+
+from logdoctor.cli import main
+
+main()

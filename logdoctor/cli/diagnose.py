@@ -1,0 +1,171 @@
+"""`logdoctor diagnose`: why the jobs behind files failed."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain
+from logdoctor.cli.options import settings_with
+from logdoctor.errors import LogdoctorError
+from logdoctor.settings import read_settings
+
+if TYPE_CHECKING:
+    from logdoctor.attempts import Attempt
+    from logdoctor.types import Verdict
+
+    Judge = Callable[[Attempt | LogdoctorError, int], Verdict | LogdoctorError]
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each attempt, a line each.")
+@click.option("--explain", is_flag=True, help="Also show what was explained away and what the filter rules took.")
+@click.option("--ask", is_flag=True, help="When no rule knows the cause look among past cases, then ask the model.")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="With --ask: data folder with the past cases."
+)
+def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool, ask: bool, data_dir: Path | None) -> None:
+    """Say why the job behind each PATH failed.
+
+    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
+    standard input.
+    """
+    if paths.count("-") > 1:
+        raise click.UsageError("standard input (-) can be read only once.")
+    if data_dir and not ask:
+        raise click.UsageError("--data-dir is for --ask: rules alone need no data folder.")
+    worst = NOTHING_FAILED
+    for name, result in _asked(paths, data_dir) if ask else _verdicts(paths, show_progress=not as_json):
+        if isinstance(result, LogdoctorError):
+            complain(result)
+            worst = COULD_NOT_WORK
+            continue
+        _print(name, result, as_json, explain)
+        if result.outcome == "failed":
+            worst = max(worst, FAILED)
+    sys.exit(worst)
+
+
+def _found(paths: tuple[str, ...]) -> "list[tuple[str, Attempt | LogdoctorError]]":
+    """The attempts behind paths with their names, or why there is none."""
+    from logdoctor.attempts import attempts
+
+    found: list[tuple[str, Attempt | LogdoctorError]] = []
+    for path in paths:
+        try:
+            found += [(attempt.name, attempt) for attempt in attempts(Path(path))]
+        except LogdoctorError as error:
+            found.append((path, error))
+    return found
+
+
+def _asked(paths: tuple[str, ...], data_dir: Path | None) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Each attempt's name and verdict by rules, past cases and the model, one after another.
+
+    A model that does not answer is complained about, and the verdict by rules stays.
+    """
+    from logdoctor import build
+    from logdoctor.asking import Asking
+
+    settings = settings_with(data_dir)
+    scanner = build.scanner(settings)
+    climbing = build.rungs(settings, scanner)
+    taught, job = climbing.teacher.alive(), f"diagnose-{time.time_ns()}"
+    asking = Asking(scanner, build.limits(settings), taught, climbing.ladder, job)
+    for name, attempt in _found(paths):
+        if isinstance(attempt, LogdoctorError):
+            yield name, attempt
+            continue
+        try:
+            question = asking.by_rule(attempt)
+        except LogdoctorError as error:
+            yield name, error
+            continue
+        try:
+            yield name, asking.ask(question)
+        except LogdoctorError as error:
+            complain(error)
+            yield name, question.verdict
+
+
+def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Each attempt's name and verdict, or why it could not be read, in the order given."""
+    from logdoctor import build
+
+    settings = read_settings()
+    scanner, limits = build.scanner(settings), build.limits(settings)
+    found = _found(paths)
+
+    def judge(attempt: "Attempt | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
+        from logdoctor import pipeline
+
+        if isinstance(attempt, LogdoctorError):
+            return attempt
+        try:
+            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers))
+        except LogdoctorError as error:
+            return error
+
+    if len(found) == 1 or limits.workers == 1 or any(path == "-" for path in paths):
+        yield from ((name, judge(attempt, limits.workers)) for name, attempt in found)
+        return
+    yield from _in_parallel(found, judge, limits.workers, show_progress)
+
+
+def _in_parallel(
+    found: "list[tuple[str, Attempt | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
+) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+    """Many attempts: one process for each core, one attempt at a time in each."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from logdoctor import pipeline
+
+    global _judge
+    _judge = judge
+    with (
+        ProcessPoolExecutor(min(workers or pipeline.cores(), len(found)), mp_context=get_context("fork")) as pool,
+        click.progressbar(
+            length=len(found),
+            label="diagnosing",
+            file=sys.stderr,
+            hidden=not (show_progress and sys.stderr.isatty()),
+        ) as bar,
+    ):
+        for (name, _), result in zip(found, pool.map(_judge_alone, [attempt for _, attempt in found]), strict=True):
+            bar.update(1)
+            yield name, result
+
+
+_judge: "Judge | None" = None  # set before workers are forked, so that they inherit the compiled rules
+
+
+def _judge_alone(attempt: "Attempt | LogdoctorError") -> "Verdict | LogdoctorError":
+    assert _judge is not None
+    return _judge(attempt, 1)
+
+
+def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(_json(verdict) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    from logdoctor import show
+
+    show.verdict(name, verdict, explain)
+
+
+def _json(verdict: "Verdict") -> bytes:
+    """A verdict on one line; bytes of a file's name that are not UTF-8 come out as question marks."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(verdict)
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(msgspec.to_builtins(verdict), ensure_ascii=False).encode("utf-8", "replace")

@@ -1,0 +1,50 @@
+"""Options that several commands have, and what they stand for."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.errors import StoreError
+from logdoctor.settings import data_folder, read_settings
+
+if TYPE_CHECKING:
+    from logdoctor.settings import Settings
+
+data_dir_option = click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
+)
+why_option = click.option("--why", default="", help="The reason, for those who ask later.")
+by_option = click.option("--by", help="Who takes the step; default: your login name.")
+
+
+def settings_with(data_dir: Path | None) -> "Settings":
+    """The settings, with another data folder when one is named."""
+    import msgspec
+
+    settings = read_settings()
+    return msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
+
+
+def served_settings(data_dir: Path | None) -> "Settings":
+    """The settings with the data folder; `StoreError` when it has no database: none is made to look into it."""
+    settings = settings_with(data_dir)
+    if not has_records(settings):
+        raise StoreError(str(data_folder(settings)), "holds no records", "Name the service's folder with --data-dir.")
+    return settings
+
+
+def has_records(settings: "Settings") -> bool:
+    """Whether there is a database."""
+    return bool(settings.database_url) or (data_folder(settings) / "logdoctor.db").exists()
+
+
+def login() -> str:
+    """The login name of who runs this, which no variable can change."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"

@@ -1,0 +1,47 @@
+"""`logdoctor serve`, and what sends logs to it: `logdoctor run` and `logdoctor ship`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from logdoctor.settings import read_settings
+
+
+@click.command()
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for logs and records.")
+def serve(host: str | None, port: int | None, data_dir: Path | None) -> None:
+    """Take logs over HTTP while jobs run, and say why they died."""
+    import msgspec
+
+    from logdoctor.web.serve import serve as serve_for_ever
+
+    given = {"host": host, "port": port, "data_dir": data_dir}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    serve_for_ever(msgspec.structs.replace(read_settings(), **chosen))
+
+
+_SENDER = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@click.command("run", context_settings=_SENDER, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_command(arguments: tuple[str, ...]) -> None:
+    """Run a command and send what it prints to the service: run --job J -- COMMAND..."""
+    _send("run", arguments)
+
+
+@click.command("ship", context_settings=_SENDER, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def ship_command(arguments: tuple[str, ...]) -> None:
+    """Follow log files and send them to the service: ship --job J FILE..."""
+    _send("ship", arguments)
+
+
+def _send(task: str, arguments: tuple[str, ...]) -> None:
+    """The sender reads its own options, because it also runs where nothing but Python is installed."""
+    from logdoctor.send.__main__ import main as send
+
+    sys.exit(send([task, *arguments], "logdoctor"))

@@ -1,0 +1,58 @@
+"""`logdoctor tokens`: who may use the service."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.cli.options import data_dir_option, settings_with
+
+if TYPE_CHECKING:
+    from logdoctor.store.tokens import Tokens
+
+
+@click.group()
+def tokens() -> None:
+    """Make, list and revoke the tokens of the service."""
+
+
+def _tokens(data_dir: Path | None) -> "Tokens":
+    from logdoctor import build
+    from logdoctor.store.tokens import Tokens
+
+    return Tokens(build.records(settings_with(data_dir)).database)
+
+
+@tokens.command("create")
+@click.argument("name")
+@click.option("--scope", "scopes", multiple=True, required=True, help="ingest, read, operate or admin; repeatable.")
+@click.option("--prefix", "prefixes", multiple=True, help="Only jobs whose names begin so; repeatable.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days after which it expires.")
+@data_dir_option
+def tokens_create(
+    name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], days: float | None, data_dir: Path | None
+) -> None:
+    """Make a token and print its secret, which cannot be read again."""
+    expires = time.time() + days * 86_400 if days else None
+    _, secret = _tokens(data_dir).create(name, scopes, prefixes, expires)
+    click.echo(secret)
+
+
+@tokens.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each token, a line each.")
+@data_dir_option
+def tokens_list(as_json: bool, data_dir: Path | None) -> None:
+    """List all tokens, without their secrets."""
+    from logdoctor import show
+
+    show.tokens(_tokens(data_dir).list(), as_json)
+
+
+@tokens.command("revoke")
+@click.argument("name")
+@data_dir_option
+def tokens_revoke(name: str, data_dir: Path | None) -> None:
+    """Make a token useless, within seconds."""
+    _tokens(data_dir).revoke(name)
+    click.echo(f"revoked {name}")
