@@ -20,6 +20,10 @@
     ├── Busy             the service cannot take more now; the same may be sent again later
     ├── StorageFull      the disk has no room; nothing of the request was kept
     ├── CursorError      a page was asked for with a cursor that no page gave
+    ├── LaunchError      a launcher cannot start probes on nodes, or knows no such node
+    ├── CordonError      a node cannot be cordoned or uncordoned
+    │   └── CordonRefused  it may not be: a cap is reached, or the cordon is of others
+    ├── ActionRefused    an action cannot be decided or performed as asked
     ├── TokenError       a token cannot be made or revoked as asked
     ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
     │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
@@ -142,6 +146,22 @@ class StoreError(LogdoctorError):
 
 class CursorError(LogdoctorError):
     """A page was asked for with a cursor that no page gave."""
+
+
+class LaunchError(LogdoctorError):
+    """A launcher cannot start probes on nodes, or knows no such node; it says nothing about the nodes themselves."""
+
+
+class CordonError(LogdoctorError):
+    """A node cannot be cordoned or uncordoned."""
+
+
+class CordonRefused(CordonError):
+    """A node may not be cordoned or uncordoned: a cap is reached, or the cordon is of others."""
+
+
+class ActionRefused(LogdoctorError):
+    """An action cannot be decided or performed as asked, or does not exist."""
 
 
 class TokenError(LogdoctorError):

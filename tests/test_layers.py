@@ -8,10 +8,10 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "logdoctor"
 ROWS = (
-    ("types", "errors", "taxonomy"),
+    ("types", "errors", "taxonomy", "nodes"),
     ("settings", "text", "send"),
     ("rules", "store", "llm", "recall"),
-    ("compress", "diagnose", "learn"),
+    ("compress", "diagnose", "learn", "act"),
     ("consult", "teach"),
     ("whole_log",),
     ("pipeline", "attempts", "live", "review"),

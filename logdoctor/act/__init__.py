@@ -1,0 +1,1 @@
+"""Deciding about nodes and acting on them: tests, policy, cordons."""

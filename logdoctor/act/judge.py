@@ -1,0 +1,193 @@
+"""What a test says of its nodes, with the proof; nothing is guessed."""
+
+from collections.abc import Iterable
+
+from logdoctor.act.board import Board
+from logdoctor.act.evidence import Link
+from logdoctor.nodes import Conclusion, Finding, LinkFault, Reading, Result
+
+NO_PASS = "no world has passed, so that there is no proven-good node to test with: the fault may as well be the probe's"
+_STAGES = {
+    "start": "does not start",
+    "connect": "does not connect",
+    "gather": "gather fails",
+    "bandwidth": "gather fails",
+    "compute": "wrong product",
+}
+SILENT, WRONG, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "wrong data", "comes and goes", "slow network", "slow GPU"
+
+
+def judge(board: Board) -> Conclusion:
+    """What the results so far say of each node: healthy, faulty, slow, or indeterminate with the reason."""
+    findings = tuple(_finding(board, node) for node in range(len(board.nodes)))
+    links = tuple(_link(board, link, False) for link in board.works.links)
+    if board.slow_worlds:
+        links += tuple(_link(board, link, True) for link in board.fast.links)
+    return Conclusion(findings, links, board.round, _open(board, findings))
+
+
+def _finding(board: Board, node: int) -> Finding:
+    name, works = board.nodes[node].name, board.works
+    warnings = _warnings(board, node)
+    if node in works.guilty:
+        return _faulty(board, node, warnings)
+    if node in works.sound:
+        return _speed(board, node, warnings)
+    worlds = tuple(number for number in board.worlds_of[node] if board.results[number].ended != "void")
+    return Finding(name, "indeterminate", _undecided(board, node, worlds), worlds, warnings=warnings)
+
+
+def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
+    """A node that is guilty: it fails with partners that work with others."""
+    name, worlds = board.nodes[node].name, board.works.guilty[node]
+    partners = _partners(board, name, worlds)
+    passed = _passed(board, node)
+    fault = _fault(board, name, worlds)
+    if passed:
+        why = f"failed with {_listed(partners)}, which fail with nobody else, and passed in {len(passed)} other worlds"
+        return Finding(name, "faulty", f"{why}: {fault}, {UNSTEADY}", worlds, partners, UNSTEADY, warnings)
+    why = f"{fault}: failed with {_listed(partners)}, which work with others, and passed with nobody"
+    group = board.groups[node]
+    mates = [other for other, where in enumerate(board.groups) if where == group and other != node] if group else []
+    if group and not any(mate in board.works.sound for mate in mates):
+        why += f"; no node of {group} was found good, so that what joins {group} to the rest may be the cause"
+    return Finding(name, "faulty", why, worlds, partners, fault, warnings)
+
+
+def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
+    """A node that works: fast or slow."""
+    name = board.nodes[node].name
+    passed = _passed(board, node)
+    partners = _partners(board, name, passed)
+    if board.slow_worlds:
+        fast = board.fast
+        if node in fast.guilty:
+            worlds = fast.guilty[node]
+            slow_with, fault = _partners(board, name, worlds), _slowness(board, name, worlds)
+            why = f"{fault}: slow with {_listed(slow_with)}, which are fast with others ({_figures(board, worlds)})"
+            return Finding(name, "slow", why, worlds, slow_with, fault, warnings)
+        if node not in fast.sound:
+            slow = tuple(number for number in passed if number in board.slow_worlds)
+            why = f"works, but slowly ({_figures(board, slow)}), and no fast partner says whether it is this node"
+            return Finding(name, "indeterminate", why, passed, partners, "", warnings)
+    return Finding(name, "healthy", f"passed with {_listed(partners)}", passed, partners, "", warnings)
+
+
+def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
+    """Why nothing can be said of a node."""
+    name, works = board.nodes[node].name, board.works
+    if not board.tried[node]:
+        tries = (board.results[number] for number in board.worlds_of[node])
+        voids = [result for result in tries if name in (result.unreached or result.world.nodes)]
+        return f"not tested: {voids[-1].why if voids else 'the test ended before its turn'}"
+    if not board.has_passed:
+        alone = len(board.nodes) == 1
+        return f"{'it has no partner' if alone else NO_PASS} ({_last_words(board, worlds)})"
+    if node in works.doubtful:
+        others = _listed(_partners(board, name, works.doubtful[node]))
+        return f"failed with {others} and later did not, though both work with others: a fault that comes and goes"
+    if node in works.wanting:
+        witnesses = len(works.wanting[node].witnesses)
+        return f"failed, but with only {witnesses} proven-good partners alone ({_last_words(board, worlds)})"
+    last = _last_words(board, worlds)
+    return f"works with some nodes and not with others, and the test ended before it was clear why ({last})"
+
+
+def _open(board: Board, findings: Iterable[Finding]) -> str:
+    """What is left open, and what to do about it."""
+    unclear = [finding for finding in findings if finding.standing == "indeterminate"]
+    if not unclear:
+        return ""
+    if not board.has_passed:
+        if len(board.nodes) == 1:
+            return "One node alone proves nothing: test it together with nodes that are known to work."
+        return (
+            "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
+            "(--regroup), and look at how the probe starts."
+        )
+    names = _listed([finding.node for finding in unclear])
+    return f"Undecided: {names}. Test again with more repeats, or a longer deadline; take nothing out on this alone."
+
+
+def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
+    a, b = (board.nodes[node].name for node in link.pair)
+    what = "are slow together" if is_slow else "fail together"
+    count = f"{len(link.worlds)} worlds"
+    if link.groups:
+        why = f"all nodes tried between {link.groups[0]} and {link.groups[1]} {what} ({count}), and work within"
+        return LinkFault(link.groups, "groups", why, link.worlds)
+    return LinkFault((a, b), "nodes", f"{a} and {b} {what} ({count}), and both work with others", link.worlds)
+
+
+def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]:
+    """Who was in these worlds beside a node, each once."""
+    return tuple(
+        dict.fromkeys(other for number in worlds for other in board.results[number].world.nodes if other != name)
+    )
+
+
+def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
+    """What kind of fault a node shows, by what the probe said on it in the worlds that count: the plainest one."""
+    kinds = [_kind(board.results[number], name) for number in worlds]
+    return next((kind for kind in (WRONG, *_STAGES.values()) if kind in kinds), SILENT)
+
+
+def _kind(result: Result, name: str) -> str:
+    own = _own(result, name)
+    if own is None:
+        return SILENT
+    if "wrong" in own.why:
+        return WRONG
+    return SILENT if own.ok else _STAGES.get(own.stage, SILENT)
+
+
+def _slowness(board: Board, name: str, worlds: Iterable[int]) -> str:
+    """Whether it is the GPU of a slow node, or the network: the product is its own, the gather that of both."""
+    for number in worlds:
+        readings = board.results[number].readings
+        products = {reading.node: reading.tflops for reading in readings if reading.tflops is not None and reading.gpus}
+        others = [value for node, value in products.items() if node != name]
+        if name in products and others and products[name] < board.terms.slow_share * max(others):
+            return SLOW_GPU
+    return SLOW_LINK
+
+
+def _own(result: Result, name: str) -> Reading | None:
+    return next((reading for reading in result.readings if reading.node == name), None)
+
+
+def _passed(board: Board, node: int) -> tuple[int, ...]:
+    """The worlds in which a node passed."""
+    return tuple(number for number in board.worlds_of[node] if board.results[number].ended == "passed")
+
+
+def _warnings(board: Board, node: int) -> tuple[str, ...]:
+    """What the driver of a node warned of, each once."""
+    readings = (_own(board.results[number], board.nodes[node].name) for number in board.worlds_of[node])
+    return tuple(dict.fromkeys(said for reading in readings if reading is not None for said in reading.state))
+
+
+def _figures(board: Board, worlds: Iterable[int]) -> str:
+    """The bandwidths of worlds in GB/s, at the largest size that was gathered."""
+    found = []
+    for number in worlds:
+        for reading in board.results[number].readings[:1]:
+            largest = max(reading.bandwidth, key=int, default=None)
+            found.append(f"{reading.bandwidth[largest]:.3g} GB/s" if largest else "not measured")
+    return ", ".join(found)
+
+
+def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
+    """What the last of some worlds said."""
+    return (
+        f"world {worlds[-1]}: {board.results[worlds[-1]].why or board.results[worlds[-1]].ended}"
+        if worlds
+        else "no world"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names for people, the first few of many."""
+    found = list(names)
+    more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+    return (", ".join(found[:6]) or "nobody") + more

@@ -1,0 +1,210 @@
+"""The nouns of node tests: what is run, what comes back, and what is said of nodes and done to them.
+
+A test of nodes goes in rounds. A round is a set of worlds that share no node; the members of a world run an all-gather
+together. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
+"""
+
+from typing import Literal
+
+import msgspec
+import regex
+
+from logdoctor.errors import InputError
+
+NAME = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""What a node may be called: names go into command lines, and some come out of logs."""
+
+Standing = Literal["healthy", "faulty", "slow", "indeterminate"]
+Ended = Literal["passed", "failed", "void"]
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node to test. `address` is where its peers reach it (default: its name), `group` the switch, rack or
+    block that it hangs on ("" when that is not known), and `gpu` its type when the cluster says so."""
+
+    name: str
+    address: str = ""
+    group: str = ""
+    gpu: str = ""
+
+
+class World(msgspec.Struct, frozen=True):
+    """Nodes that run an all-gather together, in the order of their ranks. `number` counts the worlds of a test from 1,
+    `purpose` says in words what the world is to find out, `repeats` how often the gather is repeated in it."""
+
+    number: int
+    round: int
+    nodes: tuple[str, ...]
+    purpose: str
+    repeats: int = 1
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the probe found on one node of a world: its JSON line.
+
+    `stage` is how far it came: start, connect, gather, bandwidth, compute, done. `bandwidth` maps bytes gathered (as a
+    decimal string, the whole result of a gather) to the bus bandwidth in GB/s (10^9), `tflops` is that of the slowest
+    GPU. `state` are warnings of the driver: Xid, ECC, NVLink, heat. `boot` is the kernel's boot id, `tool` what ran
+    the gather: `torch/nccl`, `torch/gloo` or `nccl-tests`.
+    """
+
+    node: str
+    ok: bool
+    stage: str = ""
+    why: str = ""
+    tool: str = ""
+    gpus: int = 0
+    gpu: str = ""
+    bandwidth: dict[str, float] = {}
+    tflops: float | None = None
+    state: tuple[str, ...] = ()
+    boot: str = ""
+    seconds: float = 0.0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a world ended.
+
+    `passed`: every node said that all it gathered was right. `failed`: it began, and did not pass. `void`: it proves
+    nothing, because it was not launched as it should; `unreached` are the nodes where that went wrong (maybe none, when
+    the launcher as a whole failed). `why` says more in one line, `seconds` is the time it took.
+    """
+
+    world: World
+    ended: Ended
+    why: str = ""
+    unreached: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    seconds: float = 0.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a test says of one node, and the proof: the numbers of the worlds that count for it.
+
+    `fault` names the kind of a fault, such that the same fault of a node is named the same in every test. `partners`
+    are the proven-good nodes it was tested with.
+    """
+
+    node: str
+    standing: Standing
+    why: str
+    worlds: tuple[int, ...] = ()
+    partners: tuple[str, ...] = ()
+    fault: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class LinkFault(msgspec.Struct, frozen=True):
+    """Two ends that are good and cannot work together: two nodes, or two groups of nodes (switches, racks)."""
+
+    ends: tuple[str, str]
+    between: Literal["nodes", "groups"]
+    why: str
+    worlds: tuple[int, ...]
+
+
+class Conclusion(msgspec.Struct, frozen=True):
+    """What a test found: one finding for each node, in the order asked, link faults, the rounds it took, and
+    `open` with what the test could not decide and what to do about it ("" when it decided all)."""
+
+    findings: tuple[Finding, ...]
+    links: tuple[LinkFault, ...] = ()
+    rounds: int = 0
+    open: str = ""
+
+    def named(self, standing: Standing) -> tuple[str, ...]:
+        """The nodes of one standing."""
+        return tuple(finding.node for finding in self.findings if finding.standing == standing)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What logdoctor writes on a node that it cordons, so that all see who did it and why, and so that it undoes its
+    own cordons only. `cordon` is the number of the cordon in the records of `owner`."""
+
+    owner: str
+    cordon: int
+    verdict: int | None
+    reason: str
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """A node as the cluster knows it. `mark` is ours when the cordon is; `reason` is what the cluster says of it,
+    whoever wrote it; `raw` is the state in the cluster's own words."""
+
+    name: str
+    cordoned: bool
+    mark: Mark | None = None
+    reason: str = ""
+    raw: str = ""
+
+
+ActionKind = Literal["test_nodes", "cordon", "reboot", "inspect_hardware", "restart", "rollback_and_skip"]
+Mode = Literal["auto", "ask", "never"]
+PERFORMED = ("test_nodes", "cordon")
+"""What logdoctor does itself when it may; the other kinds are advice that a person carries out."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What is to be done, to which nodes, and why. `mode` says whether it is done at once (`auto`), waits for a person
+    (`ask`) or is left out (`never`); `verdict` and `test` are what it follows from."""
+
+    kind: ActionKind
+    nodes: tuple[str, ...]
+    mode: Mode
+    why: str
+    verdict: int | None = None
+    test: int | None = None
+
+
+class PastFinding(msgspec.Struct, frozen=True):
+    """What a test once found of a node. `boot` is the kernel's boot id then, "" when it was not read."""
+
+    test: int
+    at: float
+    standing: Standing
+    fault: str
+    why: str
+    boot: str = ""
+
+
+class PastFailure(msgspec.Struct, frozen=True):
+    """A current verdict that suspects a node."""
+
+    verdict: int
+    job: str
+    attempt: int
+    at: float
+    reason: str
+
+
+class PastCordon(msgspec.Struct, frozen=True):
+    """A cordon of ours. `state`: wanted (about to be made), standing, refused, failed, undone. `how` is the cordoner:
+    slurm, kubernetes, file, dry-run."""
+
+    id: int
+    node: str
+    how: str
+    state: Literal["wanted", "standing", "refused", "failed", "undone"]
+    by: str
+    at: float
+    reason: str
+    verdict: int | None = None
+    test: int | None = None
+    changed: float = 0.0
+    why: str = ""
+
+
+class NodeHistory(msgspec.Struct, frozen=True):
+    """What is on record of a node, newest first."""
+
+    node: str
+    failures: tuple[PastFailure, ...] = ()
+    findings: tuple[PastFinding, ...] = ()
+    cordons: tuple[PastCordon, ...] = ()
+
+
+def checked_name(name: str) -> str:
+    """The name, when a node may be called so; `InputError` otherwise."""
+    if not NAME.fullmatch(name):
+        raise InputError(f"node {name[:80]!r}", "no node is called so", "Use letters, digits, '.', '_' and '-'.")
+    return name
