@@ -210,7 +210,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault
     that a recovered job survived. `confidence` is 0 to 1. `problems` names what could not be read.
-    `seconds` is the time the diagnosis took.
+    `seconds` is the time the diagnosis took, `nodes` are those that the job ran on, as far as its log tells.
     """
 
     reason: Reason
@@ -234,3 +234,4 @@ class Verdict(msgspec.Struct, frozen=True):
     file: str = ""
     version: int = VERDICT_VERSION
     seconds: float = 0.0
+    nodes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.diagnose.fingerprint import fingerprint
 from logdoctor.diagnose.progress import Course, Spike, Stall
 from logdoctor.rules.load import RuleBook
-from logdoctor.text import last_state
+from logdoctor.text import last_state, natural
 from logdoctor.types import (
     Category,
     Compression,
@@ -28,6 +28,7 @@ from logdoctor.types import (
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
 _CONTEXT = 2
+_MAX_NODES = 10_000
 
 
 class Place(NamedTuple):
@@ -118,7 +119,15 @@ def write(
         problems=tuple(problem for reading in case.readings for problem in reading.record.problems),
         why=why,
         file=case.readings[0].record.file if case.readings else "",
+        nodes=_nodes(case),
     )
+
+
+def _nodes(case: Case) -> tuple[str, ...]:
+    """The nodes that ranks were placed on, or whose addresses were told."""
+    known = {node for reading in case.readings for node in reading.record.placements.values()}
+    known |= {node for reading in case.readings for node in reading.record.aliases.values()}
+    return tuple(sorted(known, key=natural)[:_MAX_NODES])
 
 
 def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:

@@ -10,7 +10,7 @@ from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.target import Facts, Target, make_target
 
 COULD_NOT_WORK = 2
-_TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent")
+_TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent", "nodelist")
 _NUMBERS = ("nodes", "ranks_per_node", "gpus")
 
 

@@ -102,6 +102,7 @@ def _metadata(given: Mapping[str, str]) -> dict[str, str | int]:
         "nodes": nodes,
         "ranks_per_node": _number(given, "LOCAL_WORLD_SIZE") or _number(given, "SLURM_NTASKS_PER_NODE"),
         "gpus": nodes * per_node if nodes and per_node else _number(given, "WORLD_SIZE"),
+        "nodelist": given.get("SLURM_JOB_NODELIST") or given.get("SLURM_NODELIST"),
         "image": given.get("SLURM_CONTAINER_IMAGE") or given.get("SLURM_CONTAINER"),
     }
     return {key: value for key, value in found.items() if value}

@@ -28,7 +28,8 @@ _MAX_CURSOR = 2000
 
 
 class JobFacts(msgspec.Struct, frozen=True):
-    """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from."""
+    """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from, `nodelist`
+    names its nodes as schedulers do: `gpu-[01-08],gpu-11`."""
 
     name: str | None = None
     user: str | None = None
@@ -38,6 +39,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     command: str | None = None
     checkpoint_dir: str | None = None
     parent: str | None = None
+    nodelist: str | None = None
     nodes: int | None = None
     ranks_per_node: int | None = None
     gpus: int | None = None

@@ -1,0 +1,73 @@
+"""A test of nodes from its first round to its conclusion: worlds are planned, launched, kept and judged."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from logdoctor.act.board import Board
+from logdoctor.act.judge import judge
+from logdoctor.act.launching import Launcher, ProbeOptions, Task, result
+from logdoctor.act.plan import next_round
+from logdoctor.errors import LaunchError
+from logdoctor.nodes import Conclusion, Result, World
+from logdoctor.text import harmless
+
+PORTS = 2000
+"""Each world listens on a port of its own: the first one and its number, in so many."""
+
+
+class Conducting:
+    """One test. `name` stands on whatever is launched, `port` is the first that worlds may listen on.
+
+    `keep` is called with each result as it ends, before the next round is planned; `earlier` are results that a former
+    process kept: their worlds are not launched again. Rounds that would begin later than `seconds` after the start are
+    not begun; what is open then is said to be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        launcher: Launcher,
+        board: Board,
+        probe: ProbeOptions,
+        keep: Callable[[Result], None],
+        port: int = 20_000,
+        seconds: float = 3600.0,
+        earlier: Mapping[int, Result] | None = None,
+    ) -> None:
+        self._name, self._launcher, self._board, self._probe = name, launcher, board, probe
+        self._keep, self._port, self._seconds, self._earlier = keep, port, seconds, earlier or {}
+        self.planned: tuple[World, ...] = ()
+        """The worlds of the round that runs."""
+
+    async def run(self) -> Conclusion:
+        """What the test found. Cancelled, it ends all that it launched first."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
+            self.planned = worlds
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._world(world)) for world in worlds]
+            for task in running:
+                self._board.add(task.result())
+        return judge(self._board)
+
+    async def _world(self, world: World) -> Result:
+        known = self._earlier.get(world.number)
+        if known is not None and known.world == world:
+            return known
+        ended = await self._launched(world)
+        self._keep(ended)
+        return ended
+
+    async def _launched(self, world: World) -> Result:
+        """How a world ended; void when the launcher could not work."""
+        nodes = tuple(self._board.nodes[self._board.place[name]] for name in world.nodes)
+        seconds = self._probe.seconds * (1 + 0.25 * (world.repeats - 1))  # a repeat costs less than the start of ranks
+        probe = self._probe._replace(seconds=seconds)
+        task = Task(self._name, world, nodes, self._port + world.number % PORTS, probe)
+        begin = time.monotonic()
+        try:
+            answers = await self._launcher.run(task)
+        except LaunchError as error:
+            return Result(world, "void", harmless(str(error), 600), (), (), round(time.monotonic() - begin, 3))
+        return result(task, answers, round(time.monotonic() - begin, 3))
