@@ -81,6 +81,43 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent_confidence: float = 0.6
     agent_tool_calls: int = 6
     confirm_attempts: int = 3
+    launcher: Literal["", "slurm", "ssh", "kubernetes", "local"] = ""
+    act_test: Literal["auto", "ask", "never"] = "ask"
+    act_cordon: Literal["auto", "ask", "never"] = "ask"
+    act_reboot: Literal["ask", "never"] = "ask"
+    act_inspect: Literal["ask", "never"] = "ask"
+    act_restart: Literal["ask", "never"] = "ask"
+    cordon_with: Literal["dry-run", "slurm", "kubernetes", "file"] = "dry-run"
+    cordon_file: Path | None = None
+    fleet: str = ""
+    cordon_owner: str = "logdoctor"
+    cordon_share: float = 0.05
+    cordon_at_once: int = 4
+    cordon_per_hour: int = 2
+    test_seconds: float = 60.0
+    test_minutes: float = 30.0
+    test_repeats: int = 1
+    test_repeats_after_steps: int = 20
+    test_regroup: int = 2
+    test_slow_share: float = 0.7
+    test_floors: str = ""
+    test_sizes: str = ""
+    test_gpus: int = 0
+    test_port: int = 20_000
+    test_python: str = "python3"
+    test_env: str = ""
+    test_topology: Path | None = None
+    local_nodes: int = 4
+    slurm_options: str = ""
+    ssh_config: Path | None = None
+    ssh_user: str = ""
+    ssh_key: Path | None = None
+    ssh_known_hosts: Path | None = None
+    kube_config: Path | None = None
+    kube_context: str = ""
+    kube_namespace: str = "default"
+    kube_image: str = ""
+    kube_resources: str = ""
 
 
 class Help(NamedTuple):
@@ -157,6 +194,43 @@ MEANINGS = {
     "agent_confidence": "below it the answer of the model counts as Unknown",
     "agent_tool_calls": "looks into the log that the model may take for one answer",
     "confirm_attempts": "attempts in which the model must agree until that counts as confirmed; 0: only people do",
+    "launcher": "how probes get to the nodes of a job that are to be tested; none: nothing is tested by itself",
+    "act_test": "tests of a job's nodes after a failure of the infrastructure: `auto`, `ask` (a person) or `never`",
+    "act_cordon": "cordoning nodes that a test found faulty: `auto`, `ask` or `never`",
+    "act_reboot": "advice to reboot a faulty node: `ask` queues it for a person",
+    "act_inspect": "advice to inspect the hardware of a node that two reboots did not mend",
+    "act_restart": "advice to restart a job",
+    "cordon_with": "what cordons nodes; `dry-run` only says what it would do",
+    "cordon_file": "the list of cordoned nodes that `file` keeps",
+    "fleet": "all nodes, `gpu-[001-588]`, where no cluster tells; default: those that were ever tested",
+    "cordon_owner": "who cordons, as it stands on the node; services that share a cluster need names of their own",
+    "cordon_share": "of all nodes of the cluster no more than this share may be cordoned, whoever did it",
+    "cordon_at_once": "nodes cordoned by us at one time, at most",
+    "cordon_per_hour": "nodes cordoned by us in an hour, at most",
+    "test_seconds": "a probe gives up after so long",
+    "test_minutes": "after so long no further round of a test begins",
+    "test_repeats": "gathers in each world of a test; faults that come and go want more",
+    "test_repeats_after_steps": "the same after a failure of a job that had made steps",
+    "test_regroup": "while nothing has passed, all nodes are paired anew so many times",
+    "test_slow_share": "a world below this share of the median bandwidth (or GPU speed) of its kind is slow",
+    "test_floors": "GB/s below which a world is slow, by type of GPU: `H100=300,A100=150`",
+    "test_sizes": "bytes that a gather yields, `1048576,268435456`; default: what fits the device",
+    "test_gpus": "GPUs of each node that take part; 0: all",
+    "test_port": "first of the 2,000 ports that worlds listen on",
+    "test_python": "the Python with torch on the nodes",
+    "test_env": "environment of the probe, `NCCL_SOCKET_IFNAME=ib0,NCCL_DEBUG=WARN`",
+    "test_topology": "Slurm's topology.conf, where the launcher does not know which switch a node hangs on",
+    "local_nodes": "nodes of the launcher `local`, which are processes of this machine",
+    "slurm_options": "further options of srun, such as `--partition=debug --account=ops`",
+    "ssh_config": "OpenSSH client configuration; default: ~/.ssh/config",
+    "ssh_user": "user on the nodes",
+    "ssh_key": "file of the private key",
+    "ssh_known_hosts": "file of the host keys; default: ~/.ssh/known_hosts",
+    "kube_config": "kubeconfig; default: that of the pod, else ~/.kube/config",
+    "kube_context": "context in it",
+    "kube_namespace": "where Jobs of probes run",
+    "kube_image": "image of the probe, with Python and torch",
+    "kube_resources": "limits of its container, `nvidia.com/gpu=8,rdma/hca=1`",
 }
 _SECRET = {"token", "database_url", "llm_key"}
 _RANGES: dict[str, tuple[float, float]] = {
@@ -201,6 +275,18 @@ _RANGES: dict[str, tuple[float, float]] = {
     "agent_confidence": (0, 1),
     "agent_tool_calls": (0, 50),
     "confirm_attempts": (0, 1000),
+    "cordon_share": (0, 1),
+    "cordon_at_once": (0, math.inf),
+    "cordon_per_hour": (0, math.inf),
+    "test_seconds": (5, 3600),
+    "test_minutes": (1, 1440),
+    "test_repeats": (1, 10_000),
+    "test_repeats_after_steps": (1, 10_000),
+    "test_regroup": (0, 100),
+    "test_slow_share": (0, 1),
+    "test_gpus": (0, 64),
+    "test_port": (1024, 63_000),
+    "local_nodes": (1, 1024),
 }
 """What a number may be: the least and the greatest."""
 
@@ -243,6 +329,11 @@ def _decode(kind: type, value: Any) -> Any:
     if kind is Path:
         return Path(value).expanduser()
     raise NotImplementedError(f"no setting has the type {kind}")
+
+
+def environment() -> dict[str, str]:
+    """The environment that programs of others, such as srun, are started with."""
+    return dict(os.environ)
 
 
 def rules_folder(settings: Settings) -> Path:

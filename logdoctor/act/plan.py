@@ -71,7 +71,9 @@ def _without_sound(board: Board) -> list[_Planned]:
     usable = [node for node in range(len(board.nodes)) if board.voids[node] < board.terms.tries]
     if made >= board.terms.regroups or len(usable) < 3:
         return []
-    return [(members, ANEW) for members in _rotated(usable, made + 1)]
+    known = {tuple(sorted(board.place[name] for name in result.world.nodes)) for result in board.results.values()}
+    turns = (_rotated(usable, turn) for turn in range(len(usable)))
+    return [(members, ANEW) for members in next((pairs for pairs in turns if known.isdisjoint(pairs)), [])]
 
 
 def _rotated(nodes: list[int], turn: int) -> list[Members]:
@@ -81,7 +83,7 @@ def _rotated(nodes: list[int], turn: int) -> list[Members]:
     seats = [seats[0], *seats[1 + turn :], *seats[1 : 1 + turn]]
     half = len(seats) // 2
     pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None]
 
 
 def _untested(board: Board) -> list[int]:
@@ -139,6 +141,8 @@ class _Partners:
 
     def take(self, node: int, known: frozenset[int], only_near: bool = False) -> int | None:
         """A free sound node that is none of those known to it, of its group if there is one; both are used now."""
+        if node in self._used:
+            return None
         group = self._groups[node]
         partner = self._first(group, self._near.get(group, []), node, known) if group else None
         if partner is None and not only_near:

@@ -107,7 +107,8 @@ def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> Outcome:
     """The same by DLRover's two rounds; it has no word for what it does not know."""
     worlds = [list(range(nodes))[place : place + 2] for place in range(0, nodes, 2)]
     if len(worlds) > 1 and len(worlds[-1]) == 1:
-        worlds[-2] += worlds.pop()
+        odd = worlds.pop()
+        worlds[-1] += odd
     seconds, passed = [0.0] * nodes, [False] * nodes
     for world in worlds:
         failed = fails(world, repeats)

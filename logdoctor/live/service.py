@@ -17,6 +17,7 @@ import msgspec
 from logdoctor.errors import StorageFull, StoreError
 from logdoctor.learn.log_agent import LogAgent
 from logdoctor.live import recheck
+from logdoctor.live.acting import Actor
 from logdoctor.live.casework import Casework
 from logdoctor.live.consulting import Climbing, Consultant
 from logdoctor.live.intake import Bounds, Intake
@@ -94,6 +95,7 @@ class Service:
         plan: Plan,
         log_agent: Callable[[Records, LearnedRules], LogAgent] | None = None,
         ladder: Callable[[Stores], Climbing] | None = None,
+        actor: Callable[[Records], Actor] | None = None,
     ) -> None:
         self._lock = _locked(folder)
         self.scanner = scanner
@@ -128,6 +130,9 @@ class Service:
             self.consultant,
         )
         self.casework.watch, self.casework.consultant = self.watch, self.consultant
+        self.actor = actor(self.records) if actor else None
+        if self.actor:
+            self.listeners.append(self.actor.heed)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
     def start(self) -> None:
@@ -142,6 +147,8 @@ class Service:
         if self.consultant:
             self.casework.ask_anew()
             self.consultant.start()
+        if self.actor:
+            self.actor.start()
         self.retention.start()
 
     def stop(self) -> None:
@@ -149,6 +156,8 @@ class Service:
         self.casework.stopping = True
         self.retention.stop()
         self.watch.stop()
+        if self.actor:
+            self.actor.stop()
         if self.learner:
             self.learner.stop()
         if self.consultant:

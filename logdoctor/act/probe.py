@@ -1,0 +1,683 @@
+"""The probe that runs on a node: `python3 -c SOURCE --test ...`; one file, Python 3.8 or later, torch, nothing else.
+
+A supervisor forks one process for each GPU (one in all without GPUs), these gather from all nodes of the world and
+check what they get, and the supervisor writes one line of JSON to standard output. It never imports torch, so that it
+keeps the time and the last word whatever happens in there.
+"""
+# ruff: noqa: B905 -- `zip` knows no `strict` before Python 3.10
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import datetime
+import fcntl
+import functools
+import inspect
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any, Callable, NoReturn  # noqa: UP035 -- Python 3.8
+
+SETTLE = 5.0
+"""Seconds that the other ranks of a node have to say what they see, once one has failed."""
+
+GPU_SIZES = (1 << 24, 1 << 26, 1 << 28, 1 << 30)
+CPU_SIZES = (1 << 18, 1 << 22)
+LARGEST_ON_GPU, LARGEST_ON_CPU = 1 << 30, 1 << 26
+"""Bytes that a gather yields, and at most: what memory a rank takes follows from it."""
+
+KINDS = (
+    "wrong data",
+    "wrong product",
+    "fewer GPUs",
+    "error",
+    "killed",
+    "hangs",
+    "nccl-tests",
+    "connection",
+    "no answer",
+)
+"""What a failure can be, the most telling first; `why` begins with one of them. The last two may be the partner's."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Unusable(Exception):
+    """The machine cannot run the test, which proves nothing about its hardware."""
+
+
+class Failure(Exception):
+    """The test failed: its kind and what happened."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+
+
+class Ended(Exception):
+    """The probe is to end early."""
+
+
+# ---- the supervisor ----
+
+
+def main(words: list[str]) -> int:
+    """Runs the test and writes its one line of JSON; the exit status is 0 when the line was written."""
+    began = time.monotonic()
+    reading: dict[str, Any] = {"node": "", "ok": False, "stage": "start", "why": ""}
+    reading["boot"] = _first_line("/proc/sys/kernel/random/boot_id")
+    for number in SIGNALS:
+        signal.signal(number, _end)
+    try:
+        options = _options(words)
+        reading["node"] = options.node
+        _write(2, f"logdoctor-probe started {options.node}\n")
+        options.deadline = began + options.seconds
+        reading.update(_test(options))
+        _ignore_signals()  # only the line is left to write
+    except Unusable as error:
+        reading["unusable"] = _one_line(error)
+    except (Failure, Ended) as error:
+        reading["why"] = _one_line(error)
+    except Exception as error:  # noqa: BLE001 -- whatever else goes wrong on this machine is to be known, too
+        reading["why"] = f"error: {_one_line(error)}"
+    _ignore_signals()
+    reading["seconds"] = round(time.monotonic() - began, 3)
+    return 0 if _write(1, json.dumps(reading) + "\n") else 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Unusable(message)
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="logdoctor-probe", add_help=False)
+    parser.add_argument("--test", required=True)  # by it and the world the process is known on its node
+    parser.add_argument("--world", required=True, type=int)
+    parser.add_argument("--node", required=True)  # `slurm`: what SLURMD_NODENAME says
+    parser.add_argument("--nodes", required=True)  # NAME=ADDRESS,..., in the order of ranks
+    parser.add_argument("--port", required=True, type=int)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--sizes", default="")
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--lifeline", action="store_true")
+    options = parser.parse_args(words)
+    for pair in options.env:
+        name, _, value = pair.partition("=")
+        os.environ[name] = value
+    if options.node == "slurm":
+        options.node = os.environ.get("SLURMD_NODENAME", "")
+    places = [pair.partition("=") for pair in options.nodes.split(",")]
+    options.nodes = [name for name, _, _ in places]
+    options.addresses = [address for _, _, address in places]
+    if options.node not in options.nodes:
+        raise Unusable(f"node {options.node!r} is not of this world: {', '.join(options.nodes)}")
+    options.place = options.nodes.index(options.node)
+    try:
+        options.sizes = [int(size) for size in options.sizes.split(",") if size]
+    except ValueError:
+        raise Unusable(f"--sizes {options.sizes} are no numbers") from None
+    return options
+
+
+def _test(options: argparse.Namespace) -> dict[str, Any]:
+    """What the test found: the fields of the line, apart from those that `main` fills in."""
+    there = _gpus()
+    if options.gpus > there:
+        raise Failure("fewer GPUs", f"{there} here, {options.gpus} asked for")
+    options.gpus = options.gpus or there
+    largest = LARGEST_ON_GPU if options.gpus else LARGEST_ON_CPU
+    options.sizes = [min(size, largest) for size in options.sizes] or (GPU_SIZES if options.gpus else CPU_SIZES)
+    if options.place == 0:
+        _check_port(options.port)
+    found: dict[str, Any] = {"gpus": options.gpus, "state": _state(options) if options.gpus else []}
+    if options.gpus and shutil.which("all_gather_perf") and _mpi_processes() == len(options.nodes):
+        table = _run_nccl_tests(options)
+        if table is not None:
+            found.update(table)
+            return found
+    found.update(_run_torch(options))
+    return found
+
+
+def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
+    """What the ranks of this node found, as one: the worst of each."""
+    backend = "nccl" if options.gpus else "gloo"
+    ranks = [Child(functools.partial(_rank, options, local)) for local in range(options.gpus or 1)]
+    _watch(ranks, options.deadline, options.lifeline)
+    reports = [_told(rank, options, local) for local, rank in enumerate(ranks)]
+    found = {"tool": f"torch/{backend}", "gpu": reports[0].get("gpu", "")}
+    unusable = [report["unusable"] for report in reports if "unusable" in report]
+    if unusable:
+        return dict(found, unusable=unusable[0])
+    bad = [report for report in reports if report["why"]]
+    if bad:
+        worst = min(bad, key=lambda report: KINDS.index(report["why"].partition(":")[0]))
+        return dict(found, stage=worst["stage"], why=worst["why"])
+    sizes = [str(size) for size in options.sizes if all(report["bandwidth"].get(str(size)) for report in reports)]
+    bandwidth = {size: min(report["bandwidth"][size] for report in reports) for size in sizes}
+    tflops = min(report["tflops"] for report in reports)
+    return dict(found, ok=True, stage="done", bandwidth=bandwidth, tflops=tflops)
+
+
+def _told(rank: Child, options: argparse.Namespace, local: int) -> dict[str, Any]:
+    """What a rank told, with the reason why it is not good, if it is not."""
+    report: dict[str, Any] = {"stage": "start", "why": "", "bandwidth": {}}
+    for line in rank.output.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError):  # a rank that was killed left half a line
+            report.update(json.loads(line))
+    if not report["why"] and "unusable" not in report and rank.status != 0:
+        kind, what = rank.end()
+        report["why"] = f"{kind}: rank {options.place * (options.gpus or 1) + local} {what} in stage {report['stage']}"
+    return report
+
+
+class Child:
+    """A process of this probe, in a process group of its own, and what it has written so far.
+
+    It dies with the supervisor. `work` is called in it and gives its exit status, or, when it is a list of words, they
+    are the program that it becomes.
+    """
+
+    def __init__(self, work: Callable[[Report], int] | list[str]) -> None:
+        self.output = bytearray()
+        self.status: int | None = None
+        self.killed_as = ""
+        self.pipe, writing = os.pipe()
+        supervisor = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                _become_child(supervisor)
+                if isinstance(work, list):
+                    os.dup2(writing, 1)
+                    os.execvp(work[0], work)
+                os.dup2(2, 1)  # nothing but the supervisor writes to standard output
+                code = work(Report(writing))
+            finally:
+                os._exit(code)
+        os.close(writing)
+
+    def read(self) -> bool:
+        """Takes what the process has written; False at the end."""
+        data = os.read(self.pipe, 1 << 16)
+        self.output += data[: (1 << 20) - len(self.output)]
+        return bool(data)
+
+    def reap(self) -> bool:
+        """Whether the process has ended."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = status
+        return self.status is not None
+
+    def kill(self) -> None:
+        """Kills the process and its children for certain; what it was doing is remembered."""
+        if not self.reap():
+            self.killed_as = re.sub(r".*\) ", "", _first_line(f"/proc/{self.pid}/stat"))[:1] or "?"
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)  # it may not have come to its own group yet
+
+    def end(self) -> tuple[str, str]:
+        """The kind of failure that a process without a report is, and how it ended."""
+        if self.killed_as in ("T", "t", "D"):
+            return "hangs", "is stopped" if self.killed_as in "Tt" else "waits in the kernel"
+        if self.killed_as:
+            return "no answer", "did not end"
+        assert self.status is not None
+        if os.WIFSIGNALED(self.status):
+            return "killed", f"was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+        return "killed", f"ended with status {os.WEXITSTATUS(self.status)}"
+
+
+class Report:
+    """What a rank tells its supervisor, a line of JSON at a time, and the stage that it is in."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self.stage = "start"
+
+    def tell(self, **fields: Any) -> None:
+        """Sends fields; later ones take the place of earlier ones."""
+        os.write(self.pipe, (json.dumps(fields) + "\n").encode())
+
+    def reach(self, stage: str) -> None:
+        """Enters a stage."""
+        self.stage = stage
+        self.tell(stage=stage)
+
+
+def _become_child(supervisor: int) -> None:
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != supervisor:
+        os._exit(1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the lifeline is the supervisor's
+
+
+def _watch(children: list[Child], deadline: float, lifeline: bool) -> None:
+    """Waits for the children and kills what is left of them: at the deadline, soon after one has failed, when the
+    launcher is gone, or when the supervisor is told to end."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            for child in children:
+                selector.register(child.pipe, selectors.EVENT_READ, child)
+            if lifeline:
+                selector.register(0, selectors.EVENT_READ, None)
+            running = len(children)
+            while running and time.monotonic() < deadline:
+                for key, _ in selector.select(deadline - time.monotonic()):
+                    child = key.data
+                    if child is None:
+                        if not os.read(0, 1 << 16):
+                            raise Ended("killed: the launcher went away")
+                    elif not child.read():
+                        selector.unregister(child.pipe)
+                        running -= 1
+                        _wait(child, 2.0)
+                        if child.status != 0:
+                            deadline = min(deadline, time.monotonic() + SETTLE)
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            _wait(child, 2.0)
+
+
+def _wait(child: Child, seconds: float) -> None:
+    """Waits until a process has ended, but not for one that the kernel holds."""
+    limit = time.monotonic() + seconds
+    while not child.reap() and time.monotonic() < limit:
+        time.sleep(0.005)
+
+
+def _end(number: int, _frame: Any) -> NoReturn:
+    _ignore_signals()
+    raise Ended(f"killed: the probe was ended by {signal.Signals(number).name}")
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _write(file: int, text: str) -> bool:
+    """Writes all of a text, and says whether that was possible."""
+    data = text.encode("ascii", "backslashreplace")
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError:
+        return False
+    return True
+
+
+def _one_line(error: BaseException) -> str:
+    # without places in the sources of torch and what gloo always says
+    text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", str(error))
+    words = " ".join(text.encode("ascii", "replace").decode().split()) or "no reason given"
+    if not isinstance(error, (Unusable, Failure, Ended)):
+        words = f"{type(error).__name__}: {words}"
+    return words[:280]
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+        except OSError as error:
+            raise Unusable(f"port {port} cannot be listened on: {error.strerror}") from None
+
+
+# ---- what the driver says ----
+
+
+def _gpus() -> int:
+    """How many GPUs processes here may use. Device files, because they stay when a GPU is lost."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return len([word for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word and word != "-1"])
+    return len([file for file in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", file)])
+
+
+SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+
+
+def _state(options: argparse.Namespace) -> list[str]:
+    """Warnings of the driver, as far as it can be asked within a few seconds."""
+    reasons = ",".join(f"clocks_throttle_reasons.{reason}" for reason in SLOWDOWNS)
+    smi = ["nvidia-smi", "--format=csv,noheader,nounits"]
+    commands = (
+        [*smi, f"--query-gpu=index,ecc.errors.uncorrected.volatile.total,temperature.gpu,{reasons}"],
+        [*smi, "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure"],
+        ["nvidia-smi", "nvlink", "--status"],
+        ["nvidia-smi", "nvlink", "--errorcounters"],
+        ["sh", "-c", "(dmesg || journalctl -qkb --no-pager) 2>&1 | grep -o 'NVRM: Xid.*' | tail -n 10"],
+    )
+    children = [Child(words) for words in commands]
+    _watch(children, time.monotonic() + min(5.0, options.seconds / 4), options.lifeline)
+    gpus, rows, links, errors, xids = (
+        child.output.decode("utf-8", "replace").splitlines() if child.status == 0 else [] for child in children
+    )
+    warnings = []
+    for index, ecc, heat, *slow in (line.split(", ") for line in gpus if line.count(", ") == 2 + len(SLOWDOWNS)):
+        if ecc.isdigit() and int(ecc):
+            warnings.append(f"GPU {index}: {ecc} uncorrected ECC errors since the driver was loaded")
+        warnings += [f"GPU {index}: {name}, {heat} C" for name, on in zip(SLOWDOWNS, slow) if on == "Active"]
+    for uuid, pending, failure in (line.split(", ") for line in rows if line.count(", ") == 2):
+        warnings += [f"{uuid}: rows wait to be remapped"] * (pending in ("Yes", "1"))
+        warnings += [f"{uuid}: a row could not be remapped"] * (failure in ("Yes", "1"))
+    for lines, sign in ((links, r"Link \d+: <inactive>"), (errors, r"(Replay|Recovery|CRC) Errors?: *[1-9]")):
+        gpu = ""
+        for line in lines:
+            gpu = line.split(":")[0] if line.startswith("GPU ") else gpu
+            warnings += [f"{gpu}: NVLink {line.strip()}"] * bool(re.search(sign, line))
+    return [text[:200] for text in warnings[:40] + xids]
+
+
+# ---- nccl-tests ----
+
+
+def _mpi_processes() -> int:
+    """How many processes an MPI launcher says there are; 0 without one."""
+    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") + (("SLURM_STEP_NUM_TASKS",) if "PMIX_RANK" in os.environ else ())
+    sizes = [os.environ[name] for name in names if os.environ.get(name, "").isdigit()]
+    return int(sizes[0]) if sizes else 0
+
+
+def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
+    """What `all_gather_perf` found across all nodes; None when it ran on this node alone, built without MPI."""
+    words = ["all_gather_perf", "-b", str(options.sizes[0]), "-e", str(options.sizes[-1]), "-f", "4"]
+    child = Child([*words, "-g", str(options.gpus), "-c", str(options.repeats)])
+    _watch([child], options.deadline, options.lifeline)
+    lines = child.output.decode("utf-8", "replace").splitlines()
+    ranks = len([line for line in lines if re.match(r"# +Rank +\d+ ", line)])
+    if ranks and ranks != options.gpus * len(options.nodes):
+        return None
+    found: dict[str, Any] = {"tool": "nccl-tests", "stage": "gather"}
+    if child.killed_as:
+        return dict(found, why="no answer: all_gather_perf did not end")
+    rows = [line.split() for line in lines if re.match(r" *\d+ +\d+ ", line)]
+    rows = [row for row in rows if len(row) >= 13]
+    wrong = [row for row in rows if any(row[i].isdigit() and int(row[i]) for i in (8, 12))]
+    if wrong:
+        return dict(found, why=f"wrong data: all_gather_perf found wrong values with {wrong[0][0]} bytes")
+    if child.status != 0:
+        return dict(found, why=f"nccl-tests: all_gather_perf {child.end()[1]}")
+    # it rounds sizes down to a multiple of the ranks; readings of all worlds are to have the same names
+    nominal = [options.sizes[0] * 4**step for step in range(len(rows))]
+    bandwidth = {str(size): float(row[7]) for size, row in zip(nominal, rows) if float(row[7]) > 0}
+    return dict(found, ok=True, stage="done", bandwidth=bandwidth)
+
+
+# ---- a rank ----
+
+
+def _rank(options: argparse.Namespace, local: int, report: Report) -> int:
+    """The test of one GPU, or of the processor; the exit status of its process."""
+    try:
+        wrong = _stages(options, local, report)
+        if wrong:
+            report.tell(stage="gather", why=f"wrong data: {wrong}")
+        return int(bool(wrong))
+    except Unusable as error:
+        report.tell(unusable=_one_line(error))
+    except Failure as error:
+        report.tell(why=_one_line(error))
+    except Exception as error:  # noqa: BLE001 -- torch raises what it likes
+        report.tell(**_meaning(error, report.stage))
+    return 1
+
+
+def _meaning(error: Exception, stage: str) -> dict[str, str]:
+    """What an error of torch is: one of this machine's own, or one of the way to the others."""
+    text = _one_line(error)
+    if "out of memory" in text:
+        return {"unusable": f"the memory is taken: {text}"}
+    if "EADDRINUSE" in text:
+        return {"unusable": text}
+    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda error", text, re.I)
+    if own or not isinstance(error, RuntimeError):
+        return {"why": f"error: {text}"}
+    return {"why": f"{'no answer' if re.search('timed? ?-?out', text, re.I) else 'connection'}: {text}"}
+
+
+def _stages(options: argparse.Namespace, local: int, report: Report) -> str:
+    """Goes through all stages; what was wrong with the data gathered, "" when nothing was.
+
+    A rank that gathered wrong data goes on to the end, so that its partners do not take it for dead.
+    """
+    torch = _torch(options)
+    torch.set_num_threads(1)
+    device = torch.device("cuda", local) if options.gpus else torch.device("cpu")
+    if options.gpus:
+        torch.cuda.set_device(device)
+        report.tell(gpu=torch.cuda.get_device_name(device)[:100])
+    report.reach("connect")
+    rank, ranks = _connect(torch, options, local, device)
+    report.reach("gather")
+    buffers = [_Buffers(torch, size, rank, ranks, device) for size in options.sizes]
+    wrong = [_check(one, repeat, options) for repeat in range(options.repeats) for one in buffers]
+    report.reach("bandwidth")
+    if ranks > 1:
+        report.tell(bandwidth={str(size): _bandwidth(torch, one) for size, one in zip(options.sizes, buffers)})
+        wrong += [_difference(one, options.repeats - 1, options) for one in buffers]
+    report.reach("compute")
+    del buffers
+    report.tell(tflops=_multiply(torch, device))
+    return next(filter(None, wrong), "")
+
+
+def _torch(options: argparse.Namespace) -> Any:
+    """The module torch, which must be able to use what the node has."""
+    sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever it holds
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        import torch
+        import torch.distributed
+    except ModuleNotFoundError as error:
+        raise Unusable(f"{sys.executable} has no torch: {error}") from None
+    backend = "nccl" if options.gpus else "gloo"
+    if not torch.distributed.is_available() or not getattr(torch.distributed, f"is_{backend}_available")():
+        raise Unusable(f"torch {torch.__version__} was built without {backend}")
+    if options.gpus and not torch.cuda.is_available():
+        raise Failure("error", "CUDA cannot be used: torch sees no GPU, and there are device files of some")
+    return torch
+
+
+def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -> tuple[int, int]:
+    """Joins the world; this rank and how many there are. The nodes first tell each other how many GPUs they have."""
+    dist = torch.distributed
+    patience = max(10.0, options.seconds / 2)
+    store = dist.TCPStore(
+        options.addresses[0],
+        options.port,
+        is_master=options.place == 0 and local == 0,
+        wait_for_workers=False,
+        timeout=_limit(options, patience),
+    )
+    if local == 0:
+        store.set(f"gpus/{options.place}", str(options.gpus))
+    counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
+    if len(set(counts)) > 1:
+        told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
+        raise Failure(
+            "fewer GPUs" if options.gpus < max(counts) else "connection", f"not the same number of GPUs: {told}"
+        )
+    here = options.gpus or 1
+    rank, ranks = options.place * here + local, len(options.nodes) * here
+    more = {}
+    if options.gpus:
+        # a collective that fails or takes too long raises here, instead of ending the process from a watchdog
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        if "device_id" in inspect.signature(dist.init_process_group).parameters:  # since torch 2.3
+            more = {"device_id": device}
+    else:
+        interface = _interface(options.addresses[1 if options.place == 0 and len(options.nodes) > 1 else 0])
+        if interface:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    dist.init_process_group(
+        "nccl" if options.gpus else "gloo",
+        store=store,
+        rank=rank,
+        world_size=ranks,
+        timeout=_limit(options, patience),
+        **more,
+    )
+    return rank, ranks
+
+
+def _limit(options: argparse.Namespace, seconds: float) -> datetime.timedelta:
+    """A time-out of so many seconds that ends before the supervisor's, so that the rank can still say what it saw."""
+    return datetime.timedelta(seconds=max(1.0, min(seconds, options.deadline - time.monotonic() - 2)))
+
+
+def _interface(address: str) -> str:
+    """The network interface that leads to an address. Gloo would take that of the host's name, which may be any."""
+    try:
+        family, kind, _, _, peer = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.connect(peer)  # sends nothing
+            own = trial.getsockname()[0].partition("%")[0]
+            if own.startswith("127."):
+                return "lo"
+            if family == socket.AF_INET6:
+                packed = socket.inet_pton(family, own).hex()
+                with open("/proc/net/if_inet6") as table:
+                    return next((line.split()[5] for line in table if line.startswith(packed)), "")
+            for _, name in socket.if_nameindex():
+                with contextlib.suppress(OSError):  # it has no address
+                    answer = fcntl.ioctl(trial, 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+                    if socket.inet_ntoa(answer[20:24]) == own:
+                        return name
+    except OSError:
+        pass
+    return ""
+
+
+class _Buffers:
+    """What one gather reads and writes: `size` bytes in all, an equal part of each rank.
+
+    The values follow from rank, place and repeat alone, so that every rank knows what every other must have sent.
+    """
+
+    def __init__(self, torch: Any, size: int, rank: int, ranks: int, device: Any) -> None:
+        self.torch, self.rank, self.ranks = torch, rank, ranks
+        dist = torch.distributed
+        self.all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
+        self.size = max(1, size // (4 * ranks))
+        places = torch.arange(self.size, dtype=torch.int64, device=device)
+        self.values = ((places * 2654435761 & 0xFFFFFFFF) - (1 << 31)).to(torch.int32)
+        self.all = torch.zeros(self.size * ranks, dtype=torch.int32, device=device)
+        self.part = torch.zeros_like(self.values)
+
+    def expected(self, rank: int, repeat: int) -> Any:
+        """What a rank sends in a repeat."""
+        key = ((rank + 1) * 40503 + repeat * 9973) * 2654435761
+        return self.values ^ ((key & 0xFFFFFFFF) - (1 << 31))
+
+    def gather(self, times: int) -> None:
+        """Gathers so many times, on a GPU without a pause between."""
+        at_once = times if self.all.is_cuda else 1
+        for _ in range(times // at_once):
+            for work in [self.all_gather(self.all, self.part, async_op=True) for _ in range(at_once)]:
+                work.wait()
+        if self.all.is_cuda:
+            self.torch.cuda.synchronize()
+
+
+def _check(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
+    """Gathers and compares every value; what was wrong, "" when nothing was."""
+    buffers.part.copy_(buffers.expected(buffers.rank, repeat))
+    buffers.gather(1)
+    return _difference(buffers, repeat, options)
+
+
+def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
+    """How what was gathered last differs from what it must be, "" when it does not."""
+    for rank, part in enumerate(buffers.all.split(buffers.size)):
+        expected = buffers.expected(rank, repeat)
+        if not buffers.torch.equal(part, expected):
+            places = (part != expected).nonzero()
+            node = options.nodes[rank // (options.gpus or 1)]
+            return (
+                f"{len(places)} of {buffers.size} values of rank {rank} ({node}) as rank {buffers.rank} has them, "
+                f"the first at {int(places[0])}, in repeat {repeat + 1}"
+            )
+    return ""
+
+
+def _bandwidth(torch: Any, buffers: _Buffers) -> float:
+    """The bus bandwidth of a gather in GB/s (10^9), the best of three tries: what every rank received."""
+
+    def seconds(times: int) -> float:
+        began = time.monotonic()
+        buffers.gather(times)
+        return (time.monotonic() - began) / times
+
+    trial = torch.tensor([seconds(1), seconds(2)], device=buffers.all.device)
+    torch.distributed.all_reduce(trial, torch.distributed.ReduceOp.MAX)  # all ranks must gather equally often
+    times = int(min(20, max(1, 0.1 / max(float(trial[1]), 1e-6))))
+    received: int = buffers.size * 4 * (buffers.ranks - 1)
+    return round(received / min(seconds(times) for _ in range(3)) / 1e9, 6)
+
+
+def _multiply(torch: Any, device: Any) -> float:
+    """Teraflops of a matrix product (half precision on a GPU, single on the processor) that is known beforehand.
+
+    Every value of the product is a sum over the whole inner side, small enough to be exact in any precision.
+    """
+    size, kind, times = (8192, torch.float16, 20) if device.type == "cuda" else (256, torch.float32, 5)
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    places = torch.arange(size, device=device)
+    left, right = places % 7 + 1, places * 3 % 7 + 1
+    swing = 1 - 2 * (places // 16 % 2)
+    signs = torch.where(places % 16 < 7, -1, 1)  # their sum is an eighth of the size
+    first = torch.outer(left, swing).to(kind)
+    second = torch.outer(swing * signs, right).to(kind)
+    product = torch.mm(first, second)
+    expected = (torch.outer(left, right) * (size // 8)).to(kind)
+    _synchronize(torch, device)
+    began = time.monotonic()
+    for _ in range(times):
+        torch.mm(first, second, out=product)
+    _synchronize(torch, device)
+    speed = 2 * size**3 * times / (time.monotonic() - began) / 1e12
+    if not torch.equal(product, expected):
+        count = int((product != expected).sum())
+        raise Failure("wrong product", f"{count} of {size * size} values of a matrix product on {device}")
+    return round(speed, 6)
+
+
+def _synchronize(torch: Any, device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""Slurm as its own commands tell of it: nodes, hostlists, and how the commands are run.
+
+Commands run without a shell. Of the environment they inherit, what would steer them in silence is taken out
+(`SLURM_JOB_ID`, `SLURM_HOSTFILE` and others, which are set inside a job), and so are the secrets of logdoctor.
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import regex
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from logdoctor.errors import InputError
+from logdoctor.text import harmless
+
+MAX_NODES = 65_536
+"""Nodes in a hostlist, at most: Slurm itself takes no more."""
+
+_COMMAND_SECONDS = 20.0
+_KEPT = {"SLURM_CONF", "SLURM_JWT"}
+_STEERING = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SBATCH_", "SQUEUE_", "SCANCEL_", "PMI", "LOGDOCTOR_")
+_HOSTLIST = regex.compile(r"[A-Za-z0-9._,\[\]-]*")
+_BRACKETS = regex.compile(r"\[([^\[\]]*)\]")
+_RANGE = regex.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+_COMMA_OUTSIDE = regex.compile(r",(?![^\[]*\])")
+_FIELD = regex.compile(r"(?:^| )([A-Za-z]+)=(\S*)")
+_WRITTEN_BY = regex.compile(r" \[[^\[\]@]*@[0-9T:-]+\]$")
+_TYPED_GPU = regex.compile(r"(?:^|,)gpu:([A-Za-z_][A-Za-z0-9_.-]*)")
+_SIGNS = "*~#!%$@^-+"
+
+
+class SlurmNode(NamedTuple):
+    """A node as `scontrol show node` tells of it: `states` are the words of its state, such as IDLE and DRAIN, `raw`
+    the same as Slurm writes it, `reason` without who wrote it and when, `gpu` the type of its GPUs where one is set."""
+
+    name: str
+    address: str
+    states: frozenset[str]
+    raw: str
+    reason: str
+    gpu: str
+
+
+class Ran(NamedTuple):
+    """How a command ended: its status (None: it was ended after its time), what it printed, and its complaint."""
+
+    status: int | None
+    output: str
+    complaint: str
+
+
+def run(command: Sequence[str], env: Mapping[str, str]) -> Ran:
+    """Runs a command of Slurm to its end, 20 seconds at most. Never raises for what the command does: one that is not
+    installed has status 127."""
+    try:
+        done = subprocess.run(
+            command, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return Ran(None, "", f"no answer for {_COMMAND_SECONDS:g} seconds")
+    except OSError as error:
+        return Ran(127, "", error.strerror or str(error))
+    complaint = done.stderr.decode(errors="replace").strip() or f"it ended with status {done.returncode}"
+    return Ran(done.returncode, done.stdout.decode(errors="replace"), harmless(complaint.replace("\n", "; "), 300))
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment that commands of Slurm inherit from the one given."""
+    kept = {name: value for name, value in given.items() if name in _KEPT or not name.startswith(_STEERING)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+def nodes_in(text: str) -> list[SlurmNode]:
+    """The nodes in the output of `scontrol show node`; text that is none of it yields none.
+
+    Fields stand behind three blanks. Slurm indents the further lines of a reason more than that, so that a reason
+    cannot pretend to be another field or node.
+    """
+    return [_node(record) for record in regex.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName=")]
+
+
+def words(raw: str) -> frozenset[str]:
+    """The words of a state as Slurm writes it, without the signs behind them: `DOWN*+DRAIN` is DOWN and DRAIN."""
+    return frozenset(word.strip(_SIGNS) for word in raw.upper().split("+") if word.strip(_SIGNS))
+
+
+def expanded(hostlist: str) -> list[str]:
+    """The names that a hostlist such as `gpu[01-16,20],login` stands for, in its order. `InputError` when it is none,
+    or stands for more than 65,536 names."""
+    thing = f"hostlist {hostlist[:80]!r}"
+    if not _HOSTLIST.fullmatch(hostlist):
+        raise InputError(thing, "has signs that no list of nodes has", "Write it as gpu[01-16],login.")
+    if _size(hostlist) > MAX_NODES:
+        raise InputError(thing, f"stands for more than {MAX_NODES:,} nodes", "Check its ranges.")
+    try:
+        return [
+            str(name)
+            for part in _COMMA_OUTSIDE.split(hostlist)
+            if part
+            for name in NodeSet(part, resolver=RESOLVER_NOGROUP)
+        ]
+    except NodeSetException as error:
+        cause = f"cannot be read ({harmless(str(error), 120)})"
+        raise InputError(thing, cause, "Write it as gpu[01-16],login.") from error
+
+
+def _node(record: str) -> SlurmNode:
+    lines = [line.removeprefix("   ") for line in record.split("\n") if not line.startswith("    ")]
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(("Reason=", "Comment=", "Extra=", "OS=")):
+            name, _, value = line.partition("=")
+            fields.setdefault(name, value)
+        else:
+            for name, value in _FIELD.findall(line):
+                fields.setdefault(name, value)
+    name, raw = fields.get("NodeName", ""), fields.get("State", "")
+    typed = _TYPED_GPU.search(fields.get("Gres", ""))
+    return SlurmNode(
+        name=name,
+        address=fields.get("NodeAddr", "") or fields.get("NodeHostName", "") or name,
+        states=words(raw),
+        raw=raw,
+        reason=_WRITTEN_BY.sub("", fields.get("Reason", "")),
+        gpu=typed[1] if typed else "",
+    )
+
+
+def _size(hostlist: str) -> int:
+    """How many names a hostlist stands for, at most, without making them."""
+    return sum(_size_of_part(part) for part in _COMMA_OUTSIDE.split(hostlist))
+
+
+def _size_of_part(part: str) -> int:
+    size = 1
+    for inside in _BRACKETS.findall(part):
+        size = min(size * sum(_span(piece) for piece in inside.split(",")), MAX_NODES + 1)
+    return size
+
+
+def _span(piece: str) -> int:
+    found = _RANGE.fullmatch(piece)
+    return max(1, int(found[2]) - int(found[1]) + 1) if found and found[2] else 1
