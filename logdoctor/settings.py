@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_minutes: float = 30.0
     test_repeats: int = 1
     test_repeats_after_steps: int = 20
-    test_regroup: int = 2
+    test_regroup: int = 3
     test_slow_share: float = 0.7
     test_floors: str = ""
     test_sizes: str = ""

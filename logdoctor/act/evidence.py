@@ -44,10 +44,11 @@ class Case(NamedTuple):
 
 
 class Accused(NamedTuple):
-    """A node that failed and was never cleared: the sound partners that witnessed against it, and whether it has enough
-    of them but for one of its own group."""
+    """A node that failed and was never cleared: the sound partners that witnessed against it, alone with it or `beside`
+    others, and whether it has enough of them but for one of its own group."""
 
     witnesses: frozenset[int]
+    beside: frozenset[int]
     wants_a_mate: bool
 
 
@@ -91,27 +92,30 @@ def _accused(
     bad: list[Ran], cleared: set[int], sound: set[int], groups: Sequence[str], witnesses: int
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, Accused]]:
     """Of those never cleared: the guilty with the worlds that count, and those that want more witnesses."""
-    seen: dict[int, set[int]] = {}
+    alone: dict[int, set[int]] = {}
+    beside: dict[int, set[int]] = {}
     counted: dict[int, list[int]] = {}
-    for world in bad:
+    for world in sorted(bad, key=lambda world: len(world.members)):  # who is alone with a node says more
         for node in world.members:
             if node in cleared:
                 continue
-            partners = seen.setdefault(node, set())
-            others = [other for other in world.members if other != node]
-            if others and sound.issuperset(others) and partners.isdisjoint(others):
-                partners.update(others)
+            partners = alone.setdefault(node, set())
+            others = {other for other in world.members if other != node}
+            known = partners | beside.get(node, set())
+            if others and sound.issuperset(others) and known.isdisjoint(others):
+                (partners if len(others) == 1 else beside.setdefault(node, set())).update(others)
                 counted.setdefault(node, []).append(world.number)
     near = {groups[node] for node in sound} - {""}
     guilty: dict[int, tuple[int, ...]] = {}
     wanting: dict[int, Accused] = {}
-    for node, partners in seen.items():
-        mates = groups[node] not in near or any(groups[partner] == groups[node] for partner in partners)
+    for node, partners in alone.items():
+        others = beside.get(node, set())
+        mates = groups[node] not in near or any(groups[partner] == groups[node] for partner in partners | others)
         enough = len(counted.get(node, ())) >= witnesses
         if enough and mates:
             guilty[node] = tuple(counted[node])
         else:
-            wanting[node] = Accused(frozenset(partners), enough)
+            wanting[node] = Accused(frozenset(partners), frozenset(others), enough)
     return guilty, wanting
 
 

@@ -99,7 +99,10 @@ def _asked_of(board: Board, weighed: Weighed, untested: Iterable[int]) -> list[_
     for node, accused in weighed.wanting.items():
         if board.voids[node] >= board.terms.tries:
             continue
-        if (partner := free.take(node, accused.witnesses, accused.wants_a_mate)) is not None:
+        partner = free.take(node, accused.witnesses | accused.beside, accused.wants_a_mate)
+        if partner is None and accused.beside:
+            partner = free.take(node, accused.witnesses, accused.wants_a_mate)
+        if partner is not None:
             planned.append(((node, partner), f"{names[node]}, accused, with proven-good {names[partner]}"))
     for node in untested:
         if (partner := free.take(node, frozenset())) is not None:

@@ -506,7 +506,7 @@ def _torch(options: argparse.Namespace) -> Any:
     if not torch.distributed.is_available() or not getattr(torch.distributed, f"is_{backend}_available")():
         raise Unusable(f"torch {torch.__version__} was built without {backend}")
     if options.gpus and not torch.cuda.is_available():
-        raise Failure("error", "CUDA cannot be used: torch sees no GPU, and there are device files of some")
+        raise Failure("error", "torch cannot use CUDA, and there are GPUs")
     return torch
 
 
@@ -526,9 +526,7 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
     counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
     if len(set(counts)) > 1:
         told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
-        raise Failure(
-            "fewer GPUs" if options.gpus < max(counts) else "connection", f"not the same number of GPUs: {told}"
-        )
+        raise Failure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
     here = options.gpus or 1
     rank, ranks = options.place * here + local, len(options.nodes) * here
     more = {}
@@ -652,7 +650,9 @@ def _multiply(torch: Any, device: Any) -> float:
 
     Every value of the product is a sum over the whole inner side, small enough to be exact in any precision.
     """
-    size, kind, times = (8192, torch.float16, 20) if device.type == "cuda" else (256, torch.float32, 5)
+    size, kind, times, synchronize = 256, torch.float32, 5, lambda: None
+    if device.type == "cuda":
+        size, kind, times, synchronize = 8192, torch.float16, 20, torch.cuda.synchronize
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     places = torch.arange(size, device=device)
     left, right = places % 7 + 1, places * 3 % 7 + 1
@@ -662,21 +662,16 @@ def _multiply(torch: Any, device: Any) -> float:
     second = torch.outer(swing * signs, right).to(kind)
     product = torch.mm(first, second)
     expected = (torch.outer(left, right) * (size // 8)).to(kind)
-    _synchronize(torch, device)
+    synchronize()
     began = time.monotonic()
     for _ in range(times):
         torch.mm(first, second, out=product)
-    _synchronize(torch, device)
+    synchronize()
     speed = 2 * size**3 * times / (time.monotonic() - began) / 1e12
     if not torch.equal(product, expected):
         count = int((product != expected).sum())
         raise Failure("wrong product", f"{count} of {size * size} values of a matrix product on {device}")
     return round(speed, 6)
-
-
-def _synchronize(torch: Any, device: Any) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

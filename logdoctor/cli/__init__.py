@@ -14,6 +14,7 @@ from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
 from logdoctor.cli.measure import measure
+from logdoctor.cli.nodes import nodes
 from logdoctor.cli.rules import rules
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for _command in (diagnose, rules, cases, measure, schema, completion, serve, run_command, ship_command, tokens):
+for _command in (diagnose, rules, cases, nodes, measure, schema, completion, serve, run_command, ship_command, tokens):
     cli.add_command(_command)
 
 

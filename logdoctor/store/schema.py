@@ -363,6 +363,153 @@ model_exchanges = sa.Table(
 """What was said to models and by them (store/exchanges.py). `key` stands for all that an answer depends on, `usable`
 for an answer that may be given again, `body` holds the texts: JSON, compressed with zstd."""
 
+# Tests of nodes, cordons and actions (store/node_records.py)
+
+node_tests = sa.Table(
+    "node_tests",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("launcher", sa.Text, nullable=False),
+    sa.Column("verdict", sa.BigInteger),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("nodes", sa.Text, nullable=False),
+    sa.Column("options", sa.Text, nullable=False),
+    sa.Column("conclusion", sa.Text),
+    sa.Index("ix_node_tests_state", "state", "id"),
+)
+"""`nodes`, `options` and `conclusion` are JSON."""
+
+tested_nodes = sa.Table(
+    "tested_nodes",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("test", _NUMBER, sa.ForeignKey("node_tests.id"), primary_key=True, autoincrement=False),
+)
+"""Which tests a node was in, also those that were not finished."""
+
+world_results = sa.Table(
+    "world_results",
+    metadata,
+    sa.Column("test", _NUMBER, sa.ForeignKey("node_tests.id"), primary_key=True, autoincrement=False),
+    sa.Column("world", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+node_findings = sa.Table(
+    "node_findings",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("test", _NUMBER, sa.ForeignKey("node_tests.id"), primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("standing", sa.Text, nullable=False),
+    sa.Column("fault", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("boot", sa.Text, nullable=False),
+    sa.Index("ix_node_findings_standing", "standing", "node"),
+)
+
+node_cordons = sa.Table(
+    "node_cordons",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("how", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("verdict", sa.BigInteger),
+    sa.Column("test", sa.BigInteger),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Index("ix_node_cordons_node", "node", "id"),
+    sa.Index("ix_node_cordons_state", "state", "id"),
+    sa.Index("ix_node_cordons_recent", "how", "at"),
+)
+
+OPEN_CORDON = node_cordons.c.state.in_([sa.literal_column("'wanted'"), sa.literal_column("'standing'")])
+"""True of a cordon that holds its node, or may."""
+
+sa.Index(
+    "uq_node_cordons_open",
+    node_cordons.c.node,
+    node_cordons.c.how,
+    unique=True,
+    sqlite_where=OPEN_CORDON,
+    postgresql_where=OPEN_CORDON,
+)
+
+node_actions = sa.Table(
+    "node_actions",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("verdict", sa.BigInteger),
+    sa.Column("test", sa.BigInteger),
+    sa.Column("job", sa.Text),
+    sa.Column("attempt", sa.Integer),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Index("ix_node_actions_subject", "subject", "id"),
+    sa.Index("ix_node_actions_state", "state", "id"),
+)
+"""`body` is the action as it was proposed, as JSON, `why` says why it is in its state. Actions that come to the same
+have the same `subject`, a digest."""
+
+OPEN_ACTION = node_actions.c.state.in_([sa.literal_column("'waiting'"), sa.literal_column("'approved'")])
+"""True of an action that waits for a person or for being done."""
+
+sa.Index(
+    "uq_node_actions_open",
+    node_actions.c.subject,
+    unique=True,
+    sqlite_where=OPEN_ACTION,
+    postgresql_where=OPEN_ACTION,
+)
+
+node_audit = sa.Table(
+    "node_audit",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("subject", sa.BigInteger, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Index("ix_node_audit_node", "node", "id"),
+    sa.Index("ix_node_audit_subject", "what", "subject", "id"),
+)
+"""Rows are only appended: the database itself refuses to change one or to delete it."""
+
+_ONLY_APPENDED = {
+    "sqlite": (
+        "CREATE TRIGGER tr_node_audit_update BEFORE UPDATE ON node_audit "
+        "BEGIN SELECT RAISE(ABORT, 'the audit is only appended to'); END",
+        "CREATE TRIGGER tr_node_audit_delete BEFORE DELETE ON node_audit "
+        "BEGIN SELECT RAISE(ABORT, 'the audit is only appended to'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION node_audit_kept() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the audit is only appended to'; END $$",
+        "CREATE TRIGGER tr_node_audit_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON node_audit "
+        "FOR EACH STATEMENT EXECUTE FUNCTION node_audit_kept()",
+    ),
+}
+for _dialect, _statements in _ONLY_APPENDED.items():
+    for _statement in _statements:
+        _ddl = sa.DDL(_statement)  # type: ignore[no-untyped-call] # SQLAlchemy gives it no types
+        sa.event.listen(node_audit, "after_create", _ddl.execute_if(dialect=_dialect))
+
 
 _WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
-from logdoctor.web import cases, events, health, ingest, openapi, pages, problems, rules, shippers, verdicts
+from logdoctor.web import cases, events, health, ingest, nodes, openapi, pages, problems, rules, shippers, verdicts
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
@@ -39,16 +39,20 @@ class Options(NamedTuple):
 def application(service: Service, options: Options) -> FastAPI:
     """The application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    hub, state = events.Hub(), health.State()
+    hub, of_nodes, state = events.Hub(), events.Hub(), health.State()
     service.listeners.append(hub.publish)
+    if service.actor is not None:
+        service.actor.listeners.append(of_nodes.publish)
 
     def stopping() -> None:
         state.ready = False
         hub.close()
+        of_nodes.close()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         hub.open(asyncio.get_running_loop())
+        of_nodes.open(asyncio.get_running_loop())
         await asyncio.to_thread(service.start)
         state.ready = True
         yield
@@ -74,6 +78,7 @@ def application(service: Service, options: Options) -> FastAPI:
     app.include_router(rules.routes(service, gate, options.allowed.seconds))
     app.include_router(cases.routes(service, gate))
     app.include_router(events.routes(service, gate, hub))
+    app.include_router(nodes.routes(service, gate, of_nodes))
     app.include_router(pages.routes(service, gate))
     app.mount("/static", pages.static_files())
     problems.install(app)

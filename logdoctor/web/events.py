@@ -11,7 +11,6 @@ from starlette.responses import StreamingResponse
 
 from logdoctor.errors import Busy, RequestRefused
 from logdoctor.live.service import Service
-from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import TEXT
 from logdoctor.web.problems import describe
@@ -22,7 +21,7 @@ _LISTENERS = 1000
 
 
 class Hub:
-    """Wakes those who listen when a verdict was published; what they then read comes from the records."""
+    """Wakes those who listen when there is something new; what they then read comes from the records."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -38,8 +37,8 @@ class Hub:
         self._closed = True
         self._wake()
 
-    def publish(self, verdict: StoredVerdict) -> None:
-        """Wake all; for any thread."""
+    def publish(self, _new: object) -> None:
+        """Wake all, because of something new; for any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 

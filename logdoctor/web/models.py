@@ -34,6 +34,17 @@ RuleId = Annotated[
     ),
 ]
 CaseId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the case", examples=[12])]
+NodeName = Annotated[
+    str,
+    Path(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
+        max_length=253,
+        description="name of the node",
+        examples=["gpu-12"],
+    ),
+]
+NodeTestId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the test", examples=[12])]
+ActionId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the action", examples=[3])]
 KindOfJobs = Annotated[str | None, Query(max_length=MAX_KIND, description="only rules learned from jobs of this kind")]
 Status = Literal["proposed", "shadow", "active", "retired"]
 _COUNT = Field(default=None, ge=0, le=100_000_000)
@@ -71,6 +82,9 @@ class JobIn(BaseModel):
     command: str | None = Field(default=None, max_length=100_000)
     checkpoint_dir: str | None = _TEXT
     parent: str | None = Field(default=None, max_length=10_000, description="the `job/attempt` it goes on from")
+    nodelist: str | None = Field(
+        default=None, max_length=100_000, description="the nodes of the job by name", examples=["gpu-[01-08],gpu-11"]
+    )
     nodes: int | None = _COUNT
     ranks_per_node: int | None = _COUNT
     gpus: int | None = Field(default=None, ge=0, le=100_000_000, description="in all")
@@ -484,3 +498,35 @@ class ModelCallPage(BaseModel):
     """What models were asked about an attempt, the oldest call first."""
 
     items: list[ModelCallOut]
+
+
+class NodeTestIn(BaseModel):
+    """Which nodes are to be tested (without names those of the verdict's job), and how. What is left out is as set."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"nodes": ["gpu-11", "gpu-12", "gpu-13"], "launcher": "slurm", "verdict": 7}]},
+    )
+    nodes: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=10_000)
+    launcher: Literal["slurm", "ssh", "kubernetes", "local"] | None = None
+    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of the verdict it is because of")
+    repeats: int | None = Field(default=None, ge=1, le=1000, description="how often the gather is repeated in a world")
+    seconds: float | None = Field(default=None, ge=1, le=3600, description="after which a world is ended by force")
+
+
+class CordonIn(BaseModel):
+    """Why a node is to be taken out, and what proves it."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"reason": "gather fails with 2 good nodes", "test": 12}]}
+    )
+    reason: str = Field(min_length=1, max_length=2000, description="written on the node, as far as it fits")
+    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a verdict")
+    test: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a test of nodes")
+
+
+class NodeStepIn(BaseModel):
+    """The reason of a step."""
+
+    model_config = ConfigDict(extra="forbid")
+    why: str = Field(default="", max_length=2000, examples=["board replaced"])

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
+from logdoctor.web import node_answers
 
 _REFERENCE = "#/components/schemas/{name}"
 _OPEN = ("/healthz", "/readyz")
@@ -41,6 +42,7 @@ EXAMPLE = msgspec.to_builtins(
         fingerprint="4d1f0c9be2a7",
         progress=Progress(1200, 500_000, 2.31, 412.5, 118, "gpu-12"),
         compression=Compression(281, 66, 63_902, 21_011, {"filter/nccl/info": RuleCount(215, 3, 120)}),
+        nodes=("gpu-11", "gpu-12"),
         file="llama-7b/1/gpu-12",
     )
 )
@@ -206,10 +208,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = whole["components"]["schemas"]
-        schemas |= msgspec.json.schema_components([Verdict], ref_template=_REFERENCE)[1]
+        schemas |= msgspec.json.schema_components([Verdict, *node_answers.ALL], ref_template=_REFERENCE)[1]
         for name in ("VerdictOut", "VerdictDetail"):
             schemas[name]["properties"]["verdict"] = VERDICT
-        for name, example in _EXAMPLES.items():
+        for name, example in (_EXAMPLES | node_answers.EXAMPLES).items():
             schemas[name]["examples"] = [example]
         for name in _OURS:
             schemas.pop(name, None)
@@ -228,6 +230,12 @@ def _complete(path: str, operation: dict[str, Any]) -> None:
         for content in answer.get("content", {}).values():
             if content.get("schema", {}).get("$ref", "").rsplit("/", 1)[-1] in _OURS:
                 content["schema"] = {"$ref": _REFERENCE.format(name="Problem")}
+
+
+def answers(kind: type, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The good answer of an operation that is one of the types of `node_answers`, for the `responses` of a route."""
+    reference = _REFERENCE.format(name=kind.__name__)
+    return {status: {"description": "done", "content": {"application/json": {"schema": {"$ref": reference}}}}}
 
 
 def shows(example: object, status: int = 200, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:

@@ -65,7 +65,7 @@ def test_pairing_anew_finds_what_the_first_round_could_not() -> None:
     before, after = simulate(4, 2, 500, seed=1), simulate(4, 2, 500, seed=1, regroups=2)
     assert before.ours.indeterminate > 0.5
     assert after.ours.exact == 1.0
-    three = simulate(3, 1, 100, seed=1, regroups=2)
+    three = simulate(3, 1, 100, seed=1, regroups=3)
     assert three.ours.exact == 1.0 and three.provable == 0.0
 
 

@@ -24,7 +24,9 @@ with warnings.catch_warnings():
     )
 
 from logdoctor.rules.scanner import Scanner
+from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
 from tests.web.conftest import FAILED, new_service, serving, wait_for
+from tests.web.test_nodes import acting
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 CHECKS = [
@@ -38,9 +40,13 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[str]:
-    """Where a service with one verdict is."""
+    """Where a service with one verdict is, one test of nodes, and one action."""
+    service = new_service(tmp_path_factory.mktemp("fuzz"), scanner)
+    actor = acting(service, RecordedLauncher([node.name for node in NODES]), tmp_path_factory.mktemp("cordons"))
+    kept_test(actor.records)
+    actor.records.propose(CORDON, "llama-7b", 1, NOW)
     with (
-        serving(new_service(tmp_path_factory.mktemp("fuzz"), scanner)) as served,
+        serving(service) as served,
         httpx.Client(base_url=served.url) as client,
     ):
         client.post("/v1/jobs/llama-7b/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=FAILED)
