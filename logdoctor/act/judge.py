@@ -4,17 +4,11 @@ from collections.abc import Iterable
 
 from logdoctor.act.board import Board
 from logdoctor.act.evidence import Link
+from logdoctor.act.probe import KINDS
 from logdoctor.nodes import Conclusion, Finding, LinkFault, Reading, Result
 
 NO_PASS = "no world has passed, so that there is no proven-good node to test with: the fault may as well be the probe's"
-_STAGES = {
-    "start": "does not start",
-    "connect": "does not connect",
-    "gather": "gather fails",
-    "bandwidth": "gather fails",
-    "compute": "wrong product",
-}
-SILENT, WRONG, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "wrong data", "comes and goes", "slow network", "slow GPU"
+SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow network", "slow GPU"
 
 
 def judge(board: Board) -> Conclusion:
@@ -127,18 +121,10 @@ def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]
 
 
 def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
-    """What kind of fault a node shows, by what the probe said on it in the worlds that count: the plainest one."""
-    kinds = [_kind(board.results[number], name) for number in worlds]
-    return next((kind for kind in (WRONG, *_STAGES.values()) if kind in kinds), SILENT)
-
-
-def _kind(result: Result, name: str) -> str:
-    own = _own(result, name)
-    if own is None:
-        return SILENT
-    if "wrong" in own.why:
-        return WRONG
-    return SILENT if own.ok else _STAGES.get(own.stage, SILENT)
+    """What kind of fault a node shows, by what the probe said on it in the worlds that count: the most telling."""
+    said = [own for number in worlds if (own := _own(board.results[number], name)) is not None and not own.ok]
+    kinds = {reading.why.partition(":")[0] for reading in said}
+    return next((kind for kind in KINDS if kind in kinds), SILENT)
 
 
 def _slowness(board: Board, name: str, worlds: Iterable[int]) -> str:

@@ -3,9 +3,10 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import structlog
 
@@ -53,15 +54,13 @@ class Actor:
 
     def start(self) -> None:
         """Take up what the last process left, then begin."""
-        if self._taking_up:
-            self._means.cordoning.reconcile(time.time())
         going = {options.action for options in self._tester.start()}
         if self._taking_up:
+            with _logged("cordons not looked after"):
+                self._means.cordoning.reconcile(time.time())
             for stored in self.records.actions("approved", limit=500).items:
                 if stored.id not in going:
-                    self.records.settle_action(
-                        stored.id, "failed", "logdoctor was stopped before it was done", time.time()
-                    )
+                    self._settle(stored.id, "failed", "logdoctor was stopped before it was done")
         self._thread.start()
 
     def stop(self) -> None:
@@ -144,10 +143,8 @@ class Actor:
 
     def _heed_all(self) -> None:
         while (stored := self._news.get()) is not None:
-            try:
+            with _logged("verdict not acted upon", verdict=stored.id):
                 self._react(stored)
-            except Exception:
-                log.exception("verdict not acted upon", verdict=stored.id)
 
     def _react(self, stored: StoredVerdict) -> None:
         """Propose what follows from a verdict, and do what may be done at once."""
@@ -162,8 +159,7 @@ class Actor:
     def _concluded(self, test: int, options: Options, found: Conclusion | None, why: str) -> None:
         """Settle the action that wanted a test, and propose what follows from what was found."""
         if options.action is not None:
-            state, words = ("done", f"test {test}") if found else ("failed", f"test {test}: {why}")
-            self.records.settle_action(options.action, state, words, time.time())  # type: ignore[arg-type]
+            self._settle(options.action, "done" if found else "failed", f"test {test}{why and f': {why}'}")
         kept = self.records.test(test)
         if found is None or kept is None:
             return
@@ -192,8 +188,13 @@ class Actor:
             return self.records.settle_action(stored.id, "failed", str(error), time.time())
         return self.records.settle_action(stored.id, "done", "", time.time())
 
+    def _settle(self, action: int, state: Literal["done", "failed"], why: str) -> None:
+        """Say what came of an action, in the background."""
+        with _logged("action not settled", action=action):
+            self.records.settle_action(action, state, why, time.time())
+
     def _histories(self, nodes: Sequence[str]) -> dict[str, NodeHistory]:
-        return {node: self.records.history(node) for node in nodes[:_HISTORIES] if NAME.fullmatch(node)}
+        return self.records.histories([node for node in nodes[:_HISTORIES] if NAME.fullmatch(node)])
 
     def _told_nodes(self, stored: StoredVerdict) -> list[str]:
         """The nodes that the scheduler of a job named."""
@@ -211,3 +212,12 @@ class Actor:
         if stored is None:
             raise ActionRefused(f"verdict {id}", "does not exist", "List the verdicts.")
         return stored
+
+
+@contextmanager
+def _logged(event: str, **values: object) -> Iterator[None]:
+    """Writes down what goes wrong in the background; the next thing has its turn."""
+    try:
+        yield
+    except Exception:
+        log.exception(event, **values)

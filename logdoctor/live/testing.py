@@ -6,6 +6,7 @@ stops by itself, and is looked for again.
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import socket
 import threading
@@ -76,7 +77,6 @@ class Tester:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="node-tests", daemon=True)
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._tested: dict[int, frozenset[str]] = {}
         self._cancelled: dict[int, str] = {}
         self._stopping = False
         self.listeners: list[Callable[[int], None]] = []
@@ -151,11 +151,20 @@ class Tester:
         return test
 
     def _require_free(self, names: set[str]) -> None:
-        """Two tests at once on a node would find each other's load."""
-        for test, tested in self._tested.items():
-            if shared := sorted(names & tested):
-                cause = f"test {test} runs on {shared[0]} now"
+        """Two tests at once on a node, of whichever process, would find each other's load."""
+        for test in self._records.running():
+            if (shared := sorted(names & {node.name for node in test.nodes})) and self._lives(test):
+                cause = f"test {test.id} runs on {shared[0]} now"
                 raise ActionRefused("a test of nodes", cause, "Wait for it, or cancel it.")
+
+    def _lives(self, test: StoredTest) -> bool:
+        """Whether some process runs a test; of those over other folders that is taken for granted."""
+        if test.id in self._running or test.options.get("keeper") != self._keeper:
+            return True
+        if (lock := self._locked(test.id)) is None:
+            return True
+        os.close(lock)
+        return False
 
     def _launch(
         self,
@@ -166,7 +175,6 @@ class Tester:
         lock: int | None,
         earlier: Mapping[int, Result],
     ) -> None:
-        self._tested[test] = frozenset(node.name for node in nodes)
 
         def keep(result: Result) -> None:
             self._records.add_result(test, result)
@@ -176,7 +184,7 @@ class Tester:
         terms = bench.terms._replace(repeats=options.repeats, regroups=options.regroups)
         board = Board(nodes, terms, options.suspected)
         probe = bench.probe._replace(seconds=options.seconds)
-        conducting = Conducting(_name(test), launcher, board, probe, keep, bench.port, bench.minutes * 60, earlier)
+        conducting = Conducting(self._name(test), launcher, board, probe, keep, bench.port, bench.minutes * 60, earlier)
         self._running[test] = self._loop.create_task(self._run(test, options, conducting, launcher, lock))
         self._tell(test)
 
@@ -185,7 +193,7 @@ class Tester:
         why = "logdoctor was stopped in the middle of it"
         try:
             launcher = self._bench.launchers(test.launcher)
-            swept = await launcher.sweep(_name(test.id))
+            swept = await launcher.sweep(self._name(test.id))
         except LogdoctorError as error:
             await self._end(test.id, options, f"{why}, and what it launched could not be looked for: {error}", lock)
             return False
@@ -216,7 +224,7 @@ class Tester:
             await self._end(test, options, conclusion, lock)
         finally:
             await launcher.close()
-            del self._running[test], self._tested[test]
+            del self._running[test]
             self._tell(test)
 
     async def _end(self, test: int, options: Options, found: Conclusion | str, lock: int | None) -> None:
@@ -251,6 +259,10 @@ class Tester:
     def _schedule(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def _name(self, test: int) -> str:
+        """What a test is called wherever something of it is launched; no test of another logdoctor is called so."""
+        return f"t{test}-{hashlib.sha256(self._keeper.encode()).hexdigest()[:8]}"
+
     def _locked(self, test: int) -> int | None:
         """A lock that says that this process runs a test; None when another one holds it."""
         descriptor = os.open(self._folder / str(test), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -260,8 +272,3 @@ class Tester:
             os.close(descriptor)
             return None
         return descriptor
-
-
-def _name(test: int) -> str:
-    """What a test is called wherever something of it is launched."""
-    return f"t{test}"

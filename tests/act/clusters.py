@@ -1,11 +1,16 @@
 """Clusters that exist on paper: worlds on them end as their faults make them."""
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 
+import msgspec
+
 from logdoctor.act.board import Board, Terms
 from logdoctor.act.judge import judge
+from logdoctor.act.launching import STARTED, Answer, Task
 from logdoctor.act.plan import next_round
+from logdoctor.errors import LaunchError
 from logdoctor.nodes import Conclusion, Node, Reading, Result, World
 
 USUAL = Terms()
@@ -61,3 +66,48 @@ def concluded(
         for world in worlds:
             board.add(end(world))
     return judge(board), board
+
+
+class PaperLauncher:
+    """A launcher of nodes on paper. `asked` are the worlds it was asked to run; a world of a node in `hanging` runs
+    until it is cancelled, which is counted in `ended`."""
+
+    name = "paper"
+
+    def __init__(self, nodes: Sequence[Node], end: Ends, hanging: Collection[str] = ()) -> None:
+        self._nodes, self._end, self._hanging = nodes, end, hanging
+        self.asked: list[World] = []
+        self.tests: set[str] = set()
+        self.swept: list[str] = []
+        self.ended = 0
+
+    async def inventory(self, names: Sequence[str]) -> list[Node]:
+        known = {node.name: node for node in self._nodes}
+        if unknown := set(names) - known.keys():
+            raise LaunchError(f"node {unknown.pop()!r}", "is not on paper", "Draw it.")
+        return [known[name] for name in names] or list(self._nodes)
+
+    async def run(self, task: Task) -> list[Answer]:
+        self.asked.append(task.world)
+        self.tests.add(task.test)
+        try:
+            await asyncio.sleep(3600 if set(task.world.nodes) & set(self._hanging) else 0)
+        except asyncio.CancelledError:
+            self.ended += 1
+            raise
+        result = self._end(task.world)
+        return [self._answer(name, result) for name in task.world.nodes]
+
+    async def sweep(self, test: str) -> int:
+        self.swept.append(test)
+        return 0
+
+    async def close(self) -> None:
+        pass
+
+    def _answer(self, name: str, result: Result) -> Answer:
+        if result.ended == "void":
+            return Answer(name, name not in result.unreached, launch_error=result.why)
+        reading = next((reading for reading in result.readings if reading.node == name), None)
+        line = b"" if reading is None else msgspec.json.encode(reading)
+        return Answer(name, True, line, STARTED + name.encode(), 0)

@@ -1,0 +1,87 @@
+"""A test of nodes from its first round to its conclusion."""
+
+import asyncio
+
+import pytest
+
+from logdoctor.act.board import Board, Terms
+from logdoctor.act.conduct import Conducting
+from logdoctor.act.launching import Answer, ProbeOptions, Task
+from logdoctor.errors import LaunchError
+from logdoctor.nodes import Conclusion, Result
+from tests.act.clusters import PaperLauncher, cluster, concluded, ending
+
+NODES = cluster(9, groups=3)
+END = ending(bad=["n4"], nodes=NODES, slow={"n7": 5.0}, down=["n2"])
+
+
+def conducted(launcher: PaperLauncher, earlier: dict[int, Result] | None = None) -> tuple[Conclusion, list[Result]]:
+    kept: list[Result] = []
+    conducting = Conducting("t1", launcher, Board(NODES, Terms()), ProbeOptions(), kept.append, earlier=earlier)
+    return asyncio.run(conducting.run()), kept
+
+
+def test_it_concludes_what_the_results_prove() -> None:
+    launcher = PaperLauncher(NODES, END)
+    found, kept = conducted(launcher)
+    expected, _ = concluded(NODES, END)
+    assert [(one.node, one.standing) for one in found.findings] == [(o.node, o.standing) for o in expected.findings]
+    assert (found.named("faulty"), found.named("slow"), found.named("indeterminate")) == (("n4",), ("n7",), ("n2",))
+    assert [result.world for result in kept] == launcher.asked and launcher.tests == {"t1"}
+
+
+@pytest.mark.parametrize("known", range(0, 14, 3))
+def test_what_was_kept_is_not_launched_again(known: int) -> None:
+    whole, kept = conducted(PaperLauncher(NODES, END))
+    earlier = {result.world.number: result for result in kept[:known]}
+    launcher = PaperLauncher(NODES, END)
+    again, added = conducted(launcher, earlier)
+    assert again == whole
+    assert {world.number for world in launcher.asked} == {result.world.number for result in kept} - earlier.keys()
+    assert len(added) == len(kept) - len(earlier)
+
+
+def test_a_launcher_that_fails_convicts_nobody() -> None:
+    class Broken(PaperLauncher):
+        async def run(self, task: Task) -> list[Answer]:
+            raise LaunchError("srun", "no such partition", "Name another.")
+
+    found, kept = conducted(Broken(NODES, END))
+    assert len(found.named("indeterminate")) == 9 and all(result.ended == "void" for result in kept)
+    assert "no such partition" in found.findings[0].why
+
+
+def test_ports_of_a_round_are_different() -> None:
+    ports: dict[int, list[int]] = {}
+
+    class Noting(PaperLauncher):
+        async def run(self, task: Task) -> list[Answer]:
+            ports.setdefault(task.world.round, []).append(task.port)
+            return await super().run(task)
+
+    conducted(Noting(NODES, END))
+    assert all(len(used) == len(set(used)) for used in ports.values())
+
+
+def test_a_cancelled_test_ends_its_worlds() -> None:
+    launcher = PaperLauncher(NODES, END, hanging=["n0", "n8"])
+
+    async def run() -> None:
+        conducting = Conducting("t1", launcher, Board(NODES, Terms()), ProbeOptions(), lambda _: None)
+        running = asyncio.create_task(conducting.run())
+        while len(launcher.asked) < 4:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+    assert launcher.ended == 2
+
+
+def test_no_round_begins_when_the_time_is_up() -> None:
+    board = Board(NODES, Terms())
+    found = asyncio.run(
+        Conducting("t1", PaperLauncher(NODES, END), board, ProbeOptions(), lambda _: None, seconds=0).run()
+    )
+    assert found.rounds == 0 and len(found.named("indeterminate")) == 9
