@@ -25,7 +25,7 @@ demo: setup
 	$(BIN)/logdoctor eval eval/corpus
 
 test: setup lint shippers
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 # real clients that the tests run, from Debian; elsewhere install syslog-ng with its HTTP module yourself
 shippers:
@@ -40,6 +40,7 @@ bench: setup
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
+	$(BIN)/python eval/bench_nodes.py
 
 soak: setup
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"

@@ -23,6 +23,7 @@
     ├── LaunchError      a launcher cannot start probes on nodes, or knows no such node
     ├── CordonError      a node cannot be cordoned or uncordoned
     │   └── CordonRefused  it may not be: a cap is reached, or the cordon is of others
+    ├── NodeTestRefused  a test of nodes cannot be begun, added to or ended as asked
     ├── ActionRefused    an action cannot be decided or performed as asked
     ├── TokenError       a token cannot be made or revoked as asked
     ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
@@ -158,6 +159,10 @@ class CordonError(LogdoctorError):
 
 class CordonRefused(CordonError):
     """A node may not be cordoned or uncordoned: a cap is reached, or the cordon is of others."""
+
+
+class NodeTestRefused(LogdoctorError):
+    """A test of nodes cannot be begun, added to or ended as asked, or does not exist."""
 
 
 class ActionRefused(LogdoctorError):

@@ -35,13 +35,12 @@ _WIDTH = 300
 _PASSING = (429, 500, 502, 503, 504)
 
 
+# moves to errors.py
 class ClusterError(LogdoctorError):
     """A cluster does not answer, or refuses.
 
     `status` is that of HTTP, 0 when there was no answer at all; `passing` says that the same may go well later.
     """
-
-    # moves to errors.py
 
     def __init__(self, thing: str, cause: str, next_step: str, status: int = 0, passing: bool = False) -> None:
         super().__init__(thing, cause, next_step)

@@ -4,7 +4,6 @@ A launcher starts `act/probe.py` on every node of a world at once, brings back w
 running. What the answers mean is decided here, in one place for all launchers.
 """
 
-import asyncio
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -237,12 +236,3 @@ def _telling(reading: Reading) -> int:
     """The place of a failure among the kinds of failure, the most telling first; kinds unknown come in the middle."""
     kind = reading.why.partition(":")[0]
     return KINDS.index(kind if kind in KINDS else "error")
-
-
-async def read_bounded(stream: asyncio.StreamReader) -> bytes:
-    """What a stream yields until its end, at most `OUTPUT_LIMIT` bytes of it; the rest is read and dropped, so that
-    the writer does not wait."""
-    kept = bytearray()
-    while chunk := await stream.read(1 << 16):
-        kept += chunk[: OUTPUT_LIMIT - len(kept)]
-    return bytes(kept)

@@ -30,22 +30,15 @@ from typing import Any, Callable, NoReturn  # noqa: UP035 -- Python 3.8
 SETTLE = 5.0
 """Seconds that the other ranks of a node have to say what they see, once one has failed."""
 
+TRIES = 10
+"""How often a speed is measured; the best counts."""
+
 GPU_SIZES = (1 << 24, 1 << 26, 1 << 28, 1 << 30)
 CPU_SIZES = (1 << 18, 1 << 22)
 LARGEST_ON_GPU, LARGEST_ON_CPU = 1 << 30, 1 << 26
 """Bytes that a gather yields, and at most: what memory a rank takes follows from it."""
 
-KINDS = (
-    "wrong data",
-    "wrong product",
-    "fewer GPUs",
-    "error",
-    "killed",
-    "hangs",
-    "nccl-tests",
-    "connection",
-    "no answer",
-)
+KINDS = ("wrong data", "wrong product", "fewer GPUs", "error", "killed", "hangs", "connection", "no answer")
 """What a failure can be, the most telling first; `why` begins with one of them. The last two may be the partner's."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -100,9 +93,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(words: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="logdoctor-probe", add_help=False)
+    parser = _Parser(add_help=False)
     parser.add_argument("--test", required=True)  # by it and the world the process is known on its node
-    parser.add_argument("--world", required=True, type=int)
+    parser.add_argument("--world", required=True)
     parser.add_argument("--node", required=True)  # `slurm`: what SLURMD_NODENAME says
     parser.add_argument("--nodes", required=True)  # NAME=ADDRESS,..., in the order of ranks
     parser.add_argument("--port", required=True, type=int)
@@ -141,14 +134,11 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
     options.sizes = [min(size, largest) for size in options.sizes] or (GPU_SIZES if options.gpus else CPU_SIZES)
     if options.place == 0:
         _check_port(options.port)
-    found: dict[str, Any] = {"gpus": options.gpus, "state": _state(options) if options.gpus else []}
+    state = _state(options) if options.gpus else []
+    found = None
     if options.gpus and shutil.which("all_gather_perf") and _mpi_processes() == len(options.nodes):
-        table = _run_nccl_tests(options)
-        if table is not None:
-            found.update(table)
-            return found
-    found.update(_run_torch(options))
-    return found
+        found = _run_nccl_tests(options)
+    return {"gpus": options.gpus, "state": state, **(found or _run_torch(options))}
 
 
 def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
@@ -165,8 +155,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     if bad:
         worst = min(bad, key=lambda report: KINDS.index(report["why"].partition(":")[0]))
         return dict(found, stage=worst["stage"], why=worst["why"])
-    sizes = [str(size) for size in options.sizes if all(report["bandwidth"].get(str(size)) for report in reports)]
-    bandwidth = {size: min(report["bandwidth"][size] for report in reports) for size in sizes}
+    bandwidth = {size: min(report["bandwidth"][size] for report in reports) for size in reports[0]["bandwidth"]}
     tflops = min(report["tflops"] for report in reports)
     return dict(found, ok=True, stage="done", bandwidth=bandwidth, tflops=tflops)
 
@@ -186,8 +175,7 @@ def _told(rank: Child, options: argparse.Namespace, local: int) -> dict[str, Any
 class Child:
     """A process of this probe, in a process group of its own, and what it has written so far.
 
-    It dies with the supervisor. `work` is called in it and gives its exit status, or, when it is a list of words, they
-    are the program that it becomes.
+    It dies with the supervisor. `work` gives its exit status, or is the program that it becomes, in words.
     """
 
     def __init__(self, work: Callable[[Report], int] | list[str]) -> None:
@@ -241,12 +229,15 @@ class Child:
             return "no answer", "did not end"
         assert self.status is not None
         if os.WIFSIGNALED(self.status):
-            return "killed", f"was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+            number = os.WTERMSIG(self.status)
+            # NCCL's watchdog aborts the process when it loses the others
+            kind = "connection" if number == signal.SIGABRT else "killed"
+            return kind, f"was killed by {signal.Signals(number).name}"
         return "killed", f"ended with status {os.WEXITSTATUS(self.status)}"
 
 
 class Report:
-    """What a rank tells its supervisor, a line of JSON at a time, and the stage that it is in."""
+    """What a rank tells its supervisor, and the stage that it is in."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
@@ -273,8 +264,8 @@ def _become_child(supervisor: int) -> None:
 
 
 def _watch(children: list[Child], deadline: float, lifeline: bool) -> None:
-    """Waits for the children and kills what is left of them: at the deadline, soon after one has failed, when the
-    launcher is gone, or when the supervisor is told to end."""
+    """Waits for the children and kills what is left of them: at the deadline, soon after one has failed, or when the
+    probe is to end early."""
     try:
         with selectors.DefaultSelector() as selector:
             for child in children:
@@ -332,7 +323,7 @@ def _write(file: int, text: str) -> bool:
 def _one_line(error: BaseException) -> str:
     # without places in the sources of torch and what gloo always says
     text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", str(error))
-    words = " ".join(text.encode("ascii", "replace").decode().split()) or "no reason given"
+    words = " ".join(text.split()) or "no reason given"
     if not isinstance(error, (Unusable, Failure, Ended)):
         words = f"{type(error).__name__}: {words}"
     return words[:280]
@@ -428,7 +419,7 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
     if wrong:
         return dict(found, why=f"wrong data: all_gather_perf found wrong values with {wrong[0][0]} bytes")
     if child.status != 0:
-        return dict(found, why=f"nccl-tests: all_gather_perf {child.end()[1]}")
+        return dict(found, why=f"connection: all_gather_perf {child.end()[1]}")
     # it rounds sizes down to a multiple of the ranks; readings of all worlds are to have the same names
     nominal = [options.sizes[0] * 4**step for step in range(len(rows))]
     bandwidth = {str(size): float(row[7]) for size, row in zip(nominal, rows) if float(row[7]) > 0}
@@ -556,7 +547,7 @@ def _limit(options: argparse.Namespace, seconds: float) -> datetime.timedelta:
 
 
 def _interface(address: str) -> str:
-    """The network interface that leads to an address. Gloo would take that of the host's name, which may be any."""
+    """The network interface that leads to an address. Gloo would take that of the host's own name."""
     try:
         family, kind, _, _, peer = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as trial:
@@ -631,7 +622,7 @@ def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> 
 
 
 def _bandwidth(torch: Any, buffers: _Buffers) -> float:
-    """The bus bandwidth of a gather in GB/s (10^9), the best of three tries: what every rank received."""
+    """The bus bandwidth of a gather in GB/s (10^9), of the best try: others tell of what else the machine had to do."""
 
     def seconds(times: int) -> float:
         began = time.monotonic()
@@ -640,9 +631,12 @@ def _bandwidth(torch: Any, buffers: _Buffers) -> float:
 
     trial = torch.tensor([seconds(1), seconds(2)], device=buffers.all.device)
     torch.distributed.all_reduce(trial, torch.distributed.ReduceOp.MAX)  # all ranks must gather equally often
-    times = int(min(20, max(1, 0.1 / max(float(trial[1]), 1e-6))))
+    once = max(float(trial[1]), 1e-6)
+    times = int(min(20, max(1, 0.05 / once)))
+    tries = int(min(TRIES, max(2, 1.0 / (once * times))))
     received: int = buffers.size * 4 * (buffers.ranks - 1)
-    return round(received / min(seconds(times) for _ in range(3)) / 1e9, 6)
+    speed = received / min(seconds(times) for _ in range(tries)) / 1e9
+    return float(f"{speed:.6g}")
 
 
 def _multiply(torch: Any, device: Any) -> float:
@@ -650,9 +644,9 @@ def _multiply(torch: Any, device: Any) -> float:
 
     Every value of the product is a sum over the whole inner side, small enough to be exact in any precision.
     """
-    size, kind, times, synchronize = 256, torch.float32, 5, lambda: None
-    if device.type == "cuda":
-        size, kind, times, synchronize = 8192, torch.float16, 20, torch.cuda.synchronize
+    on_gpu = device.type == "cuda"
+    size, kind, times = (8192, torch.float16, 4) if on_gpu else (256, torch.float32, 1)
+    synchronize: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     places = torch.arange(size, device=device)
     left, right = places % 7 + 1, places * 3 % 7 + 1
@@ -662,16 +656,18 @@ def _multiply(torch: Any, device: Any) -> float:
     second = torch.outer(swing * signs, right).to(kind)
     product = torch.mm(first, second)
     expected = (torch.outer(left, right) * (size // 8)).to(kind)
-    synchronize()
-    began = time.monotonic()
-    for _ in range(times):
-        torch.mm(first, second, out=product)
-    synchronize()
-    speed = 2 * size**3 * times / (time.monotonic() - began) / 1e12
+    best = float("inf")
+    for _ in range(TRIES):
+        synchronize()
+        began = time.monotonic()
+        for _ in range(times):
+            torch.mm(first, second, out=product)
+        synchronize()
+        best = min(best, (time.monotonic() - began) / times)
     if not torch.equal(product, expected):
         count = int((product != expected).sum())
         raise Failure("wrong product", f"{count} of {size * size} values of a matrix product on {device}")
-    return round(speed, 6)
+    return float(f"{2 * size**3 / best / 1e12:.6g}")
 
 
 if __name__ == "__main__":

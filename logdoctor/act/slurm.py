@@ -20,9 +20,10 @@ MAX_NODES = 65_536
 _COMMAND_SECONDS = 20.0
 _KEPT = {"SLURM_CONF", "SLURM_JWT"}
 _STEERING = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SBATCH_", "SQUEUE_", "SCANCEL_", "PMI", "LOGDOCTOR_")
-_HOSTLIST = regex.compile(r"[A-Za-z0-9._,\[\]-]*")
-_BRACKETS = regex.compile(r"\[([^\[\]]*)\]")
+_BRACKETS = regex.compile(r"\[([0-9,-]*)\]")
 _RANGE = regex.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+_PART = rf"(?:[A-Za-z0-9._-]++|\[{_RANGE.pattern}(?:,{_RANGE.pattern})*+\])++"
+_HOSTLIST = regex.compile(rf"(?:{_PART})?+(?:,(?:{_PART})?+)*+")
 _COMMA_OUTSIDE = regex.compile(r",(?![^\[]*\])")
 _FIELD = regex.compile(r"(?:^| )([A-Za-z]+)=(\S*)")
 _WRITTEN_BY = regex.compile(r" \[[^\[\]@]*@[0-9T:-]+\]$")
@@ -90,7 +91,7 @@ def expanded(hostlist: str) -> list[str]:
     or stands for more than 65,536 names."""
     thing = f"hostlist {hostlist[:80]!r}"
     if not _HOSTLIST.fullmatch(hostlist):
-        raise InputError(thing, "has signs that no list of nodes has", "Write it as gpu[01-16],login.")
+        raise InputError(thing, "is none that Slurm writes", "Write it as gpu[01-16],login.")
     if _size(hostlist) > MAX_NODES:
         raise InputError(thing, f"stands for more than {MAX_NODES:,} nodes", "Check its ranges.")
     try:

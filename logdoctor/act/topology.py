@@ -25,11 +25,10 @@ _GROUP = regex.compile(r"[!-~]{1,128}")
 
 
 class Switch(NamedTuple):
-    """A switch, or a block: the nodes on it, and whether they hang on it themselves (a leaf) or on switches below."""
+    """A switch, or a block, and the nodes that hang on it themselves: none on one that joins other switches."""
 
     name: str
     nodes: tuple[str, ...]
-    leaf: bool
 
 
 def switches(text: str) -> list[Switch]:
@@ -47,9 +46,10 @@ def switches(text: str) -> list[Switch]:
             raise InputError(f"topology, line {number}", "includes another file", step)
         if not (name := words.get("switchname") or words.get("blockname")):
             continue
-        switch = Switch(_checked(name, number), _nodes(words.get("nodes", ""), number), "switches" not in words)
+        own = "" if "switches" in words else words.get("nodes", "")
+        switch = Switch(_checked(name, number), _nodes(own, number))
         nodes += len(switch.nodes)
-        if nodes > 8 * MAX_NODES:  # as output it names a node once for each level
+        if nodes > MAX_NODES:
             raise InputError(f"topology, line {number}", "names too many nodes", "Check its ranges.")
         found.append(switch)
     return found
@@ -59,9 +59,8 @@ def groups(text: str) -> dict[str, str]:
     """The leaf switch, or block, of each node, out of the same texts; of several leaves, the first one named."""
     leaves: dict[str, str] = {}
     for switch in switches(text):
-        if switch.leaf:
-            for node in switch.nodes:
-                leaves.setdefault(node, switch.name)
+        for node in switch.nodes:
+            leaves.setdefault(node, switch.name)
     return leaves
 
 

@@ -21,6 +21,7 @@ from logdoctor.store.records import Records, StoredVerdict
 log = structlog.get_logger()
 
 _HISTORIES = 2000  # nodes of a job whose histories are looked at
+_LOOK = 300.0  # seconds between two looks at the cordons
 
 
 class Means(NamedTuple):
@@ -56,8 +57,6 @@ class Actor:
         """Take up what the last process left, then begin."""
         going = {options.action for options in self._tester.start()}
         if self._taking_up:
-            with _logged("cordons not looked after"):
-                self._means.cordoning.reconcile(time.time())
             for stored in self.records.actions("approved", limit=500).items:
                 if stored.id not in going:
                     self._settle(stored.id, "failed", "logdoctor was stopped before it was done")
@@ -142,7 +141,19 @@ class Actor:
             self._news.put(stored)
 
     def _heed_all(self) -> None:
-        while (stored := self._news.get()) is not None:
+        """Act upon verdicts as they come; now and then see whether cordons are as they are on record."""
+        look_at = 0.0
+        while True:
+            if self._taking_up and time.monotonic() >= look_at:
+                with _logged("cordons not looked after"):
+                    self._means.cordoning.reconcile(time.time())
+                look_at = time.monotonic() + _LOOK
+            try:
+                stored = self._news.get(timeout=_LOOK)
+            except queue.Empty:
+                continue
+            if stored is None:
+                return
             with _logged("verdict not acted upon", verdict=stored.id):
                 self._react(stored)
 

@@ -396,8 +396,11 @@ world_results = sa.Table(
     metadata,
     sa.Column("test", _NUMBER, sa.ForeignKey("node_tests.id"), primary_key=True, autoincrement=False),
     sa.Column("world", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("place", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    sa.UniqueConstraint("test", "place"),
 )
+"""`place` counts the results of a test from 1, as they came."""
 
 node_findings = sa.Table(
     "node_findings",
@@ -496,6 +499,8 @@ _ONLY_APPENDED = {
         "CREATE TRIGGER tr_node_audit_update BEFORE UPDATE ON node_audit "
         "BEGIN SELECT RAISE(ABORT, 'the audit is only appended to'); END",
         "CREATE TRIGGER tr_node_audit_delete BEFORE DELETE ON node_audit "
+        "BEGIN SELECT RAISE(ABORT, 'the audit is only appended to'); END",
+        "CREATE TRIGGER tr_node_audit_replace BEFORE INSERT ON node_audit WHEN NEW.id IN (SELECT id FROM node_audit) "
         "BEGIN SELECT RAISE(ABORT, 'the audit is only appended to'); END",
     ),
     "postgresql": (

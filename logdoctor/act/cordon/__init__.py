@@ -1,0 +1,1 @@
+"""Taking nodes out and giving them back: with care, within caps, and only what is ours."""

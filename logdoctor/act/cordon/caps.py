@@ -1,0 +1,38 @@
+"""How much of a fleet may be cordoned: a share, a number at once, a number an hour. Pure."""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+from logdoctor.errors import CordonRefused
+
+
+class Caps(NamedTuple):
+    """`share` of the fleet that may be out at once, by whomever; `at_once` and `per_hour` cordons of ours."""
+
+    share: float = 0.05
+    at_once: int = 4
+    per_hour: int = 2
+
+
+def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_hour: int) -> None:
+    """Nothing, where one more node may be cordoned; `CordonRefused` names the cap that forbids it.
+
+    `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down: of a fleet
+    of 19 nodes 5 % is none.
+    """
+    ours = "cordoned by logdoctor"
+    rules = (
+        (_part(caps.share, fleet), cordoned_now, f"{caps.share:.4g} of {fleet} nodes", "cordoned now", "SHARE"),
+        (caps.at_once, ours_now, f"{caps.at_once} at once", f"{ours} now", "AT_ONCE"),
+        (caps.per_hour, ours_last_hour, f"{caps.per_hour} an hour", f"{ours} in the last hour", "PER_HOUR"),
+    )
+    for most, already, cap, what, setting in rules:
+        if already + 1 > most:
+            cause = f"would exceed the cap of {cap} (at most {max(most, 0)}): {already} {what}"
+            raise CordonRefused("a cordon", cause, f"Uncordon a node, wait, or raise LOGDOCTOR_CORDON_{setting}.")
+
+
+def _part(share: float, fleet: int) -> int:
+    """The whole nodes in a share of the fleet, by its decimal digits: 0.29 of 100 is 29."""
+    return math.floor(Fraction(str(share)) * fleet) if 0 <= share <= 1 else 0

@@ -1,0 +1,75 @@
+"""Following a test of nodes in a terminal: worlds are told as they end, Ctrl-C and SIGTERM cancel the test."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.errors import ActionRefused
+
+if TYPE_CHECKING:
+    from logdoctor.live.acting import Actor
+    from logdoctor.nodes import Result
+    from logdoctor.store.node_records import NodeRecords
+    from logdoctor.store.node_tests import StoredTest
+
+_LOOKED_EVERY = 0.2  # seconds
+
+
+class Interruption:
+    """Whether somebody wants an end. The second time it is a `KeyboardInterrupt`."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Ctrl-C and SIGTERM end nothing by themselves within the block: a test that was just begun is cancelled, too."""
+    interruption = Interruption()
+    before = {number: signal.signal(number, interruption) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> "StoredTest":
+    """A test of this process when it has ended."""
+    from logdoctor.cli.node_tables import world_line
+
+    news, told, cancelled = threading.Event(), 0, False
+    actor.listeners.append(lambda _: news.set())
+    while True:
+        if interruption.wanted and not cancelled:
+            cancelled = True
+            click.echo("stopping: the worlds that run are ended", err=True)
+            with contextlib.suppress(ActionRefused):  # it has just ended
+                actor.cancel(test, by)
+        stored, worlds = standing(actor.records, test)
+        for world in worlds[told:]:
+            click.echo(world_line(world), err=True)
+        told = len(worlds)
+        if stored.state != "running":
+            actor.wait(test)  # for what follows from it: actions of the policy
+            return stored
+        news.wait(_LOOKED_EVERY)
+        news.clear()
+
+
+def standing(records: "NodeRecords", test: int) -> "tuple[StoredTest, list[Result]]":
+    """A test, and its worlds that have ended; `ActionRefused` when there is no such test."""
+    stored = records.test(test)  # before the worlds: when it has ended they are all there
+    if stored is None:
+        raise ActionRefused(f"test {test}", "does not exist", "List them: logdoctor nodes tests")
+    return stored, records.results(test)

@@ -1,0 +1,309 @@
+"""What people see of nodes in a terminal: worlds as they end, what a test found, histories, actions.
+
+Names and reasons come from clusters, probes and people: all of them are made harmless here.
+"""
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from logdoctor.cli.nodesets import folded
+from logdoctor.nodes import Conclusion, Finding, NodeHistory, NodeState, PastCordon, Result, Standing
+from logdoctor.show import day, safe
+
+if TYPE_CHECKING:
+    from logdoctor.act.simulate import Report
+    from logdoctor.store.actions import StoredAction
+    from logdoctor.store.audit import AuditEvent
+    from logdoctor.store.node_history import NodeSummary
+    from logdoctor.store.node_tests import StoredTest
+
+_WORDS = 1000  # characters of what a probe, a cluster or a person says
+_NAMES = 400  # characters of a set of nodes
+_COLOURS = {
+    "healthy": "green",
+    "faulty": "red",
+    "slow": "yellow",
+    "indeterminate": "yellow",
+    "passed": "green",
+    "failed": "red",
+    "void": "yellow",
+    "standing": "red",
+    "waiting": "yellow",
+    "running": "yellow",
+    "aborted": "red",
+}
+_BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
+
+
+def world_line(result: Result) -> str:
+    """A world that ended, on one line."""
+    world = result.world
+    nodes = safe(" ".join(world.nodes), _NAMES)
+    line = f"round {world.round}  world {world.number}  {nodes}  {result.ended}  {result.seconds:.1f} s"
+    if (speed := bus_bandwidth(result)) is not None:
+        line += f"  {speed:.3g} GB/s"
+    return f"{line}  {safe(result.why, _WORDS)}" if result.why else line
+
+
+def bus_bandwidth(result: Result) -> float | None:
+    """GB/s of the largest gather of a world that passed, as its slowest node saw it; None when none was measured."""
+    if result.ended != "passed":
+        return None
+    speeds = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in result.readings if reading.bandwidth]
+    return min(speeds, default=None)
+
+
+def conclusion(number: int, found: Conclusion) -> None:
+    """Print what a test found: nodes that are not healthy with their proof, the healthy ones as a set."""
+    console = Console(highlight=False)
+    rounds = f"{found.rounds} round{'' if found.rounds == 1 else 's'}"
+    table = Table(
+        box=None, header_style="dim", padding=(0, 2, 0, 0), title=f"test {number}, {rounds}", title_justify="left"
+    )
+    for name in ("node", "found", "why"):
+        table.add_column(name, overflow="fold")
+    for finding in sorted(found.findings, key=lambda one: one.standing == "healthy"):
+        if finding.standing != "healthy" or finding.warnings:
+            table.add_row(safe(finding.node, 255), _standing(finding.standing), _why(finding))
+    for link in found.links:
+        ends = safe(" - ".join(link.ends), _NAMES)
+        proof = f"{safe(link.why, _WORDS)} {_worlds(link.worlds)}"
+        table.add_row(Text(ends), Text(f"link of {link.between}", style="red"), Text(proof))
+    if healthy := [one.node for one in found.findings if one.standing == "healthy" and not one.warnings]:
+        table.add_row(safe(folded(healthy), _NAMES), _standing("healthy"), f"{len(healthy)} in all")
+    console.print(table)
+    if found.open:
+        console.print(Text(f"open: {safe(found.open, _WORDS)}", style="yellow"))
+    if faulty := found.named("faulty"):
+        console.print(f"next: logdoctor nodes cordon {safe(faulty[0], 255)} --test {number}", style="yellow")
+
+
+def _standing(standing: str) -> Text:
+    return Text(standing, style=_COLOURS[standing])
+
+
+def _why(finding: Finding) -> Text:
+    text = Text(safe(finding.why, _WORDS))
+    if finding.standing != "healthy" and finding.worlds:
+        text.append(f" {_worlds(finding.worlds)}", style="dim")
+    if finding.partners:
+        text.append(f"\nwith {safe(folded(finding.partners), _NAMES)}", style="dim")
+    for warning in finding.warnings[:8]:
+        text.append(f"\n! {safe(warning, 300)}", style="yellow")
+    return text
+
+
+def _worlds(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:12]))
+    return f"(world{'' if len(numbers) == 1 else 's'} {shown}{', ...' if len(numbers) > 12 else ''})"
+
+
+def tests(every: "Iterable[StoredTest]") -> None:
+    """Print some lines for each test."""
+    console = Console(highlight=False)
+    none = True
+    for one in every:
+        none = False
+        console.print(_head(one), soft_wrap=True)
+        console.print(Padding(Text(_outcome(one)), (0, 0, 0, 6)))
+    if none:
+        console.print("no tests")
+
+
+def _head(one: "StoredTest") -> Text:
+    nodes = safe(folded([node.name for node in one.nodes]), _NAMES)
+    head = Text(f"{one.id:>5}  ").append(one.state, style=_COLOURS.get(one.state, "bold"))
+    head.append(f"  {nodes}")
+    verdict = f", because of verdict {one.verdict}" if one.verdict else ""
+    return head.append(f"  {day(one.at)} UTC by {safe(one.by, 200)}, {safe(one.launcher, 50)}{verdict}", style="dim")
+
+
+def _outcome(one: "StoredTest") -> str:
+    """What came of a test, on one line."""
+    if one.conclusion is None:
+        return safe(one.why, _WORDS)
+    found = one.conclusion
+    parts = [f"{name}: {safe(folded(named), _NAMES)}" for name in _BAD if (named := found.named(name))]
+    parts += [f"link: {safe(' - '.join(link.ends), _NAMES)}" for link in found.links]
+    return "; ".join(parts) or f"all {len(found.findings)} healthy"
+
+
+def test(one: "StoredTest", worlds: Sequence[Result]) -> None:
+    """Print a test with the worlds that prove what it found."""
+    console = Console(highlight=False)
+    console.print(_head(one), soft_wrap=True)
+    if one.why:
+        console.print(Text(safe(one.why, _WORDS)))
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("world", "round"):
+        table.add_column(name, justify="right")
+    for name in ("nodes", "ended"):
+        table.add_column(name, overflow="fold")
+    for name in ("s", "GB/s"):
+        table.add_column(name, justify="right")
+    table.add_column("purpose, and why it ended so", overflow="fold")
+    for result in sorted(worlds, key=lambda result: result.world.number):
+        table.add_row(*_world_cells(result))
+    console.print(table)
+    if one.conclusion is not None:
+        conclusion(one.id, one.conclusion)
+
+
+def _world_cells(result: Result) -> tuple[str | Text, ...]:
+    world, speed = result.world, bus_bandwidth(result)
+    words = Text(safe(world.purpose, _WORDS))
+    if result.why:
+        words.append(f"\n{safe(result.why, _WORDS)}")
+    return (
+        str(world.number),
+        str(world.round),
+        safe(" ".join(world.nodes), _NAMES),
+        Text(result.ended, style=_COLOURS[result.ended]),
+        f"{result.seconds:.1f}",
+        "" if speed is None else f"{speed:.3g}",
+        words,
+    )
+
+
+def nodes(every: "Sequence[NodeSummary]", cluster: Sequence[NodeState]) -> None:
+    """Print what is on record of each node, a row each, and how the cluster knows it if that was asked."""
+    console = Console(highlight=False)
+    states = {state.name: state for state in cluster}
+    if not every and not states:
+        console.print("no nodes on record")
+        return
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("node", overflow="fold")
+    for name in ("failures", "found faulty"):
+        table.add_column(name, justify="right")
+    for name in ("last failure", "last test", "cordon", *(["in the cluster"] if states else [])):
+        table.add_column(name, overflow="fold")
+    for one in every:
+        state = states.pop(one.node, None)
+        table.add_row(*_summary_cells(one), *([_cluster_cell(state)] if cluster else []))
+    for state in states.values():
+        table.add_row(safe(state.name, 255), *[""] * 5, _cluster_cell(state))
+    console.print(table)
+
+
+def _summary_cells(one: "NodeSummary") -> tuple[str | Text, ...]:
+    failure, finding, cordon = one.last_failure, one.last_finding, one.cordon
+    failed = (
+        f"{safe(failure.reason, 100)}, {safe(failure.job, 300)}/{failure.attempt}\n{day(failure.at)}" if failure else ""
+    )
+    found = Text("")
+    if finding:
+        found = Text(finding.standing, style=_COLOURS[finding.standing])
+        found.append(
+            f"{f': {safe(finding.fault, 100)}' if finding.fault else ''}, test {finding.test}\n{day(finding.at)}"
+        )
+    out = f"{cordon.id} ({safe(cordon.how, 30)})\n{day(cordon.at)}" if cordon else ""
+    return safe(one.node, 255), f"{one.failures:,}", f"{one.faulty:,}", failed, found, out
+
+
+def _cluster_cell(state: NodeState | None) -> Text:
+    if state is None:
+        return Text("not known", style="dim")
+    text = Text(safe(state.raw, 100), style="red" if state.cordoned else "")
+    if state.cordoned:
+        text.append(" ours" if state.mark else " of others")
+    return text.append(f"\n{safe(state.reason, 200)}" if state.reason else "")
+
+
+def history(one: NodeHistory) -> None:
+    """Print all that is on record of a node, newest first."""
+    console = Console(highlight=False)
+    console.print(Text(safe(one.node, 255), style="bold"))
+    lines = [*_failure_lines(one), *_finding_lines(one), *_cordon_lines(one.cordons)]
+    for line in lines:
+        console.print(Padding(line, (0, 0, 0, 2)))
+    if not lines:
+        console.print("  nothing on record")
+
+
+def _failure_lines(one: NodeHistory) -> Iterator[Text]:
+    for past in one.failures:
+        where = f"{safe(past.job, 300)}/{past.attempt}"
+        yield Text(f"{day(past.at)}  suspected of {safe(past.reason, 100)} in {where} (verdict {past.verdict})")
+
+
+def _finding_lines(one: NodeHistory) -> Iterator[Text]:
+    for past in one.findings:
+        line = Text(f"{day(past.at)}  test {past.test}: ").append(past.standing, style=_COLOURS[past.standing])
+        fault = f" ({safe(past.fault, 100)})" if past.fault else ""
+        boot = f", boot {safe(past.boot, 8)}" if past.boot else ""
+        yield line.append(f"{fault} {safe(past.why, _WORDS)}{boot}")
+
+
+def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[Text]:
+    for past in cordons:
+        line = Text(f"{day(past.at)}  cordon {past.id} ({safe(past.how, 30)}) ")
+        line.append(past.state, style=_COLOURS.get(past.state, ""))
+        line.append(f" by {safe(past.by, 200)}: {safe(past.reason, _WORDS)}")
+        if past.why:
+            line.append(f" - {safe(past.why, _WORDS)}", style="dim")
+        yield line
+
+
+def cordoned(one: PastCordon) -> None:
+    """Print what became of a cordon, or of its undoing."""
+    done = {"standing": "cordoned", "undone": "in service again"}.get(one.state, one.state)
+    words = f"{safe(one.node, 255)}: {done} (cordon {one.id}, {safe(one.how, 30)})"
+    if one.how == "dry-run":
+        words += "; no node was touched: LOGDOCTOR_CORDON_WITH says what cordons"
+    print(words)
+
+
+def actions(every: "Iterable[StoredAction]") -> None:
+    """Print some lines for each action."""
+    console = Console(highlight=False)
+    none = True
+    for one in every:
+        none = False
+        nodes = safe(folded(one.action.nodes), _NAMES)
+        head = Text(f"{one.id:>5}  ").append(one.state, style=_COLOURS.get(one.state, "bold"))
+        head.append(f"  {one.action.kind.replace('_', ' ')} {nodes}", style="bold")
+        job = f"  {safe(one.job, 300)}/{one.attempt}" if one.job else ""
+        head.append(f"{job}  {day(one.at)} UTC", style="dim")
+        console.print(head, soft_wrap=True)
+        console.print(Padding(Text(safe(one.action.why, _WORDS)), (0, 0, 0, 7)))
+        if one.by or one.why:
+            said = Text(f"{one.state} by {safe(one.by, 200)}: {safe(one.why, _WORDS)}", style="dim")
+            console.print(Padding(said, (0, 0, 0, 7)))
+    if none:
+        console.print("no actions")
+
+
+def audit(every: "Iterable[AuditEvent]") -> None:
+    """Print a line for each step that was taken."""
+    console = Console(highlight=False)
+    for one in every:
+        when = datetime.datetime.fromtimestamp(one.at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        line = Text(f"{one.id:>6}  {when}  ").append(f"{one.what} {one.subject}", style="bold")
+        line.append(f" {safe(one.step, 50)}{f' {safe(one.node, 255)}' if one.node else ''}")
+        line.append(f"  by {safe(one.by, 200)}", style="dim")
+        console.print(line, soft_wrap=True)
+        if one.why:
+            console.print(Padding(Text(safe(one.why, _WORDS)), (0, 0, 0, 8)))
+
+
+def simulated(report: "Report") -> None:
+    """Print how exact tests were, ours beside DLRover's."""
+    console = Console(highlight=False)
+    shows = "always" if report.intermittent is None else f"shows in {report.intermittent:.0%} of gathers"
+    title = f"{report.nodes} nodes, {report.faulty} faulty ({shows}), {report.trials:,} tests, repeats {report.repeats}"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("scheme")
+    for name in ("exact", "healthy convicted", "missed", "indeterminate", "rounds", "most"):
+        table.add_column(name, justify="right")
+    for name, one in (("logdoctor", report.ours), ("DLRover", report.dlrover)):
+        shares = (one.exact, one.healthy_convicted, one.missed, one.indeterminate)
+        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.rounds:.2f}", str(one.most_rounds))
+    console.print(table)
+    console.print(f"in {report.provable:.2%} of the tests some pair of the first round can pass", style="dim")

@@ -1,0 +1,355 @@
+"""`logdoctor nodes`: test nodes, look at what is on record of them, take them out and put them back."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from logdoctor.cli.exits import COULD_NOT_WORK, complain
+from logdoctor.cli.following import followed, interruptible, standing
+from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
+from logdoctor.errors import ActionRefused
+
+if TYPE_CHECKING:
+    from logdoctor.live.acting import Actor
+    from logdoctor.nodes import Conclusion
+    from logdoctor.store.node_records import NodeRecords
+    from logdoctor.store.node_tests import StoredTest
+
+Listed = TypeVar("Listed")
+
+HEALTHY, FOUND, UNDECIDED = 0, 1, 3
+_LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
+_STATES = ("waiting", "approved", "refused", "done", "failed")
+_id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
+_node = click.argument("node", metavar="NODE")
+_as_json = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+_verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help="Because of this verdict.")
+_limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+
+
+@click.group()
+def nodes() -> None:
+    """Test nodes, look at their history, take them out and put them back."""
+
+
+@nodes.command("test")
+@click.option("--launcher", type=click.Choice(_LAUNCHERS), help="How probes are started; default: as set.")
+@click.option(
+    "--nodes",
+    "sets",
+    multiple=True,
+    metavar="NODESET",
+    help="gpu-[01-08]; repeatable; default: those of the verdict's job, else all that the launcher knows.",
+)
+@_verdict
+@click.option("--repeats", type=click.IntRange(1, 1000), help="How often each world repeats its gather.")
+@click.option("--seconds", type=click.FloatRange(1, 3600), help="After which a world is ended by force.")
+@click.option("--topology", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A topology.conf.")
+@click.option("--regroup", type=click.IntRange(0, 100), help="Pair all anew so often while nothing passes.")
+@_as_json
+@by_option
+@data_dir_option
+def nodes_test(
+    launcher: str | None,
+    sets: tuple[str, ...],
+    verdict: int | None,
+    repeats: int | None,
+    seconds: float | None,
+    topology: Path | None,
+    regroup: int | None,
+    as_json: bool,
+    by: str | None,
+    data_dir: Path | None,
+) -> None:
+    """Find the faulty nodes: pairs run an all-gather, who fails is tried again with nodes that work.
+
+    Worlds are told on standard error as they end.
+    Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work.
+    """
+    from logdoctor.cli.nodesets import expanded
+
+    names, who = expanded(sets), by or login()
+    if sets and not names:
+        raise click.UsageError("--nodes names no node.")
+    with interruptible() as interruption, _acting(data_dir) as actor:
+        number = actor.test(
+            names,
+            who,
+            launcher=launcher,
+            verdict=verdict,
+            repeats=repeats,
+            seconds=seconds,
+            regroups=regroup,
+            topology=topology.resolve() if topology else None,
+        )
+        stored = followed(actor, number, who, interruption)
+    _finish(actor.records, stored, as_json)
+
+
+def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None:
+    """Print what a test found, and exit with the code that says it."""
+    from logdoctor import show
+    from logdoctor.cli import node_tables
+
+    if as_json:
+        click.echo(show.ascii_json({"test": stored, "worlds": records.results(stored.id)}))
+    elif stored.conclusion is not None:
+        node_tables.conclusion(stored.id, stored.conclusion)
+    if stored.conclusion is None:
+        complain(ActionRefused(f"test {stored.id}", f"it was stopped ({stored.why})", "Begin another one."))
+        sys.exit(COULD_NOT_WORK)
+    sys.exit(_code(stored.conclusion))
+
+
+def _code(found: "Conclusion") -> int:
+    """The exit code for what a test found."""
+    if found.named("faulty") or found.named("slow") or found.links:
+        return FOUND
+    return UNDECIDED if found.open or found.named("indeterminate") else HEALTHY
+
+
+@nodes.command("tests")
+@click.option("--node", help="Only tests of this node.")
+@_limit
+@_as_json
+@data_dir_option
+def nodes_tests(node: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """List tests, the newest first."""
+    from logdoctor.cli import node_tables
+
+    found = _records(data_dir).tests(None, limit, node).items
+    _print_all(found, as_json, node_tables.tests)
+
+
+@nodes.command("show-test")
+@_id
+@_as_json
+@data_dir_option
+def nodes_show_test(id: int, as_json: bool, data_dir: Path | None) -> None:
+    """Print a test: its worlds and what they prove."""
+    from logdoctor import show
+    from logdoctor.cli import node_tables
+
+    stored, worlds = standing(_records(data_dir), id)
+    if as_json:
+        click.echo(show.ascii_json({"test": stored, "worlds": worlds}))
+    else:
+        node_tables.test(stored, worlds)
+
+
+@nodes.command("list")
+@click.option("--cluster", "with_cluster", is_flag=True, help="Also ask the cluster how it knows its nodes.")
+@_as_json
+@data_dir_option
+def nodes_list(with_cluster: bool, as_json: bool, data_dir: Path | None) -> None:
+    """List the nodes on record, repeat offenders first: failures that suspect them, tests, cordons."""
+    from logdoctor import build, show
+    from logdoctor.cli import node_tables
+
+    settings = served_settings(data_dir)
+    records = build.node_records(settings)
+    every = records.nodes()
+    cluster = build.cordoner(settings, records).nodes() if with_cluster else []
+    if as_json:
+        click.echo(show.ascii_json({"items": every, "cluster": cluster}))
+    else:
+        node_tables.nodes(every, cluster)
+
+
+@nodes.command("history")
+@_node
+@_limit
+@_as_json
+@data_dir_option
+def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """Print what is on record of NODE: failures that suspect it, what tests found, cordons."""
+    from logdoctor import show
+    from logdoctor.cli import node_tables
+    from logdoctor.nodes import checked_name
+
+    found = _records(data_dir).history(checked_name(node), limit)
+    if as_json:
+        click.echo(show.ascii_json(found))
+    else:
+        node_tables.history(found)
+
+
+@nodes.command("cordon")
+@_node
+@click.option("--reason", default="", help="Why; it is written on the node. Default: what --test found of it.")
+@_verdict
+@click.option("--test", type=click.IntRange(1), metavar="ID", help="The test that proves it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@by_option
+@data_dir_option
+def nodes_cordon(
+    node: str, reason: str, verdict: int | None, test: int | None, yes: bool, by: str | None, data_dir: Path | None
+) -> None:
+    """Take NODE out, so that no new job runs on it.
+
+    Refused above the caps, and for a node that others have cordoned.
+    """
+    from logdoctor.cli import node_tables
+    from logdoctor.nodes import checked_name
+
+    name = checked_name(node)
+    with _acting(data_dir) as actor:
+        if not reason and test is not None:
+            reason = _found_of(actor.records, test, name)
+        if not reason.strip():
+            raise click.UsageError("--reason is needed, or --test.")
+        if not yes:
+            click.confirm(f"Take {name} out ({reason[:200]})?", abort=True, err=True)
+        node_tables.cordoned(actor.cordon(name, by or login(), reason, verdict, test))
+
+
+def _found_of(records: "NodeRecords", test: int, node: str) -> str:
+    """What a test found of a node; "" when it says nothing bad."""
+    stored, _ = standing(records, test)
+    findings = stored.conclusion.findings if stored.conclusion else ()
+    return next((one.why for one in findings if one.node == node and one.standing in ("faulty", "slow")), "")
+
+
+@nodes.command("uncordon")
+@_node
+@why_option
+@by_option
+@data_dir_option
+def nodes_uncordon(node: str, why: str, by: str | None, data_dir: Path | None) -> None:
+    """Put NODE back into service, when the cordon on it is ours."""
+    from logdoctor.cli import node_tables
+    from logdoctor.nodes import checked_name
+
+    with _acting(data_dir) as actor:
+        node_tables.cordoned(actor.uncordon(checked_name(node), by or login(), why))
+
+
+@nodes.command("actions")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@_limit
+@_as_json
+@data_dir_option
+def nodes_actions(state: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """List what is to be done with nodes, the newest first."""
+    from logdoctor.cli import node_tables
+
+    _print_all(_records(data_dir).actions(state, None, limit).items, as_json, node_tables.actions)
+
+
+@nodes.command("approve")
+@_id
+@why_option
+@by_option
+@data_dir_option
+def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
+    """Let action ID be done, at once if logdoctor does it itself: a cordon, or a test, which is followed here."""
+    from logdoctor.cli import node_tables
+
+    who = by or login()
+    with interruptible() as interruption, _acting(data_dir) as actor:
+        node_tables.actions([actor.approve(id, who, why)])
+        if (number := actor.begun.get(id)) is None:
+            return
+        stored = followed(actor, number, who, interruption)
+    _finish(actor.records, stored, False)
+
+
+@nodes.command("refuse")
+@_id
+@why_option
+@by_option
+@data_dir_option
+def nodes_refuse(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
+    """Say that action ID is not to be done."""
+    from logdoctor.cli import node_tables
+
+    with _acting(data_dir) as actor:
+        node_tables.actions([actor.refuse(id, by or login(), why)])
+
+
+@nodes.command("audit")
+@click.option("--node", help="Only what concerns this node.")
+@click.option("--test", type=click.IntRange(1), metavar="ID", help="Only what concerns this test.")
+@_limit
+@_as_json
+@data_dir_option
+def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """Print every step that was taken, the newest first: who took it, when and why."""
+    from logdoctor.cli import node_tables
+
+    _print_all(_records(data_dir).audit(None, limit, node, test).items, as_json, node_tables.audit)
+
+
+@nodes.command("simulate")
+@click.option("--nodes", "count", type=click.IntRange(1, 10_000), required=True, help="Nodes of a cluster.")
+@click.option("--faulty", type=click.IntRange(0), required=True, help="Faulty ones among them.")
+@click.option("--trials", type=click.IntRange(1, 10_000_000), default=1000, show_default=True)
+@click.option("--intermittent", type=click.FloatRange(0, 1), help="Chance that a fault shows in one gather.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Gathers of a world.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def nodes_simulate(
+    count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
+) -> None:
+    """Tell how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
+
+    Figures are shares of the trials: all told right (exact), a healthy node convicted, a faulty one called healthy
+    (missed), some node left undecided (indeterminate); and the mean number of rounds.
+    """
+    import msgspec
+
+    from logdoctor.act.simulate import simulate
+    from logdoctor.cli import node_tables
+
+    if faulty > count:
+        raise click.UsageError("--faulty cannot be more than --nodes.")
+    report = simulate(count, faulty, trials, intermittent, repeats, seed)
+    if not as_json:
+        node_tables.simulated(report)
+        return
+    told = msgspec.to_builtins(report)
+    ours, dlrover = told.pop("ours"), told.pop("dlrover")
+    click.echo(json.dumps({**told, **ours, "dlrover": dlrover}))
+
+
+def _records(data_dir: Path | None) -> "NodeRecords":
+    """The records of nodes; `StoreError` when there is no database: none is made to look into it."""
+    from logdoctor import build
+
+    return build.node_records(served_settings(data_dir))
+
+
+@contextmanager
+def _acting(data_dir: Path | None) -> "Iterator[Actor]":
+    """What acts on nodes, until the block ends."""
+    import logging
+
+    import structlog
+
+    from logdoctor import build
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # standard output is for answers
+    )
+    actor = build.actor(settings_with(data_dir))
+    actor.start()
+    try:
+        yield actor
+    finally:
+        actor.stop()
+
+
+def _print_all(found: "Sequence[Listed]", as_json: bool, render: "Callable[[Sequence[Listed]], None]") -> None:
+    from logdoctor import show
+
+    if not as_json:
+        render(found)
+        return
+    for one in found:
+        click.echo(show.ascii_json(one))

@@ -1,0 +1,19 @@
+"""Node sets, as people write them: `gpu-[01-08]`, with commas or blanks between several (ClusterShell)."""
+
+from collections.abc import Iterable, Sequence
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+from logdoctor.act.slurm import expanded as hostlist
+from logdoctor.nodes import checked_name
+
+
+def expanded(texts: Iterable[str]) -> tuple[str, ...]:
+    """The names that node sets stand for, each once, in the order written; `InputError` for what is no node set."""
+    names = (name for text in texts for word in text.split() for name in hostlist(word))
+    return tuple(dict.fromkeys(checked_name(name) for name in names))
+
+
+def folded(names: Sequence[str]) -> str:
+    """Names as a node set, as short as it goes."""
+    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))

@@ -1,0 +1,180 @@
+"""What was proposed to be done, who decided on it, and what came of it."""
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from logdoctor.errors import ActionRefused
+from logdoctor.nodes import PERFORMED, Action, checked_name
+from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
+from logdoctor.store.fit import below, fit, fit_id, fit_limit
+from logdoctor.store.schema import OPEN_ACTION, Database, node_actions
+
+POLICY = "policy"
+"""Who approves what is done at once."""
+MAX_NODES = 20_000
+
+_OF_NODES = ("cordon", "reboot", "inspect_hardware")
+"""Kinds that are the same whichever job they are proposed for."""
+_c = node_actions.c
+
+
+class StoredAction(msgspec.Struct, frozen=True):
+    """An action in its place, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is
+    when it came into its state, in seconds since the epoch."""
+
+    id: int
+    at: float
+    action: Action
+    job: str | None
+    attempt: int | None
+    state: Literal["waiting", "approved", "refused", "done", "failed"]
+    by: str
+    why: str
+    changed: float
+
+
+class ActionPage(msgspec.Struct, frozen=True):
+    """Some actions, the newest first, and the cursor of the next page if there is one."""
+
+    items: list[StoredAction]
+    next: str | None
+
+
+_encode = msgspec.json.Encoder().encode
+_action = msgspec.json.Decoder(Action)
+
+
+class Actions:
+    """The actions of one database; any thread and any process may call. Changes are durable when the call returns.
+
+    All calls raise `StoreError` when the database fails. Each change is audited in its own transaction.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def propose(self, action: Action, job: str | None, attempt: int | None, at: float) -> StoredAction | None:
+        """The action, now on record: waiting, or approved by `POLICY` when its mode is `auto`.
+
+        None when there is no need: the same one is open, was proposed for the same verdict and test before (whatever
+        came of it), or was done for the same attempt. `ActionRefused` for one that is never done, and for one that is
+        to be done at once and cannot be; `InputError` for a node that cannot be called so.
+        """
+        action = _sound(action)
+        at_once = action.mode == "auto"
+        values = {
+            "at": at,
+            "verdict": action.verdict,
+            "test": action.test,
+            "job": None if job is None else fit(job, MAX_WHO),
+            "attempt": attempt,
+            "body": _encode(action).decode(),
+            "subject": _subject(action, job, attempt),
+            "state": "approved" if at_once else "waiting",
+            "by": POLICY if at_once else "",
+            "why": "",
+            "changed": at,
+        }
+        with self._database.writing() as connection:
+            if connection.execute(_same(action, values["subject"])).first() is not None:
+                return None
+            id = int(connection.execute(sa.insert(node_actions).values(values).returning(_c.id)).scalar_one())
+            _audit(connection, id, action, "proposed", POLICY, action.why, at)
+            if at_once:
+                _audit(connection, id, action, "approved", POLICY, "the settings say that it is done at once", at)
+            return _read(_found(connection, id))
+
+    def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
+        """The action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
+        if not by.strip():
+            raise ActionRefused(f"action {id}", "is decided by nobody", "Say who you are.")
+        return self._step(id, "waiting", "approved" if approved else "refused", by, why, at)
+
+    def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:
+        """The action with what came of it; `ActionRefused` when it was not approved, or settled before."""
+        return self._step(id, "approved", state, None, why, at)
+
+    def action(self, id: int) -> StoredAction | None:
+        """The action with this id."""
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(node_actions).where(_c.id == fit_id(id))).first()
+        return None if row is None else _read(row)
+
+    def actions(self, state: str | None = None, cursor: str | None = None, limit: int = 50) -> ActionPage:
+        """A page of actions, of all states or of one, the newest first; `CursorError` for a bad cursor."""
+        query = sa.select(node_actions).where(_c.id < below(cursor)).order_by(_c.id.desc())
+        if state is not None:
+            query = query.where(_c.state == fit(state, MAX_WHO))
+        limit = fit_limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.limit(limit + 1)).all()
+        items = [_read(row) for row in rows[:limit]]
+        return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
+
+    def _step(self, id: int, former: str, state: str, by: str | None, why: str, at: float) -> StoredAction:
+        """The action in its next state, of the same deciders when `by` is None."""
+        with self._database.writing() as connection:
+            found = _read(_found(connection, id))
+            if found.state != former:
+                cause = f"is {found.state}, and cannot be {state} then"
+                raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
+            by = found.by if by is None else fit(by, MAX_WHO)
+            values = {"state": state, "by": by, "why": fit(why, MAX_WORDS), "changed": at}
+            connection.execute(sa.update(node_actions).where(_c.id == id).values(values))
+            _audit(connection, id, found.action, state, by, why, at)
+            return _read(_found(connection, id))
+
+
+def _sound(action: Action) -> Action:
+    """The action as it will be stored; `ActionRefused` when it cannot be."""
+    if action.mode == "never" or (action.mode == "auto" and action.kind not in PERFORMED):
+        cause = f"has the mode {action.mode}"
+        raise ActionRefused(f"an action to {action.kind}", cause, "Propose what is done, or what people can do.")
+    if len(action.nodes) > MAX_NODES:
+        raise ActionRefused(f"an action to {action.kind}", "has too many nodes", f"Name up to {MAX_NODES}.")
+    nodes = tuple(checked_name(name) for name in action.nodes)
+    return msgspec.structs.replace(action, nodes=nodes, why=fit(action.why, MAX_WORDS))
+
+
+def _subject(action: Action, job: str | None, attempt: int | None) -> str:
+    """A digest of what the action comes to."""
+    what: list[object] = [action.kind, sorted(set(action.nodes))]
+    if action.kind not in _OF_NODES:
+        what += [job, attempt]
+    elif not action.nodes:
+        what.append(action.why)
+    return hashlib.sha256(_encode(what)).hexdigest()
+
+
+def _same(action: Action, subject: object) -> sa.Select[Any]:
+    """The query of actions that make this one needless."""
+    cases: list[sa.ColumnElement[bool]] = [OPEN_ACTION]
+    if action.verdict is not None or action.test is not None:
+        cases.append(sa.and_(_is(_c.verdict, action.verdict), _is(_c.test, action.test)))
+    if action.kind not in _OF_NODES:
+        cases.append(_c.state == "done")
+    return sa.select(_c.id).where(_c.subject == subject, sa.or_(*cases)).limit(1)
+
+
+def _is(column: sa.ColumnElement[Any], value: int | None) -> sa.ColumnElement[bool]:
+    return column.is_(None) if value is None else column == value
+
+
+def _audit(connection: sa.Connection, id: int, action: Action, step: str, by: str, why: str, at: float) -> None:
+    node = action.nodes[0] if len(action.nodes) == 1 else ""
+    enter(connection, "action", id, f"{action.kind} {step}", by, why, at, node)
+
+
+def _found(connection: sa.Connection, id: int) -> sa.Row[Any]:
+    row = connection.execute(sa.select(node_actions).where(_c.id == fit_id(id))).first()
+    if row is None:
+        raise ActionRefused(f"action {id}", "does not exist", "List the actions.")
+    return row
+
+
+def _read(row: sa.Row[Any]) -> StoredAction:
+    values = {name: getattr(row, name) for name in StoredAction.__struct_fields__ if name != "action"}
+    return StoredAction(action=_action.decode(row.body), **values)

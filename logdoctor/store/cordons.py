@@ -1,0 +1,142 @@
+"""Cordons of ours, from the intent to the undoing."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from logdoctor.errors import CordonRefused
+from logdoctor.nodes import PastCordon, checked_name
+from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
+from logdoctor.store.fit import fit, fit_id
+from logdoctor.store.schema import OPEN_CORDON, Database, node_cordons
+
+HOUR = 3600.0
+
+_STEPS = {"wanted": ("standing", "refused", "failed"), "failed": ("standing",), "standing": ("undone",)}
+"""Which state may follow which. A failed one may turn out to stand: its deed came late."""
+_COUNTED = ("wanted", "standing", "undone")  # what took a node out, or may have
+_c = node_cordons.c
+
+
+class OpenCordons(NamedTuple):
+    """What is cordoned by us: the nodes of cordons that stand or are being made, and how many were begun in the last
+    hour, undone ones among them."""
+
+    nodes: frozenset[str]
+    last_hour: int
+
+
+class Cordons:
+    """The cordons of one database; any thread and any process may call. Changes are durable when the call returns.
+
+    All calls raise `StoreError` when the database fails. Each change is audited in its own transaction.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def want_cordon(
+        self,
+        node: str,
+        how: str,
+        by: str,
+        at: float,
+        reason: str,
+        verdict: int | None = None,
+        test: int | None = None,
+        check: Callable[[OpenCordons], None] = lambda _: None,
+    ) -> PastCordon:
+        """The intent to cordon a node, written before the deed, state `wanted`.
+
+        `check` sees what is cordoned while nobody else can want a cordon, and raises `CordonRefused` where a cap is
+        reached. A refusal is on record, too, and raised; one reason is that the node is cordoned by us already.
+        `InputError` for a node that cannot be called so.
+        """
+        values = {
+            "node": checked_name(node),
+            "how": fit(how, MAX_WHO),
+            "by": _who(by),
+            "at": at,
+            "reason": fit(reason, MAX_WORDS),
+            "verdict": verdict,
+            "test": test,
+            "changed": at,
+        }
+        with self._database.writing() as connection:
+            refusal = _refusal(connection, node, how, at, check)
+            state, why = ("wanted", "") if refusal is None else ("refused", fit(str(refusal), MAX_WORDS))
+            adding = sa.insert(node_cordons).values(**values, state=state, why=why).returning(_c.id)
+            id = int(connection.execute(adding).scalar_one())
+            enter(connection, "cordon", id, state, by, reason if refusal is None else why, at, node)
+            wanted = _found(connection, id)
+        if refusal is not None:
+            raise refusal
+        return wanted
+
+    def step_cordon(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
+        """The cordon in its next state; `CordonRefused` when that cannot follow the state it is in."""
+        with self._database.writing() as connection:
+            former = _found(connection, id)
+            if state not in _STEPS.get(former.state, ()):
+                cause = f"is {former.state}, and cannot be {state} then"
+                raise CordonRefused(f"cordon {id} of {former.node}", cause, "Look at its audit.")
+            values = {"state": state, "why": fit(why, MAX_WORDS), "changed": at}
+            connection.execute(sa.update(node_cordons).where(_c.id == id).values(values))
+            enter(connection, "cordon", id, state, _who(by), why, at, former.node)
+            return _found(connection, id)
+
+    def note_cordon(self, id: int, step: str, by: str, why: str, at: float) -> None:
+        """Audits what happened to a cordon and left its state; `CordonRefused` when there is none."""
+        with self._database.writing() as connection:
+            enter(connection, "cordon", id, fit(step, MAX_WHO), _who(by), why, at, _found(connection, id).node)
+
+    def cordon(self, id: int) -> PastCordon | None:
+        """The cordon with this id."""
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(node_cordons).where(_c.id == fit_id(id))).first()
+        return None if row is None else read_cordon(row)
+
+    def cordons(
+        self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
+    ) -> list[PastCordon]:
+        """The last cordons for which all that is given holds, the newest first."""
+        wanted = {"state": state, "node": node, "how": how}
+        where = [_c[name] == fit(value, MAX_WORDS) for name, value in wanted.items() if value is not None]
+        query = sa.select(node_cordons).where(*where).order_by(_c.id.desc()).limit(max(limit, 1))
+        with self._database.reading() as connection:
+            return [read_cordon(row) for row in connection.execute(query)]
+
+
+def read_cordon(row: sa.Row[Any]) -> PastCordon:
+    """The cordon of a row."""
+    return PastCordon(**{name: getattr(row, name) for name in PastCordon.__struct_fields__})
+
+
+def _refusal(
+    connection: sa.Connection, node: str, how: str, at: float, check: Callable[[OpenCordons], None]
+) -> CordonRefused | None:
+    """Why the node may not be cordoned."""
+    held = connection.execute(sa.select(_c.id, _c.node).where(_c.how == how, OPEN_CORDON)).all()
+    since = sa.select(sa.func.count()).where(_c.how == how, _c.at > at - HOUR, _c.state.in_(_COUNTED))
+    try:
+        if former := next((row.id for row in held if row.node == node), None):
+            cause = f"is cordoned already, or about to be (cordon {former})"
+            raise CordonRefused(f"node {node}", cause, "Uncordon it first, or leave it.")
+        check(OpenCordons(frozenset(row.node for row in held), int(connection.scalar(since) or 0)))
+    except CordonRefused as refusal:
+        return refusal
+    return None
+
+
+def _found(connection: sa.Connection, id: int) -> PastCordon:
+    row = connection.execute(sa.select(node_cordons).where(_c.id == fit_id(id))).first()
+    if row is None:
+        raise CordonRefused(f"cordon {id}", "does not exist", "List the cordons.")
+    return read_cordon(row)
+
+
+def _who(by: str) -> str:
+    if not by.strip():
+        raise CordonRefused("a cordon", "names nobody who wants it", "Say who you are.")
+    return fit(by, MAX_WHO)

@@ -1,0 +1,37 @@
+"""What comes from outside, made fit for columns: texts of bounded length, numbers in range, cursors."""
+
+import math
+
+from logdoctor.errors import CursorError
+from logdoctor.store.records import MAX_PAGE
+
+MAX_ID = 2**63 - 1
+
+
+def fit(text: str, most: int) -> str:
+    """The text as columns hold it, cut; NUL and halves of surrogate pairs, which databases refuse, are replaced."""
+    return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def fit_id(id: int) -> int:
+    """The id, or one that no row has when it is out of range."""
+    return id if 0 <= id <= MAX_ID else 0
+
+
+def finite(value: float) -> float:
+    """The value; 0 for NaN and infinity, which JSON does not know."""
+    return value if math.isfinite(value) else 0.0
+
+
+def fit_limit(limit: int) -> int:
+    """How many items a page has: at least one, at most `MAX_PAGE`."""
+    return min(max(limit, 1), MAX_PAGE)
+
+
+def below(cursor: str | None) -> int:
+    """The id that all of a page, newest first, are below; `CursorError` for a cursor that no page gave."""
+    if cursor is None:
+        return MAX_ID
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= MAX_ID:
+        return int(cursor)
+    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")

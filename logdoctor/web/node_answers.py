@@ -1,0 +1,93 @@
+"""What the service tells of nodes, as the OpenAPI document has it: types, each with an example."""
+
+from typing import Any
+
+import msgspec
+
+from logdoctor.nodes import (
+    Action,
+    Conclusion,
+    Finding,
+    Node,
+    NodeHistory,
+    NodeState,
+    PastCordon,
+    PastFailure,
+    PastFinding,
+    Reading,
+    Result,
+    World,
+)
+from logdoctor.store.actions import ActionPage, StoredAction
+from logdoctor.store.audit import AuditEvent, AuditPage
+from logdoctor.store.node_history import NodeSummary
+from logdoctor.store.node_tests import StoredTest, TestPage
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """Nodes on record, repeat offenders first; `cluster` is how the cluster knows its nodes, empty unless asked for."""
+
+    items: list[NodeSummary]
+    cluster: list[NodeState] = []
+
+
+class NodeTest(msgspec.Struct, frozen=True):
+    """A test of nodes with all its worlds that have ended, in the order in which they ended."""
+
+    test: StoredTest
+    worlds: list[Result]
+
+
+_AT = 1795255505.2
+_WHY = "gather fails: failed with gpu-11, gpu-14, which work with others, and passed with nobody"
+_READING = Reading("gpu-12", False, "gather", "wrong data: 3 values", "torch/nccl", 8, "NVIDIA H100", boot="8c1f")
+_WORLDS = [
+    Result(World(1, 1, ("gpu-11", "gpu-12"), "first round"), "failed", "gpu-12: wrong data: 3 values", (), (_READING,)),
+    Result(World(2, 1, ("gpu-13", "gpu-14"), "first round"), "passed", seconds=9.2),
+]
+_FINDINGS = (
+    Finding("gpu-12", "faulty", _WHY, (1, 4), ("gpu-11", "gpu-14"), "wrong data"),
+    Finding("gpu-11", "healthy", "passed with gpu-13", (3,), ("gpu-13",)),
+)
+_TEST = StoredTest(
+    id=12,
+    at=_AT,
+    by="ops",
+    launcher="slurm",
+    verdict=7,
+    state="finished",
+    ended=_AT + 40,
+    why="",
+    nodes=tuple(Node(f"gpu-{number}", f"10.0.0.{number}", "leaf-1") for number in (11, 12, 13, 14)),
+    options={"repeats": 1},
+    conclusion=Conclusion(_FINDINGS, (), 2),
+)
+_FAILURE = PastFailure(7, "llama-7b", 1, _AT, "ECC Error")
+_FINDING = PastFinding(12, _AT, "faulty", "wrong data", _WHY, "8c1f")
+_CORDON = PastCordon(4, "gpu-12", "slurm", "standing", "ops", _AT, "gather fails", 7, 12, _AT)
+_SUMMARY = NodeSummary("gpu-12", 3, _FAILURE, 1, _FINDING, _CORDON)
+_ACTION = StoredAction(
+    id=3,
+    at=_AT,
+    action=Action("cordon", ("gpu-12",), "ask", "test 12 found gpu-12 faulty", 7, 12),
+    job="llama-7b",
+    attempt=1,
+    state="waiting",
+    by="",
+    why="",
+    changed=_AT,
+)
+_AUDIT = AuditEvent(id=40, at=_AT, by="ops", what="cordon", subject=4, node="gpu-12", step="standing", why="")
+_SHOWN = (
+    NodeList([_SUMMARY], [NodeState("gpu-12", True, None, "cable", "IDLE+DRAIN")]),
+    NodeHistory("gpu-12", (_FAILURE,), (_FINDING,), (_CORDON,)),
+    NodeTest(_TEST, _WORLDS),
+    TestPage([_TEST], None),
+    ActionPage([_ACTION], None),
+    AuditPage([_AUDIT], None),
+    _TEST,
+    _ACTION,
+    _CORDON,
+)
+ALL = tuple(type(one) for one in _SHOWN)
+EXAMPLES: dict[str, Any] = {type(one).__name__: msgspec.to_builtins(one) for one in _SHOWN}

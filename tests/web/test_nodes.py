@@ -1,0 +1,348 @@
+"""Nodes over HTTP: who may test and cordon them, what is told while a test goes on, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.act.board import Terms
+from logdoctor.act.cordon.caps import Caps
+from logdoctor.act.cordon.cordoning import Cordoning
+from logdoctor.act.cordon.file import FileCordoner
+from logdoctor.act.launching import ProbeOptions
+from logdoctor.act.policy import Modes
+from logdoctor.act.slurm import expanded
+from logdoctor.errors import LaunchError
+from logdoctor.live.acting import Actor, Means
+from logdoctor.live.service import Service
+from logdoctor.live.testing import Bench
+from logdoctor.nodes import Action
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.web import events as listening
+from logdoctor.web import gate
+from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
+from tests.web.conftest import Guarded, bearer, options, serving, wait_for
+from tests.web.test_rules import items
+
+NAMES = [node.name for node in NODES]
+CAPS = Caps(share=0.5, at_once=2, per_hour=10)
+
+
+def acting(service: Service, launcher: RecordedLauncher, folder: Path) -> Actor:
+    """What acts on the nodes of a launcher, in a service that is not started yet; cordons go to a file."""
+    records = NodeRecords(service.records.database)
+    cordoner = FileCordoner(folder / "cordoned", lambda: launcher.names)
+
+    def launchers(name: str) -> RecordedLauncher:
+        if name != launcher.name:
+            raise LaunchError(f"launcher {name}", "is not set up", "Use another one.")
+        return launcher
+
+    bench = Bench(launchers, lambda nodes, _: list(nodes), Terms(), ProbeOptions(seconds=5.0))
+    cordoning = Cordoning(records, cordoner, "logdoctor", CAPS)
+    means = Means(bench, "local", cordoning, cordoner.nodes, expanded, Modes())
+    service.actor = Actor(means, service.records, records, folder, taking_up=True)
+    return service.actor
+
+
+@pytest.fixture
+def launcher() -> RecordedLauncher:
+    """Four nodes, of which one is faulty."""
+    return RecordedLauncher(NAMES, ["gpu-02"])
+
+
+@pytest.fixture
+def actor(service: Service, launcher: RecordedLauncher, tmp_path: Path) -> Actor:
+    """What acts on them in the service, which `client`, `guarded` and `serving` start."""
+    return acting(service, launcher, tmp_path)
+
+
+def begin(client: TestClient, **wanted: Any) -> int:
+    """The number of a test that was begun."""
+    answer = client.post("/v1/node-tests", json={"nodes": NAMES, **wanted})
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["id"])
+
+
+def ended(client: TestClient, test: int) -> dict[str, Any]:
+    """A test with its worlds, when it has ended."""
+
+    def found() -> Any:
+        told = client.get(f"/v1/node-tests/{test}").json()
+        return told if told["test"]["state"] != "running" else None
+
+    return wait_for(found)  # type: ignore[no-any-return]
+
+
+def events(text: str) -> list[tuple[str, str, Any]]:
+    """Number, name and content of server-sent events."""
+    found = [block.strip() for block in text.split("\n\n") if "data: " in block]
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in found]
+    return [(block["id"], block["event"], json.loads(block["data"])) for block in blocks]
+
+
+# --- tests
+
+
+def test_a_test_names_the_faulty_node_with_its_proof(actor: Actor, client: TestClient) -> None:
+    test = begin(client)
+    told = ended(client, test)
+    assert (told["test"]["state"], told["test"]["by"], told["test"]["launcher"]) == ("finished", "testclient", "local")
+    findings = {one["node"]: one for one in told["test"]["conclusion"]["findings"]}
+    assert {name: one["standing"] for name, one in findings.items()} == {
+        "gpu-01": "healthy",
+        "gpu-02": "faulty",
+        "gpu-03": "healthy",
+        "gpu-04": "healthy",
+    }
+    failed = {one["world"]["number"] for one in told["worlds"] if one["ended"] == "failed"}
+    assert set(findings["gpu-02"]["worlds"]) <= failed and len(findings["gpu-02"]["partners"]) == 2
+    assert items(client, "/v1/node-tests")[0] == told["test"]
+    assert items(client, "/v1/node-tests", node="gpu-09") == []
+    listed = client.get("/v1/nodes").json()
+    assert listed["items"][0]["node"] == "gpu-02" and listed["cluster"] == []
+    assert client.get("/v1/nodes/gpu-02").json()["findings"][0]["standing"] == "faulty"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"nodes": ["gpu-01", "gpu-99"]}, 422, "gpu-99"),
+        ({"nodes": ["-x"]}, 400, "no node is called so"),
+        ({"nodes": ["gpu-01; reboot"]}, 400, "no node is called so"),
+        ({"nodes": []}, 422, "neither nodes nor a verdict"),
+        ({"verdict": 99}, 409, "verdict 99"),
+        ({"nodes": NAMES, "launcher": "ssh"}, 422, "is not set up"),
+        ({"nodes": NAMES, "launcher": "telnet"}, 422, "launcher"),
+        ({"nodes": NAMES, "seconds": 0}, 422, "seconds"),
+        ({"nodes": NAMES, "by": "somebody"}, 422, "by"),
+        ({"nodes": "gpu-01"}, 422, "nodes"),
+    ],
+)
+def test_what_cannot_be_tested_begins_nothing(
+    actor: Actor, client: TestClient, body: Any, status: int, words: str
+) -> None:
+    answer = client.post("/v1/node-tests", json=body)
+    assert answer.status_code == status, answer.text
+    assert words in answer.text and answer.json()["error"]["next_step"]
+    assert items(client, "/v1/node-tests") == []
+
+
+def test_nodes_under_test_are_left_alone(actor: Actor, client: TestClient, launcher: RecordedLauncher) -> None:
+    launcher.going.clear()
+    test = begin(client)
+    answer = client.post("/v1/node-tests", json={"nodes": ["gpu-01"]})
+    assert answer.status_code == 409 and f"test {test}" in answer.text
+    launcher.going.set()
+    assert ended(client, test)["test"]["state"] == "finished"
+
+
+def test_a_test_is_cancelled(actor: Actor, client: TestClient, launcher: RecordedLauncher) -> None:
+    launcher.going.clear()
+    test = begin(client)
+    wait_for(lambda: launcher.runs == 2)
+    assert client.post(f"/v1/node-tests/{test}/cancel").status_code == 202
+    told = ended(client, test)
+    assert told["test"]["state"] == "aborted" and "testclient" in told["test"]["why"]
+    assert told["test"]["conclusion"] is None and launcher.ended == launcher.runs
+    assert client.post(f"/v1/node-tests/{test}/cancel").status_code == 409
+    assert client.post("/v1/node-tests/99/cancel").status_code == 404
+
+
+def test_what_is_not_there_is_not_found(actor: Actor, client: TestClient) -> None:
+    for path in ("/v1/node-tests/9", "/v1/node-tests/9/events"):
+        assert client.get(path).status_code == 404
+    for path in ("/v1/actions/9/approve", "/v1/actions/9/refuse"):
+        assert client.post(path, json={}).status_code == 404
+    assert client.get("/v1/nodes/gpu-99").json()["failures"] == []
+    assert client.get("/v1/nodes/gpu%2099").status_code == 422
+
+
+# --- live
+
+
+def test_worlds_are_told_as_they_end(service: Service, actor: Actor, launcher: RecordedLauncher) -> None:
+    launcher.going.clear()
+    with serving(service) as served, httpx.Client(base_url=served.url, timeout=10) as client:
+        test = client.post("/v1/node-tests", json={"nodes": NAMES}).json()["id"]
+        with client.stream("GET", f"/v1/node-tests/{test}/events") as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = response.iter_lines()
+            assert next(lines) == "retry: 2000"
+            launcher.going.set()
+            heard = events("\n".join(lines) + "\n\n")
+        told = client.get(f"/v1/node-tests/{test}").json()
+        assert [name for _, name, _ in heard] == ["world"] * len(told["worlds"]) + ["test"]
+        assert [content for _, name, content in heard if name == "world"] == told["worlds"]
+        assert heard[-1][2] == told["test"]
+        assert [number for number, _, _ in heard] == [str(place + 1) for place in range(len(heard))]
+
+
+def test_a_listener_goes_on_where_it_was(client: TestClient, service: Service) -> None:
+    test = kept_test(NodeRecords(service.records.database))
+    path = f"/v1/node-tests/{test}/events"
+    whole = events(client.get(path).text)
+    assert [content["world"]["number"] for _, name, content in whole if name == "world"] == [2, 1, 3, 4]
+    for seen in range(6):
+        by_header = client.get(path, headers={"Last-Event-ID": str(seen)})
+        by_query = client.get(path, params={"after": seen})
+        assert by_header.text == by_query.text
+        if seen < 5:
+            assert events(by_header.text) == whole[seen:]
+        else:
+            assert by_header.status_code == 204, "a browser asks no more"
+    assert client.get(path, headers={"Last-Event-ID": "x"}).status_code == 422
+
+
+def test_a_test_that_was_stopped_is_told_of(service: Service, client: TestClient) -> None:
+    records = NodeRecords(service.records.database)
+    test = kept_test(records, None, worlds=2)
+    records.abort_test(test, "stopped by ops", NOW)
+    heard = events(client.get(f"/v1/node-tests/{test}/events").text)
+    assert [name for _, name, _ in heard] == ["world", "world", "test"] and heard[-1][2]["state"] == "aborted"
+
+
+# --- cordons
+
+
+def test_a_node_is_taken_out_and_put_back(actor: Actor, client: TestClient, tmp_path: Path) -> None:
+    answer = client.post("/v1/nodes/gpu-02/cordon", json={"reason": "wrong data"})
+    assert answer.status_code == 200, answer.text
+    cordon = answer.json()
+    assert (cordon["state"], cordon["by"], cordon["how"], cordon["node"]) == (
+        "standing",
+        "testclient",
+        "file",
+        "gpu-02",
+    )
+    listed = client.get("/v1/nodes", params={"cluster": True}).json()
+    assert [state["name"] for state in listed["cluster"] if state["cordoned"]] == ["gpu-02"]
+    assert listed["items"][0]["cordon"] == cordon
+    assert client.post("/v1/nodes/gpu-02/cordon", json={"reason": "again"}).status_code == 409
+    answer = client.post("/v1/nodes/gpu-02/uncordon", json={"why": "board replaced"})
+    assert answer.status_code == 200 and answer.json()["state"] == "undone"
+    assert client.post("/v1/nodes/gpu-02/uncordon", json={}).status_code == 409
+    steps = [(one["step"], one["by"]) for one in items(client, "/v1/audit", node="gpu-02") if one["what"] == "cordon"]
+    assert ("wanted", "testclient") in steps and ("undone", "testclient") in steps
+
+
+def test_cordons_are_capped(actor: Actor, client: TestClient) -> None:
+    for name in ("gpu-01", "gpu-02"):
+        assert client.post(f"/v1/nodes/{name}/cordon", json={"reason": "x"}).status_code == 200
+    answer = client.post("/v1/nodes/gpu-03/cordon", json={"reason": "x"})
+    assert answer.status_code == 409 and "LOGDOCTOR_CORDON" in answer.text
+    assert client.get("/v1/nodes/gpu-03").json()["cordons"][0]["state"] == "refused"
+
+
+def test_a_node_that_nobody_knows_is_not_cordoned(actor: Actor, client: TestClient) -> None:
+    assert client.post("/v1/nodes/gpu-99/cordon", json={"reason": "x"}).status_code == 404
+    assert client.post("/v1/nodes/gpu-01/cordon", json={}).status_code == 422
+    assert client.post("/v1/nodes/gpu-01/cordon", json={"reason": ""}).status_code == 422
+    assert client.get("/v1/nodes").json()["items"] == []
+
+
+def test_a_cluster_that_does_not_do_it_is_told_apart(actor: Actor, client: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "cordoned").mkdir()
+    for answer in (
+        client.post("/v1/nodes/gpu-01/cordon", json={"reason": "x"}),
+        client.get("/v1/nodes", params={"cluster": True}),
+    ):
+        assert answer.status_code == 502 and answer.json()["error"]["code"] == "cluster_failed", answer.text
+
+
+# --- actions
+
+
+def test_an_action_waits_for_a_person(actor: Actor, client: TestClient) -> None:
+    kept_test(actor.records)
+    for action in (
+        CORDON,
+        Action("test_nodes", tuple(NAMES), "ask", "it hangs"),
+        Action("reboot", ("gpu-02",), "ask", "so"),
+    ):
+        assert actor.records.propose(action, "j", 1, NOW) is not None
+    assert [one["id"] for one in items(client, "/v1/actions", state="waiting")] == [3, 2, 1]
+    refused = client.post("/v1/actions/3/refuse", json={"why": "not now"}).json()
+    assert (refused["state"], refused["by"], refused["why"]) == ("refused", "testclient", "not now")
+    assert client.post("/v1/actions/1/approve", json={}).json()["state"] == "done"
+    assert client.get("/v1/nodes", params={"cluster": True}).json()["cluster"][1]["cordoned"]
+    assert client.post("/v1/actions/2/approve", json={"why": "go on"}).json()["state"] == "approved"
+    wait_for(lambda: client.get("/v1/actions").json()["items"][1]["state"] == "done")
+    assert ended(client, 2)["test"]["conclusion"] is not None
+    for id in (1, 3):
+        assert client.post(f"/v1/actions/{id}/approve", json={}).status_code == 409
+        assert client.post(f"/v1/actions/{id}/refuse", json={}).status_code == 409
+
+
+# --- who may
+
+
+OPERATIONS = (
+    ("GET", "/v1/nodes", "read"),
+    ("GET", "/v1/nodes/gpu-02", "read"),
+    ("GET", "/v1/node-tests", "read"),
+    ("GET", "/v1/node-tests/1", "read"),
+    ("GET", "/v1/node-tests/1/events", "read"),
+    ("GET", "/v1/actions", "read"),
+    ("GET", "/v1/audit", "read"),
+    ("POST", "/v1/nodes/gpu-02/cordon", "operate"),
+    ("POST", "/v1/nodes/gpu-02/uncordon", "operate"),
+    ("POST", "/v1/node-tests", "operate"),
+    ("POST", "/v1/node-tests/1/cancel", "operate"),
+    ("POST", "/v1/actions/1/approve", "operate"),
+    ("POST", "/v1/actions/1/refuse", "operate"),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), OPERATIONS, ids=lambda value: value)
+def test_only_those_who_may(
+    service: Service, actor: Actor, guarded: Guarded, method: str, path: str, scope: str
+) -> None:
+    kept_test(actor.records)
+    body = {"reason": "x"} if path.endswith("/cordon") else {"nodes": ["gpu-99"]} if path == "/v1/node-tests" else {}
+    sent = {"json": body} if method == "POST" else {}
+    other = "operate" if scope == "read" else "read"
+    for headers in (
+        guarded.token(other, "ingest"),
+        guarded.token("admin", prefixes=("team-a-",)),
+        guarded.token("read", "operate", prefixes=("j",)),
+    ):
+        answer = guarded.client.request(method, path, headers=headers, **sent)  # type: ignore[arg-type]
+        assert answer.status_code == 403, answer.text
+        assert "gpu" not in answer.text
+    assert guarded.client.request(method, path, **sent).status_code == 401  # type: ignore[arg-type]
+    allowed = guarded.client.request(method, path, headers=guarded.token(scope), **sent)  # type: ignore[arg-type]
+    assert allowed.status_code not in (401, 403), allowed.text
+
+
+def test_who_acts_is_the_name_of_the_token(actor: Actor, guarded: Guarded) -> None:
+    headers = bearer(guarded.secret("operate", name="ops"))
+    cordon = guarded.client.post("/v1/nodes/gpu-02/cordon", json={"reason": "x"}, headers=headers).json()
+    assert cordon["by"] == "ops"
+
+
+def test_a_revoked_token_hears_no_more_of_a_test(
+    service: Service, actor: Actor, launcher: RecordedLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_REMEMBERED", 0.0)
+    monkeypatch.setattr(listening, "_HEARTBEAT", 0.05)
+    launcher.going.clear()
+    with serving(service, options(wants_token=True)) as served:
+        secret = service.tokens.create("r", ["read", "operate"])[1]
+        with httpx.Client(base_url=served.url, headers=bearer(secret), timeout=10) as client:
+            test = client.post("/v1/node-tests", json={"nodes": NAMES}).json()["id"]
+            with client.stream("GET", f"/v1/node-tests/{test}/events") as response:
+                service.tokens.revoke("r")
+                assert not events("".join(response.iter_text()))
+        launcher.going.set()
+
+
+def test_a_service_that_acts_on_no_nodes_still_tells_of_them(client: TestClient, service: Service) -> None:
+    kept_test(NodeRecords(service.records.database))
+    assert client.get("/v1/nodes").json()["items"][0]["node"] == "gpu-02"
+    assert client.get("/v1/nodes", params={"cluster": True}).status_code == 409
+    assert client.post("/v1/node-tests", json={"nodes": NAMES}).status_code == 409
+    assert client.post("/v1/nodes/gpu-02/cordon", json={"reason": "x"}).status_code == 409
