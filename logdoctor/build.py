@@ -445,6 +445,7 @@ def bench(settings: Settings) -> "Bench":
         repeats=settings.test_repeats,
         regroups=settings.test_regroup,
         slow_share=settings.test_slow_share,
+        slow_share_cpu=settings.test_slow_share_cpu,
         floors=floors,
     )
     probe = ProbeOptions(

@@ -100,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_repeats_after_steps: int = 20
     test_regroup: int = 3
     test_slow_share: float = 0.7
+    test_slow_share_cpu: float = 0.1
     test_floors: str = ""
     test_sizes: str = ""
     test_gpus: int = 0
@@ -213,6 +214,7 @@ MEANINGS = {
     "test_repeats_after_steps": "the same after a failure of a job that had made steps",
     "test_regroup": "while nothing has passed, all nodes are paired anew so many times",
     "test_slow_share": "a world below this share of the median bandwidth (or GPU speed) of its kind is slow",
+    "test_slow_share_cpu": "the same where nodes have no GPUs, and speeds scatter",
     "test_floors": "GB/s below which a world is slow, by type of GPU: `H100=300,A100=150`",
     "test_sizes": "bytes that a gather yields, `1048576,268435456`; default: what fits the device",
     "test_gpus": "GPUs of each node that take part; 0: all",
@@ -284,6 +286,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "test_repeats_after_steps": (1, 10_000),
     "test_regroup": (0, 100),
     "test_slow_share": (0, 1),
+    "test_slow_share_cpu": (0, 1),
     "test_gpus": (0, 64),
     "test_port": (1024, 63_000),
     "local_nodes": (1, 1024),

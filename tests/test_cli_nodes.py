@@ -310,14 +310,14 @@ def test_an_action_is_approved_or_refused(
 
 
 def test_a_simulation_tells_the_figures(run: Callable[..., Ran]) -> None:
-    told = json.loads(run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 300, "--json").out)
+    told = json.loads(run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 100, "--json").out)
     figures = {"exact", "healthy_convicted", "missed", "indeterminate", "rounds"}
     assert figures <= told.keys() and figures <= told["dlrover"].keys()
     assert (told["exact"], told["healthy_convicted"], told["missed"], told["indeterminate"]) == (1.0, 0.0, 0.0, 0.0)
-    assert told["dlrover"]["exact"] < 0.9 and told["trials"] == 300
-    out = run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 300, "--intermittent", 0.5).out
+    assert told["dlrover"]["exact"] < 0.9 and told["trials"] == 100
+    out = run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 100, "--intermittent", 0.5).out
     assert "logdoctor" in out and "DLRover" in out and "shows in 50% of gathers" in out
-    again = run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 300, "--json").out
+    again = run("nodes", "simulate", "--nodes", 9, "--faulty", 2, "--trials", 100, "--json").out
     assert json.loads(again) == told, "the same seed tells the same"
 
 

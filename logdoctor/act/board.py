@@ -8,6 +8,9 @@ from typing import NamedTuple
 from logdoctor.act.evidence import Members, Ran, Weighed, weigh
 from logdoctor.nodes import Node, Result
 
+Kind = tuple[str, bool, bool]
+"""What speeds are compared by: the type of GPU, whether there are GPUs, and whether the world crosses groups."""
+
 _ENOUGH = 2  # worlds of a kind, before their median says how fast is usual
 
 
@@ -17,8 +20,8 @@ class Terms(NamedTuple):
     `repeats` of the gather in each world, and `longer` times as many where something is asked again. `witnesses`: sound
     partners with which a node must fail. `rounds` bounds the rounds (0: the nodes + 8, which is never reached while
     worlds end as their nodes make them). `regroups`: how often all are paired anew while no world has passed. `tries`:
-    launches that may go wrong at one node. A world is slow below `slow_share` of the median of its kind, or below the
-    GB/s that `floors` give for its type of GPU.
+    launches that may go wrong at one node. A world is slow below `slow_share` of the median of its kind (without GPUs,
+    where speeds scatter, below `slow_share_cpu`), or below the GB/s that `floors` give for its type of GPU.
     """
 
     repeats: int = 1
@@ -28,6 +31,7 @@ class Terms(NamedTuple):
     regroups: int = 0
     tries: int = 2
     slow_share: float = 0.7
+    slow_share_cpu: float = 0.1
     floors: tuple[tuple[str, float], ...] = ()
 
 
@@ -37,7 +41,7 @@ class Speed(NamedTuple):
 
     number: int
     members: Members
-    kind: tuple[str, bool]
+    kind: Kind
     gathered: float | None
     product: float | None
 
@@ -99,13 +103,13 @@ class Board:
     @cached_property
     def slow_worlds(self) -> frozenset[int]:
         """The numbers of worlds that passed and were slow."""
-        usual: dict[tuple[tuple[str, bool], bool], list[float]] = {}
+        usual: dict[tuple[Kind, bool], list[float]] = {}
         for speed in self._speeds:
             for value, is_product in ((speed.gathered, False), (speed.product, True)):
                 if value is not None:
                     usual.setdefault((speed.kind, is_product), []).append(value)
         least = {
-            key: self.terms.slow_share * median_high(values) if len(values) >= _ENOUGH else 0.0
+            key: self._share(key[0]) * median_high(values) if len(values) >= _ENOUGH else 0.0
             for key, values in usual.items()
         }
         floors = dict(self.terms.floors)
@@ -131,8 +135,11 @@ class Board:
         sizes = [max(map(int, reading.bandwidth), default=0) for reading in readings]
         size = min(sizes, default=0)
         gathered = min((r.bandwidth.get(str(size), 0.0) for r in readings), default=0.0) if size else None
-        on_gpus = readings and all(reading.gpus for reading in readings)
+        on_gpus = bool(readings) and all(reading.gpus for reading in readings)
         products = [reading.tflops for reading in readings if reading.tflops is not None]
         product = min(products) if on_gpus and len(products) == len(readings) else None
         crosses = len({self.groups[node] for node in members}) > 1
-        return Speed(result.world.number, members, (gpu, crosses), gathered, product)
+        return Speed(result.world.number, members, (gpu, on_gpus, crosses), gathered, product)
+
+    def _share(self, kind: Kind) -> float:
+        return self.terms.slow_share if kind[1] else self.terms.slow_share_cpu

@@ -260,8 +260,9 @@ class Tester:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _name(self, test: int) -> str:
-        """What a test is called wherever something of it is launched; no test of another logdoctor is called so."""
-        return f"t{test}-{hashlib.sha256(self._keeper.encode()).hexdigest()[:8]}"
+        """What a test is called wherever something of it is launched; no test of another logdoctor is called so, and
+        letters and digits alone fit every launcher."""
+        return f"t{test}x{hashlib.sha256(self._keeper.encode()).hexdigest()[:8]}"
 
     def _locked(self, test: int) -> int | None:
         """A lock that says that this process runs a test; None when another one holds it."""

@@ -1,6 +1,7 @@
 """Probes over SSH, on nodes that are network namespaces with an OpenSSH server each."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import resource
@@ -84,17 +85,22 @@ def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     return True
 
 
+def processes(net: Network, name: str) -> dict[int, list[bytes]]:
+    """The processes on a node, with their arguments."""
+    found = {}
+    for pid in net.pids(name):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return found
+
+
 def probes(net: Network, name: str, test: str = "t1") -> list[int]:
     """The processes on a node whose arguments are those of a probe of a test."""
-    found = []
-    for pid in net.pids(name):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[1:2] == [b"-c"] and (b"--test", test.encode()) in itertools.pairwise(words):
-            found.append(pid)
-    return found
+    return [
+        pid
+        for pid, words in processes(net, name).items()
+        if words[1:2] == [b"-c"] and (b"--test", test.encode()) in itertools.pairwise(words)
+    ]
 
 
 def idle(net: Network) -> bool:
@@ -273,14 +279,11 @@ def test_a_node_without_the_python_named(net: Network) -> None:
 def test_a_connection_that_is_lost_is_no_failure_of_the_node(net: Network) -> None:
     launcher = net.launcher()
 
-    def words(name: str) -> dict[int, bytes]:
-        return {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in net.pids(name)}
-
     async def lose() -> list[Answer]:
         running = asyncio.create_task(launcher.run(task(net, "n1", "n2", kind=shell(STARTED + "sleep 30"))))
-        assert await asyncio.to_thread(eventually, lambda: b"sleep\x0030\0" in words("n2").values())
-        for pid, line in words("n2").items():
-            if b"sshd: root" in line:  # those of the session, not that which listens
+        assert await asyncio.to_thread(eventually, lambda: [b"sleep", b"30", b""] in processes(net, "n2").values())
+        for pid, words in processes(net, "n2").items():
+            if words[0].startswith(b"sshd: root"):  # that of the session, not that which listens
                 os.kill(pid, signal.SIGKILL)
         return await running
 
@@ -474,7 +477,8 @@ def test_hosts_are_read(net: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "a b", "gpu-1:0", "gpu-1:99999", "n1=", "@gpu", "-oProxyCommand=x@h", "a=b=c", "[::1]"]
+    "host",
+    ["", "a b", "gpu-1:0", "gpu-1:99999", "n1=", "n1=-x", "n1=-x@h", "@gpu", "-oProxyCommand=x@h", "a=b=c", "[::1]"],
 )
 def test_hosts_that_cannot_be_read(host: str) -> None:
     with pytest.raises((LaunchError, InputError)):

@@ -20,8 +20,6 @@ from tests.act.namespaces import Network, namespaces
 from tests.act.slurm_cluster import SlurmCluster, slurm_cluster
 
 SIZES = (4096, 1 << 20)
-CALM = Terms(slow_share=0.1)
-"""Two cores that do the work of a dozen nodes make their speeds differ many times over."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +50,7 @@ def actor(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         cordon_at_once=4,
         cordon_per_hour=4,
         test_python=faulty_python(tmp_path, faults),
-        test_seconds=40,
-        test_slow_share=0.1,
+        test_seconds=30,
         test_sizes=",".join(map(str, SIZES)),
     )
     acting = build.actor(settings, taking_up=True)
@@ -80,7 +77,7 @@ def test_faulty_nodes_of_five_kinds_are_found_drained_and_brought_back(cluster: 
     assert drained == {"n2", "n3", "n5", "n7"}  # a slow node waits for a person
     for name in drained:
         assert cluster.state(name) in ("drain", "drng")
-    assert "logdoctor cordon" in cluster.command("sinfo", "-R", "-N")
+    assert "logdoctor cordon" in cluster.command("sinfo", "-R", "-o", "%N %E")
     waiting = [one for one in actor.records.actions("waiting").items if one.action.kind == "cordon"]
     assert [one.action.nodes for one in waiting] == [("n8",)]
 
@@ -95,7 +92,7 @@ def test_faulty_nodes_of_five_kinds_are_found_drained_and_brought_back(cluster: 
 def conducted(
     launcher: Launcher, nodes: Sequence[Node], seconds: float, python: str = "python3"
 ) -> tuple[Conclusion, Board]:
-    board = Board(nodes, CALM)
+    board = Board(nodes, Terms())
     probe = ProbeOptions(seconds, SIZES, python=python)
     conducting = Conducting("story", launcher, board, probe, lambda _: None)
 

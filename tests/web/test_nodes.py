@@ -1,6 +1,7 @@
 """Nodes over HTTP: who may test and cordon them, what is told while a test goes on, and what is refused."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,20 @@ def test_worlds_are_told_as_they_end(service: Service, actor: Actor, launcher: R
         assert [number for number, _, _ in heard] == [str(place + 1) for place in range(len(heard))]
 
 
+def test_a_stop_ends_listeners_and_worlds_promptly(service: Service, actor: Actor, launcher: RecordedLauncher) -> None:
+    launcher.going.clear()
+    with serving(service) as served, httpx.Client(base_url=served.url, timeout=10) as client:
+        test = client.post("/v1/node-tests", json={"nodes": NAMES}).json()["id"]
+        with client.stream("GET", f"/v1/node-tests/{test}/events") as response:
+            lines = response.iter_lines()
+            assert next(lines) == "retry: 2000"
+            wait_for(lambda: launcher.runs)
+            begin = time.monotonic()
+            served.stop()
+            assert time.monotonic() - begin < 3 and not events("\n".join(lines))
+    assert launcher.ended == launcher.runs
+
+
 def test_a_listener_goes_on_where_it_was(client: TestClient, service: Service) -> None:
     test = kept_test(NodeRecords(service.records.database))
     path = f"/v1/node-tests/{test}/events"
@@ -270,7 +285,7 @@ def test_an_action_waits_for_a_person(actor: Actor, client: TestClient) -> None:
     assert client.post("/v1/actions/1/approve", json={}).json()["state"] == "done"
     assert client.get("/v1/nodes", params={"cluster": True}).json()["cluster"][1]["cordoned"]
     assert client.post("/v1/actions/2/approve", json={"why": "go on"}).json()["state"] == "approved"
-    wait_for(lambda: client.get("/v1/actions").json()["items"][1]["state"] == "done")
+    wait_for(lambda: {one["id"]: one["state"] for one in items(client, "/v1/actions")}[2] == "done")
     assert ended(client, 2)["test"]["conclusion"] is not None
     for id in (1, 3):
         assert client.post(f"/v1/actions/{id}/approve", json={}).status_code == 409

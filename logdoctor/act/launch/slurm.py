@@ -31,9 +31,10 @@ _LINE = 1024
 _LABELLED = regex.compile(rb" *([0-9]{1,6}): ?(.*)", regex.DOTALL)
 _ENDED = regex.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (?:Exited with exit code ([0-9]+)|.*)")
 _NOT_GIVEN = regex.compile(
-    r"(?i)(?:required node not available|requested nodes are busy|node configuration is not available"
-    r"|invalid node name|nodes? .*(?:down|drain)|immediate)"
+    r"(?i)required node not available|requested nodes are busy|requested nodes not in this partition"
+    r"|node configuration is not available|invalid node name|immediate"
 )
+"""What Slurm says when it does not give away the nodes that were asked for."""
 _UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "POWERED_DOWN", "INVALID_REG"}
 _CANCELLED = regex.compile(r"(?m)slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT .*\*\*\*")
 _TEST = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._]{0,63}")

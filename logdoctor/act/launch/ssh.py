@@ -6,7 +6,7 @@ import re
 import shlex
 import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,8 @@ _FORCE_SECONDS = 3.0
 _WIDTH = 300
 _KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 _HOST = re.compile(
-    r"(?:(?P<name>[^=@\[\]]+)=)?(?:(?P<user>[^@=\s]+)@)?(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^:@=\[\]\s]+))(?::(?P<port>\d{1,5}))?"
+    r"(?:(?P<name>[^=@\[\]]+)=)?(?:(?P<user>[^-@=\s][^@=\s]*)@)?"
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^-:@=\[\]\s][^:@=\[\]\s]*))(?::(?P<port>\d{1,5}))?"
 )
 _KILL = """
 import os, signal, sys
@@ -174,7 +175,8 @@ class SshLauncher:
                     trouble = _trouble(heard, status)
                 except TimeoutError:  # past its own time-out: its supervisor hangs, and does not see its lifeline
                     trouble = _unless_started(heard)
-                    await self._kill(connection, task.test, str(task.world.number))
+                    with suppress(_NotReached):
+                        await self._kill(connection, task.test, str(task.world.number))
         except _NotReached as error:
             trouble = str(error)
         except TimeoutError:
@@ -272,9 +274,9 @@ class SshLauncher:
             files = [] if named is None else files or list(_KNOWN_HOSTS)
             files = [file.expanduser() for file in files if file.expanduser().is_file()]
         version = tuple((str(file), file.stat().st_mtime) for file in files)
-        if version not in self._trusted:
-            self._trusted = {version: asyncssh.read_known_hosts([path for path, _ in version])}
-        return self._trusted[version]
+        trusted = self._trusted.get(version) or asyncssh.read_known_hosts([path for path, _ in version])
+        self._trusted = {version: trusted}
+        return trusted
 
 
 async def _start(
