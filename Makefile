@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's|.*"\(torch==[^"]*\)".*|\1|p' pyproject.toml)
 
-.PHONY: setup demo test shippers lint bench soak clean
+.PHONY: setup demo test parts lint bench soak clean
 
 setup: $(READY)
 
@@ -24,12 +24,13 @@ demo: setup
 	$(BIN)/logdoctor diagnose eval/corpus/failures/inf-028.log eval/corpus/failures/usr-061.log eval/corpus/failures/inf-005.log eval/corpus/healthy/ok-012.log || [ $$? -eq 1 ]
 	$(BIN)/logdoctor eval eval/corpus
 
-test: setup lint shippers
+test: setup lint parts
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-# real clients that the tests run, from Debian; elsewhere install syslog-ng with its HTTP module yourself
-shippers:
-	@command -v syslog-ng >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends syslog-ng-core syslog-ng-mod-http zstd >/dev/null; } || echo "syslog-ng is missing: apt-get install syslog-ng-core syslog-ng-mod-http zstd" >&2
+# real parts that the tests run, from Debian: a log shipper, a Slurm cluster, SSH servers in network namespaces
+PARTS := syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps
+parts:
+	@PATH="$$PATH:/usr/sbin:/sbin"; for program in syslog-ng zstd slurmctld slurmd srun munged sshd ssh ssh-keygen ip tc pgrep; do command -v $$program >/dev/null || missing="$$missing $$program"; done; [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PARTS) >/dev/null; } || echo "missing:$$missing; install the packages $(PARTS), or what is like them" >&2
 
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests

@@ -11,8 +11,6 @@ from logdoctor.nodes import Node, Result
 Kind = tuple[str, bool, bool]
 """What speeds are compared by: the type of GPU, whether there are GPUs, and whether the world crosses groups."""
 
-_ENOUGH = 2  # worlds of a kind, before their median says how fast is usual
-
 
 class Terms(NamedTuple):
     """How a test is made and judged.
@@ -20,8 +18,9 @@ class Terms(NamedTuple):
     `repeats` of the gather in each world, and `longer` times as many where something is asked again. `witnesses`: sound
     partners with which a node must fail. `rounds` bounds the rounds (0: the nodes + 8, which is never reached while
     worlds end as their nodes make them). `regroups`: how often all are paired anew while no world has passed. `tries`:
-    launches that may go wrong at one node. A world is slow below `slow_share` of the median of its kind (without GPUs,
-    where speeds scatter, below `slow_share_cpu`), or below the GB/s that `floors` give for its type of GPU.
+    launches that may go wrong at one node. A world is slow below `slow_share` of the median of the best speeds of the
+    nodes of its kind (`slow_share_cpu` without GPUs, where speeds scatter), or below the GB/s that `floors` give for
+    its type of GPU.
     """
 
     repeats: int = 1
@@ -103,15 +102,13 @@ class Board:
     @cached_property
     def slow_worlds(self) -> frozenset[int]:
         """The numbers of worlds that passed and were slow."""
-        usual: dict[tuple[Kind, bool], list[float]] = {}
+        best: dict[tuple[Kind, bool], dict[int, float]] = {}  # of each node: a slow one is tried more often than others
         for speed in self._speeds:
             for value, is_product in ((speed.gathered, False), (speed.product, True)):
-                if value is not None:
-                    usual.setdefault((speed.kind, is_product), []).append(value)
-        least = {
-            key: self._share(key[0]) * median_high(values) if len(values) >= _ENOUGH else 0.0
-            for key, values in usual.items()
-        }
+                of_kind = best.setdefault((speed.kind, is_product), {})
+                for node in speed.members if value is not None else ():
+                    of_kind[node] = max(value or 0.0, of_kind.get(node, 0.0))
+        least = {key: self._share(key[0]) * median_high(bests.values()) for key, bests in best.items() if bests}
         floors = dict(self.terms.floors)
 
         def is_slow(speed: Speed) -> bool:

@@ -186,12 +186,12 @@ def test_standard_input_does_not_matter_without_lifeline(start: Start, test_name
     assert process.stdin is not None
     process.stdin.close()
     process.stdin = None
-    assert said(process)["why"] == "no answer: rank 0 did not end in stage start"
+    assert said(process)["unusable"] == "torch was not imported within 1 s"
 
 
 def test_probe_keeps_its_time_when_ranks_ignore_signals(start: Start, test_name: str) -> None:
     line = said(start("--seconds", "1", torch=IGNORES))
-    assert line["why"] == "no answer: rank 0 did not end in stage start"
+    assert line["unusable"] == "torch was not imported within 1 s"  # which says nothing about the hardware
     assert 1 <= line["seconds"] < 3
     assert ended(test_name)
 
