@@ -193,6 +193,7 @@ class Tester:
         why = "logdoctor was stopped in the middle of it"
         try:
             launcher = self._bench.launchers(test.launcher)
+            await launcher.inventory([node.name for node in test.nodes])  # some look only at nodes that were named
             swept = await launcher.sweep(self._name(test.id))
         except LogdoctorError as error:
             await self._end(test.id, options, f"{why}, and what it launched could not be looked for: {error}", lock)

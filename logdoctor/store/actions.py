@@ -89,8 +89,8 @@ class Actions:
 
     def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
         """The action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
-        if not by.strip():
-            raise ActionRefused(f"action {id}", "is decided by nobody", "Say who you are.")
+        if by.strip() in ("", POLICY):
+            raise ActionRefused(f"action {id}", f"is decided by {by.strip() or 'nobody'}", "Say who you are.")
         return self._step(id, "waiting", "approved" if approved else "refused", by, why, at)
 
     def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:

@@ -515,3 +515,12 @@ def test_the_tables_are_fit_for_postgresql() -> None:
     assert any("BIGSERIAL" in text for text in made)
     assert any("WHERE state IN ('wanted', 'standing')" in text for text in made)
     assert module.__all__
+
+
+@pytest.mark.parametrize("by", ["", "  ", "policy", " policy "])
+def test_nobody_decides_in_the_name_of_the_policy(records: NodeRecords, by: str) -> None:
+    action = Action("test_nodes", ("gpu-1",), "ask", "because", verdict=1)
+    proposed = records.propose(action, "job", 1, 1.0)
+    assert proposed is not None
+    with pytest.raises(ActionRefused, match="Say who you are"):
+        records.decide(proposed.id, True, by, "", 2.0)

@@ -1,0 +1,81 @@
+"""logdoctor killed in the middle of a test of nodes: nothing keeps running, and the next process knows what to do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logdoctor import build
+from logdoctor.settings import Settings
+from logdoctor.store.node_records import NodeRecords, StoredTest
+from tests.act.faults import ended, faulty_python, running
+
+
+def killed_in_the_middle(folder: Path) -> tuple[NodeRecords, StoredTest, str]:
+    """The records of a test of four local nodes whose process was killed when one world had ended and one hung; and
+    what the test is called on the nodes."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("LOGDOCTOR_")}
+    variables |= {
+        "LOGDOCTOR_DATA_DIR": str(folder / "data"),
+        "LOGDOCTOR_TEST_PYTHON": faulty_python(folder, {"local-3": "hangs"}),
+    }
+    words = [sys.executable, "-m", "logdoctor.cli", "nodes", "test", "--launcher", "local", "--nodes", "local-[0-3]"]
+    process = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        (folder / "data").mkdir(exist_ok=True)
+        records = build.node_records(Settings(data_dir=folder / "data"))
+        eventually(lambda: bool(records.running()) and len(records.results(records.running()[0].id)) == 1)
+        (test,) = records.running()
+        (name,) = {word for pid in pids(process.pid) if (word := name_of(pid))}
+        assert running(name)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return records, test, name
+
+
+def pids(parent: int) -> list[int]:
+    """The children of all threads of a process."""
+    threads = Path(f"/proc/{parent}/task").iterdir()
+    return [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+
+
+def name_of(pid: int) -> str:
+    """What the test of a probe is called, "" for a process that is none."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return words[words.index(b"--test") + 1].decode() if b"--test" in words else ""
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("taking_up", [True, False])
+def test_no_process_is_left_and_the_test_goes_on_or_is_ended(tmp_path: Path, taking_up: bool) -> None:
+    records, test, name = killed_in_the_middle(tmp_path)
+    assert ended(name, 20)
+    (known,) = records.results(test.id)
+    python = faulty_python(tmp_path, {})  # the node has been mended meanwhile
+    actor = build.actor(Settings(data_dir=tmp_path / "data", test_python=python), taking_up=taking_up)
+    actor.start()
+    try:
+        assert actor.wait(test.id, 200)
+        kept = records.test(test.id)
+        assert kept is not None
+        if not taking_up:
+            assert (kept.state, kept.why) == ("aborted", "logdoctor was stopped in the middle of it")
+        else:
+            assert kept.conclusion is not None and len(kept.conclusion.named("healthy")) == 4
+            results = records.results(test.id)
+            assert results[0] == known and len(results) == 2  # what had ended was not run again
+    finally:
+        actor.stop()
+    assert ended(name, 20)
