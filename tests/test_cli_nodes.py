@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from logdoctor import build
 from logdoctor.cli.nodesets import expanded, folded
 from logdoctor.errors import InputError
 from logdoctor.nodes import Action, Finding
