@@ -179,7 +179,7 @@ class PastFailure(msgspec.Struct, frozen=True):
 
 class PastCordon(msgspec.Struct, frozen=True):
     """A cordon of ours. `state`: wanted (about to be made), standing, refused, failed, undone. `how` is the cordoner:
-    slurm, kubernetes, file, dry-run."""
+    slurm, kubernetes, file, dry-run; `owner` the name of ours that stands on the node."""
 
     id: int
     node: str
@@ -192,6 +192,7 @@ class PastCordon(msgspec.Struct, frozen=True):
     test: int | None = None
     changed: float = 0.0
     why: str = ""
+    owner: str = ""
 
 
 class NodeHistory(msgspec.Struct, frozen=True):

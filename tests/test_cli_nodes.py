@@ -162,7 +162,7 @@ def test_nothing_of_a_node_steers_the_terminal(run: Callable[..., Ran], data: Pa
 def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedLauncher:
     """The launcher that every name stands for: four nodes, of which gpu-02 is faulty."""
     launcher = RecordedLauncher([node.name for node in NODES], ["gpu-02"])
-    monkeypatch.setattr("logdoctor.build.nodes.launcher", lambda settings, name: launcher)
+    monkeypatch.setattr("logdoctor.build_nodes.launcher", lambda settings, name: launcher)
     return launcher
 
 

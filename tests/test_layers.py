@@ -15,13 +15,16 @@ ROWS = (
     ("consult", "teach"),
     ("whole_log",),
     ("pipeline", "attempts", "live", "review"),
-    ("build",),
+    ("build", "build_nodes", "build_stored"),
     ("web", "cli", "asking", "evaluate", "evaluate_model", "learning_curve", "replay", "unseen", "show"),
     ("__init__",),
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
 WITHIN_ROW = {
     ("nodes", "errors"),
+    ("build", "build_nodes"),
+    ("build", "build_stored"),
+    ("build_nodes", "build_stored"),
     ("attempts", "pipeline"),
     ("cli", "asking"),
     ("cli", "evaluate"),
@@ -38,7 +41,7 @@ WITHIN_ROW = {
     ("cli", "web"),
 }
 """Single modules of one row that may know each other; packages of one row never do."""
-READ_SETTINGS = {"build", "cli", "web", "__init__"}
+READ_SETTINGS = {"build", "build_nodes", "build_stored", "cli", "web", "__init__"}
 LIBRARIES = {
     "hyperscan": {"rules/match.py"},
     "yaml": {"rules/load.py", "llm/prompts.py", "review/files.py"},

@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from logdoctor.act.board import Board
 from logdoctor.act.judge import judge
-from logdoctor.act.launching import Launcher, ProbeOptions, Task, result
+from logdoctor.act.launching import Launcher, ProbeOptions, Task
+from logdoctor.act.launching import result as result_of
 from logdoctor.act.plan import next_round
-from logdoctor.errors import LaunchError
+from logdoctor.errors import InputError, LaunchError
 from logdoctor.nodes import Conclusion, Result, World
 from logdoctor.text import harmless
 
 PORTS = 2000
 """Each world listens on a port of its own: the first one and its number, in so many."""
+_PAUSES = (5.0, 15.0, 45.0)  # seconds to wait for a launcher that cannot launch anything
 _PER_REPEAT = 0.05  # of the time-out; most of a world's time goes into its start
 
 
@@ -43,18 +45,32 @@ class Conducting:
 
     async def run(self) -> Conclusion:
         """What the test found. Cancelled, it ends all that it launched first."""
-        begin = time.monotonic()
+        begin, pauses = time.monotonic(), list(_PAUSES)
         while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
+            self._require_same_plan(worlds)
             self.planned = worlds
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._world(world)) for world in worlds]
-            for task in running:
-                self._board.add(task.result())
+            results = [task.result() for task in running]
+            for result in results:
+                self._board.add(result)
+            if all(result.ended == "void" and not result.unreached for result in results):
+                if not pauses:
+                    break
+                await asyncio.sleep(pauses.pop(0))  # the launcher itself fails: it may come back
+            else:
+                pauses = list(_PAUSES)
         return judge(self._board)
 
+    def _require_same_plan(self, worlds: Iterable[World]) -> None:
+        """Settings, or we ourselves, may have changed since the results on record were made."""
+        for world in worlds:
+            if (known := self._earlier.get(world.number)) is not None and known.world != world:
+                cause = f"world {world.number} on record is of another plan than ours"
+                raise InputError(f"test {self._name}", cause, "Begin another test.")
+
     async def _world(self, world: World) -> Result:
-        known = self._earlier.get(world.number)
-        if known is not None and known.world == world:
+        if (known := self._earlier.get(world.number)) is not None:
             return known
         ended = await self._launched(world)
         self._keep(ended)
@@ -71,4 +87,4 @@ class Conducting:
             answers = await self._launcher.run(task)
         except LaunchError as error:
             return Result(world, "void", harmless(str(error), 600), (), (), round(time.monotonic() - begin, 3))
-        return result(task, answers, round(time.monotonic() - begin, 3))
+        return result_of(task, answers, round(time.monotonic() - begin, 3))

@@ -1,17 +1,27 @@
 """What the worlds of a test prove about its nodes: who is sound, who is guilty, what is still open.
 
 The same reasoning serves twice: for nodes that work or do not (bad worlds failed), then for nodes that are fast or not
-(bad worlds passed, but slowly). A bad world accuses all its members; a good one clears them. A node that was never in
-a good world is guilty when it fails with enough *sound* partners, each of them alone with it. Where nodes that are all
-cleared fail together, it is a link, or a fault that comes and goes: that is asked again before anything is said.
+(bad worlds passed, but slowly). A good world clears all its members; a bad one accuses them.
+
+- A node that no good world clears is guilty when it fails with enough *sound* partners, each alone with it. Partners
+  of another group count only where something between the two groups works: else it may be what joins them. Several
+  such nodes must fail with each other, too: nodes that work together are parted from the rest, not faulty.
+- Where nodes that are cleared fail together (*strange* worlds) it is a link, or a fault that comes and goes. A pair
+  that both passed and failed shows the latter; pairs that always fail show the former. While good nodes cannot work
+  together here and there, and nobody knows their groups, failing with them convicts nobody.
 
 Nodes are numbers here, their places in the list of the test.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations, islice
 from typing import NamedTuple
 
 Members = tuple[int, ...]
+Sides = tuple[str, str]
+
+_FELLOWS = 3
+"""Other accused nodes that one must fail with, where there are so many."""
 
 
 class Ran(NamedTuple):
@@ -27,7 +37,7 @@ class Link(NamedTuple):
     two groups."""
 
     pair: Members
-    groups: tuple[str, str] | None
+    groups: Sides | None
     worlds: tuple[int, ...]
 
 
@@ -35,29 +45,37 @@ class Case(NamedTuple):
     """Cleared nodes that failed together, without an explanation so far.
 
     `unconfirmed` are those that were in no good world since: they are to be tried with others, and then together again.
-    `across` tells that others of their two groups are to be tried, because nothing else was between these.
+    `across` tells that others of their two groups are to be tried, because nothing else was between these. `again` are
+    pairs that are to be tried once more at once, to see whether what they do changes.
     """
 
     members: Members
-    unconfirmed: tuple[int, ...]
-    across: bool
+    unconfirmed: tuple[int, ...] = ()
+    across: bool = False
+    again: tuple[Members, ...] = ()
 
 
 class Accused(NamedTuple):
-    """A node that failed and was never cleared: the sound partners that witnessed against it, alone with it or `beside`
-    others, and whether it has enough of them but for one of its own group."""
+    """A node that failed and was never cleared. `witnesses`: the sound partners it failed with, alone or `beside`
+    others, whether they count or not; `enough` of them count; it `wants_a_mate`, a witness of its own group; it
+    `wants_fellows`, other accused nodes to fail with, and `met` these."""
 
     witnesses: frozenset[int]
     beside: frozenset[int]
+    enough: bool
     wants_a_mate: bool
+    wants_fellows: bool
+    met: frozenset[int]
 
 
 class Weighed(NamedTuple):
     """What the worlds prove so far.
 
-    `sound`: cleared, and nothing speaks against them. `guilty`: with the worlds that count. `wanting`: accused, without
-    enough witnesses so far. `cases`: what is to be asked again. `doubtful`:
-    nodes that failed together and later did not.
+    `sound`: cleared, and nothing speaks against them. `guilty`: with the worlds that count. `wanting`: accused, not
+    proven guilty so far. `cases`: what is to be asked again. `doubtful`: cleared nodes that failed together and later
+    did not. `parted`: cleared nodes that work with some and never with others. `joined`: groups between which something
+    works. `lonely`: accused by enough partners, none of them of a group of theirs. `is_parted`: good nodes fail with
+    each other here and there, so that failing with them proves nothing.
     """
 
     sound: frozenset[int]
@@ -66,142 +84,237 @@ class Weighed(NamedTuple):
     cases: tuple[Case, ...]
     links: tuple[Link, ...]
     doubtful: dict[int, tuple[int, ...]]
+    parted: dict[int, tuple[int, ...]]
+    joined: frozenset[Sides]
+    lonely: frozenset[int]
+    is_parted: bool
 
 
-def weigh(ran: Iterable[Ran], groups: Sequence[str], witnesses: int) -> Weighed:
+class _Worlds:
+    """The worlds of a test by what they say."""
+
+    def __init__(self, ran: Iterable[Ran], groups: Sequence[str]) -> None:
+        self.groups = groups
+        self.good: list[Ran] = []
+        self.bad: list[Ran] = []
+        for world in ran:
+            (self.good if world.good else self.bad).append(world)
+        self.cleared = {node for world in self.good for node in world.members}
+        self.together = {world.members for world in self.good}
+        self.joined = {self.sides(world.members) for world in self.good if len(world.members) == 2}
+        strange = [world for world in self.bad if self.cleared.issuperset(world.members)]
+        self.strange: dict[Members, list[int]] = {}
+        for world in strange:
+            self.strange.setdefault(world.members, []).append(world.number)
+
+    def sides(self, members: Members) -> Sides:
+        """The groups of the first and the last member, in order."""
+        a, b = self.groups[members[0]], self.groups[members[-1]]
+        return (a, b) if a <= b else (b, a)
+
+    def crosses(self, members: Members) -> bool:
+        """Whether the two ends are of groups that are known and differ."""
+        a, b = self.sides(members)
+        return bool(a and b) and a != b
+
+    def is_mixed(self, pair: Members) -> bool:
+        """Whether a pair that failed passed, too."""
+        return pair in self.together
+
+
+def weigh(ran: Iterable[Ran], groups: Sequence[str], witnesses: int, out: Collection[int] = ()) -> Weighed:
     """What the worlds that ran prove. `groups` are those of the nodes, "" where unknown; `witnesses` is how many sound
-    partners it takes to find a node guilty."""
-    good: list[Ran] = []
-    bad: list[Ran] = []
-    for world in ran:
-        (good if world.good else bad).append(world)
-    cleared = {node for world in good for node in world.members}
-    if not bad:
-        return Weighed(frozenset(cleared), {}, {}, (), (), {})
-    strange = [world for world in bad if cleared.issuperset(world.members)]
-    unsteady = _unsteady(strange, good, groups, witnesses) if strange else {}
-    rest = [world for world in strange if not unsteady.keys() & set(world.members)]
-    links, cases, doubtful = _explained(rest, good, groups) if rest else ((), (), {})
-    asked = {node for case in cases for node in case.members}
-    sound = cleared - unsteady.keys() - asked - doubtful.keys()
-    guilty, wanting = _accused(bad, cleared, sound, groups, witnesses)
-    return Weighed(frozenset(sound), guilty | unsteady, wanting, cases, links, doubtful)
+    partners it takes to find a node guilty; nothing can be launched any more on those that are `out`."""
+    worlds = _Worlds(ran, groups)
+    joined = frozenset(worlds.joined)
+    if not worlds.bad:
+        return Weighed(frozenset(worlds.cleared), {}, {}, (), (), {}, {}, joined, frozenset(), False)
+    cut = _cut(worlds)
+    strange = _Strange(worlds, cut, witnesses)
+    asked = {node for case in strange.cases for node in case.members}
+    unsound = strange.unsteady.keys() | asked | strange.doubtful.keys() | strange.parted.keys()
+    sound = worlds.cleared - unsound
+    guilty, wanting, lonely = _accused(worlds, sound, witnesses, out, strange.is_parted)
+    links = tuple(cut.values()) + tuple(strange.links)
+    return Weighed(
+        frozenset(sound),
+        guilty | strange.unsteady,
+        wanting,
+        tuple(strange.cases),
+        links,
+        strange.doubtful,
+        strange.parted,
+        joined,
+        lonely,
+        strange.is_parted,
+    )
+
+
+def _cut(worlds: _Worlds) -> dict[Sides, Link]:
+    """Groups between which nothing works: two pairs failed, of other nodes each, where a group has more than one."""
+    across: dict[Sides, dict[Members, list[int]]] = {}
+    for members, numbers in worlds.strange.items():
+        if len(members) == 2 and worlds.crosses(members) and worlds.sides(members) not in worlds.joined:
+            across.setdefault(worlds.sides(members), {})[members] = numbers
+    found: dict[Sides, Link] = {}
+    for sides, pairs in sorted(across.items()):
+        alone = {side for side in sides if sum(group == side for group in worlds.groups) == 1}
+        for one, other in combinations(pairs, 2):
+            if all(worlds.groups[node] in alone for node in set(one) & set(other)):
+                found[sides] = Link(one, sides, tuple(sorted(n for numbers in pairs.values() for n in numbers)))
+                break
+    return found
+
+
+class _Strange:
+    """What becomes of worlds whose members are all cleared, and that failed."""
+
+    def __init__(self, worlds: _Worlds, cut: Collection[Sides], witnesses: int) -> None:
+        self._worlds = worlds
+        self.cases: list[Case] = []
+        self.links: list[Link] = []
+        self.doubtful: dict[int, tuple[int, ...]] = {}
+        self.unsteady: dict[int, tuple[int, ...]] = {}
+        self.parted: dict[int, tuple[int, ...]] = {}
+        self._results: dict[Members, int] = {}
+        for world in (*worlds.good, *worlds.bad):
+            self._results[world.members] = self._results.get(world.members, 0) + 1
+        self._last_good = {node: world.number for world in worlds.good for node in world.members}
+        pairs = {pair for pair in worlds.strange if len(pair) == 2 and worlds.sides(pair) not in cut}
+        self._partners: dict[int, set[int]] = {}
+        for a, b in pairs:
+            self._partners.setdefault(a, set()).add(b)
+            self._partners.setdefault(b, set()).add(a)
+        stars = {node for node, partners in self._partners.items() if len(partners) > 1}
+        for node in sorted(stars):
+            self._star(node, witnesses)
+        lone = [pair for pair in sorted(pairs) if not stars & set(pair)]
+        for pair in lone:
+            self._lone(pair)
+        for trio in worlds.strange:
+            if len(trio) > 2 and not self.unsteady.keys() & set(trio):
+                self._trio(trio)
+        unmixed = [pair for pair in lone if not worlds.is_mixed(pair) and not worlds.crosses(pair)]
+        self.is_parted = bool(self.parted) or len(unmixed) > 1
+
+    def _numbers(self, node: int) -> tuple[int, ...]:
+        pairs = (tuple(sorted((node, partner))) for partner in self._partners[node])
+        return tuple(sorted(number for pair in pairs for number in self._worlds.strange[pair]))
+
+    def _star(self, node: int, witnesses: int) -> None:
+        """A node that failed with several cleared ones: its fault comes and goes, or it is parted from them."""
+        worlds, own = self._worlds, self._worlds.groups[node]
+        pairs = [tuple(sorted((node, partner))) for partner in sorted(self._partners[node])]
+        near = {n for world in worlds.good if not worlds.crosses(world.members) for n in world.members}
+        clean = [
+            pair
+            for pair in pairs
+            for other in set(pair) - {node}
+            if len(self._partners[other]) == 1 and (not worlds.crosses(pair) or (own and node not in near))
+        ]
+        passed = [world.members for world in worlds.good if node in world.members and len(world.members) == 2]
+        changed = [pair for pair in (*pairs, *passed) if worlds.is_mixed(pair) and pair in worlds.strange]
+        if changed and len(clean) >= witnesses:
+            self.unsteady[node] = tuple(worlds.strange[pair][0] for pair in clean)
+            return
+        again = tuple(
+            kind[-1] for kind in (pairs, passed) if kind and not any(self._results[pair] > 1 for pair in kind)
+        )
+        if again and not changed and len(clean) >= witnesses:
+            self.cases.append(Case((node,), again=again))
+        else:
+            self.parted[node] = self._numbers(node)
+
+    def _lone(self, pair: Members) -> None:
+        """Two nodes that failed with nobody else: a link, once they did so twice, and each worked with others since."""
+        worlds, numbers = self._worlds, self._worlds.strange[pair]
+        if worlds.is_mixed(pair):
+            self.doubtful |= {node: tuple(numbers) for node in pair}
+            return
+        unconfirmed = tuple(node for node in pair if self._last_good[node] < numbers[-1])
+        if len(numbers) > 1 and not unconfirmed:
+            self.links.append(Link(pair, None, tuple(numbers)))
+            return
+        sides = worlds.sides(pair)
+        others = [other for other in worlds.strange if other != pair and worlds.sides(other) == sides]
+        self.cases.append(Case(pair, unconfirmed, worlds.crosses(pair) and sides not in worlds.joined and not others))
+
+    def _trio(self, trio: Members) -> None:
+        """Three nodes, each cleared: their pairs tell."""
+        worlds = self._worlds
+        inner = list(combinations(trio, 2))
+        untried = [pair for pair in inner if pair not in worlds.together]
+        if not untried or trio in worlds.together:
+            for node in trio:
+                self.doubtful.setdefault(node, tuple(worlds.strange[trio]))
+        elif not any(pair in worlds.strange for pair in inner):
+            self.cases.append(Case(untried[0]))
 
 
 def _accused(
-    bad: list[Ran], cleared: set[int], sound: set[int], groups: Sequence[str], witnesses: int
-) -> tuple[dict[int, tuple[int, ...]], dict[int, Accused]]:
-    """Of those never cleared: the guilty with the worlds that count, and those that want more witnesses."""
+    worlds: _Worlds, sound: set[int], witnesses: int, out: Collection[int], is_parted: bool
+) -> tuple[dict[int, tuple[int, ...]], dict[int, Accused], frozenset[int]]:
+    """Of those never cleared: the guilty with the worlds that count, those that are not proven so, and the lonely."""
+    groups = worlds.groups
     alone: dict[int, set[int]] = {}
     beside: dict[int, set[int]] = {}
     counted: dict[int, list[int]] = {}
-    for world in sorted(bad, key=lambda world: len(world.members)):  # who is alone with a node says more
+    mates: set[int] = set()
+    for world in sorted(worlds.bad, key=lambda world: len(world.members)):  # who is alone with a node says more
         for node in world.members:
-            if node in cleared:
+            if node in worlds.cleared:
                 continue
             partners = alone.setdefault(node, set())
             others = {other for other in world.members if other != node}
             known = partners | beside.get(node, set())
             if others and sound.issuperset(others) and known.isdisjoint(others):
                 (partners if len(others) == 1 else beside.setdefault(node, set())).update(others)
-                counted.setdefault(node, []).append(world.number)
+                if all(_counts(worlds, node, other) for other in others):
+                    counted.setdefault(node, []).append(world.number)
+                if groups[node] and any(groups[other] == groups[node] for other in others):
+                    mates.add(node)
     near = {groups[node] for node in sound} - {""}
+    enough = {node for node, numbers in counted.items() if len(numbers) >= _wanted(worlds, node, sound, witnesses)}
+    wants_mate = {node for node in enough if groups[node] in near and node not in mates}
+    lonely = [node for node in enough - wants_mate - mates if node not in out]
+    met = _met(worlds, lonely)
     guilty: dict[int, tuple[int, ...]] = {}
     wanting: dict[int, Accused] = {}
     for node, partners in alone.items():
-        others = beside.get(node, set())
-        mates = groups[node] not in near or any(groups[partner] == groups[node] for partner in partners | others)
-        enough = len(counted.get(node, ())) >= witnesses
-        if enough and mates:
+        fellows = met.get(node, frozenset())
+        wants_fellows = node in met and len(fellows) < min(len(lonely) - 1, _FELLOWS)
+        if node in enough and node not in wants_mate and not wants_fellows and (node in mates or not is_parted):
             guilty[node] = tuple(counted[node])
         else:
-            wanting[node] = Accused(frozenset(partners), frozenset(others), enough)
-    return guilty, wanting
+            is_enough = node in enough and node not in wants_mate
+            wanting[node] = Accused(
+                frozenset(partners),
+                frozenset(beside.get(node, ())),
+                is_enough,
+                node in wants_mate,
+                wants_fellows,
+                fellows,
+            )
+    return guilty, wanting, frozenset(lonely)
 
 
-def _unsteady(strange: list[Ran], good: list[Ran], groups: Sequence[str], witnesses: int) -> dict[int, tuple[int, ...]]:
-    """Cleared nodes that failed with several partners that failed with nobody else: a fault that comes and goes.
-
-    Those that fail only across groups, and work within their own, are not at fault: that is a link.
-    """
-    near = {node for world in good if len({groups[m] for m in world.members}) == 1 for node in world.members}
-    partners: dict[int, dict[int, int]] = {}
-    for world in strange:
-        if len(world.members) == 2:
-            a, b = world.members
-            partners.setdefault(a, {}).setdefault(b, world.number)
-            partners.setdefault(b, {}).setdefault(a, world.number)
-    found: dict[int, tuple[int, ...]] = {}
-    for node, others in partners.items():
-        own = groups[node]
-        count = [
-            number
-            for other, number in others.items()
-            if len(partners[other]) == 1 and (own == groups[other] or not own or node not in near)
-        ]
-        if len(count) >= witnesses:
-            found[node] = tuple(count)
-    return found
+def _wanted(worlds: _Worlds, node: int, sound: set[int], witnesses: int) -> int:
+    """How many witnesses it takes against a node: two at least, and no more than there are."""
+    there = (1 for partner in sound if _counts(worlds, node, partner))
+    return max(2, sum(islice(there, witnesses)))
 
 
-def _explained(
-    strange: list[Ran], good: list[Ran], groups: Sequence[str]
-) -> tuple[tuple[Link, ...], tuple[Case, ...], dict[int, tuple[int, ...]]]:
-    """Links, open cases and doubtful nodes among cleared nodes that failed together."""
-    last_good: dict[int, int] = {}
-    together: set[Members] = set()
-    joined: set[tuple[str, str]] = set()
-    for world in good:
-        together.add(world.members)
-        for node in world.members:
-            last_good[node] = max(world.number, last_good.get(node, 0))
-        if len(world.members) == 2:
-            joined.add(_sides(world.members, groups))
-    failed: dict[Members, list[int]] = {}
-    across: dict[tuple[str, str], dict[Members, list[int]]] = {}
-    for world in strange:
-        failed.setdefault(world.members, []).append(world.number)
-        sides = _sides(world.members, groups)
-        if len(world.members) == 2 and sides[0] != sides[1] and "" not in sides:
-            across.setdefault(sides, {})[world.members] = failed[world.members]
-    links: list[Link] = []
-    cases: list[Case] = []
-    doubtful: dict[int, tuple[int, ...]] = {}
-    cut = {sides for sides, pairs in across.items() if sides not in joined and _apart(pairs)}
-    for sides in sorted(cut):
-        pairs = across[sides]
-        worlds = tuple(sorted(number for numbers in pairs.values() for number in numbers))
-        links.append(Link(next(iter(pairs)), sides, worlds))
-    for members, numbers in failed.items():
-        sides = _sides(members, groups)
-        if len(members) > 2:
-            inner = [(a, b) for place, a in enumerate(members) for b in members[place + 1 :]]
-            untried = [pair for pair in inner if pair not in together]
-            if not untried or members in together:
-                doubtful |= {node: tuple(numbers) for node in members}
-            elif not any(pair in failed for pair in inner):
-                cases.append(Case(untried[0], (), False))
-        elif sides in cut and members in across.get(sides, {}):
-            continue
-        elif members in together:
-            doubtful |= {node: tuple(numbers) for node in members}
-        else:
-            unconfirmed = tuple(node for node in members if last_good[node] < numbers[-1])
-            if len(numbers) > 1 and not unconfirmed:
-                links.append(Link(members, None, tuple(numbers)))
-            else:
-                lone = members in across.get(sides, {}) and sides not in joined and len(across[sides]) == 1
-                cases.append(Case(members, unconfirmed, lone))
-    return tuple(links), tuple(cases), doubtful
+def _counts(worlds: _Worlds, node: int, partner: int) -> bool:
+    """Whether failing with a sound partner says something of a node: not of what joins their groups."""
+    return not worlds.crosses((node, partner)) or worlds.sides((node, partner)) in worlds.joined
 
 
-def _sides(members: Members, groups: Sequence[str]) -> tuple[str, str]:
-    """The groups of the first and the last member, in order."""
-    a, b = groups[members[0]], groups[members[-1]]
-    return (a, b) if a <= b else (b, a)
-
-
-def _apart(pairs: Iterable[Members]) -> bool:
-    """Whether two of the pairs share no node."""
-    found = list(pairs)
-    return any(set(one).isdisjoint(other) for place, one in enumerate(found) for other in found[:place])
+def _met(worlds: _Worlds, lonely: Collection[int]) -> dict[int, frozenset[int]]:
+    """Of nodes that nobody of a group of theirs accuses: which others of these they failed with."""
+    met: dict[int, set[int]] = {node: set() for node in lonely}
+    if len(met) > 1:
+        for world in worlds.bad:
+            here = met.keys() & set(world.members)
+            for node in here if len(world.members) == 2 else ():
+                met[node] |= here - {node}
+    return {node: frozenset(others) for node, others in met.items()}

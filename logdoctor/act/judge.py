@@ -8,6 +8,8 @@ from logdoctor.act.probe import KINDS
 from logdoctor.nodes import Conclusion, Finding, LinkFault, Reading, Result
 
 NO_PASS = "no world has passed, so that there is no proven-good node to test with: the fault may as well be the probe's"
+_COMPARED = 3  # pairs of nodes whose speeds tell what is usual
+PARTED = "the network looks parted"
 SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow network", "slow GPU"
 
 
@@ -41,10 +43,6 @@ def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
         why = f"failed with {_listed(partners)}, which fail with nobody else, and passed in {len(passed)} other worlds"
         return Finding(name, "faulty", f"{why}: {fault}, {UNSTEADY}", worlds, partners, UNSTEADY, warnings)
     why = f"{fault}: failed with {_listed(partners)}, which work with others, and passed with nobody"
-    group = board.groups[node]
-    mates = [other for other, where in enumerate(board.groups) if where == group and other != node] if group else []
-    if group and not any(mate in board.works.sound for mate in mates):
-        why += f"; no node of {group} was found good, so that what joins {group} to the rest may be the cause"
     return Finding(name, "faulty", why, worlds, partners, fault, warnings)
 
 
@@ -53,18 +51,24 @@ def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
     name = board.nodes[node].name
     passed = _passed(board, node)
     partners = _partners(board, name, passed)
+    if node in board.slow_gpus:
+        why = f"{SLOW_GPU}: {board.slow_gpus[node]} as the others have, in a matrix product of its own"
+        return Finding(name, "slow", why, passed, (), SLOW_GPU, warnings)
     if board.slow_worlds:
         fast = board.fast
         if node in fast.guilty:
             worlds = fast.guilty[node]
-            slow_with, fault = _partners(board, name, worlds), _slowness(board, name, worlds)
-            why = f"{fault}: slow with {_listed(slow_with)}, which are fast with others ({_figures(board, worlds)})"
-            return Finding(name, "slow", why, worlds, slow_with, fault, warnings)
-        if node not in fast.sound:
-            slow = tuple(number for number in passed if number in board.slow_worlds)
-            why = f"works, but slowly ({_figures(board, slow)}), and no fast partner says whether it is this node"
+            slow_with = _partners(board, name, worlds)
+            why = f"{SLOW_LINK}: slow with {_listed(slow_with)}, which are fast with others ({_figures(board, worlds)})"
+            return Finding(name, "slow", why, worlds, slow_with, SLOW_LINK, warnings)
+        slow = tuple(number for number in passed if number in board.slow_worlds)
+        if slow and node not in fast.sound:
+            why = f"works, but slowly ({_figures(board, slow)}), and it is not proven that this node is the cause"
             return Finding(name, "indeterminate", why, passed, partners, "", warnings)
-    return Finding(name, "healthy", f"passed with {_listed(partners)}", passed, partners, "", warnings)
+    figures = _figures(board, passed)
+    few = ", too few worlds to say whether that is slow" if len(board.pairs) < _COMPARED else ""
+    why = f"passed with {_listed(partners)}{f' ({figures}{few})' if figures else ''}"
+    return Finding(name, "healthy", why, passed, partners, "", warnings)
 
 
 def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
@@ -80,9 +84,19 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
     if node in works.doubtful:
         others = _listed(_partners(board, name, works.doubtful[node]))
         return f"failed with {others} and later did not, though both work with others: a fault that comes and goes"
+    if node in works.parted:
+        others = _listed(_partners(board, name, works.parted[node]))
+        works_with = _listed(_partners(board, name, _passed(board, node)))
+        return f"fails with {others}, and works with {works_with}: its own link, or what joins these nodes"
     if node in works.wanting:
-        witnesses = len(works.wanting[node].witnesses)
-        return f"failed, but with only {witnesses} proven-good partners alone ({_last_words(board, worlds)})"
+        accused = works.wanting[node]
+        if works.is_parted and accused.enough:
+            return f"failed, but so do good nodes with each other: {PARTED} ({_last_words(board, worlds)})"
+        met = len(accused.witnesses)
+        if board.groups[node] and met and not accused.enough:
+            group = board.groups[node]
+            return f"failed, but what joins {group} to the rest may be the cause ({_last_words(board, worlds)})"
+        return f"failed, but {met} proven-good partners alone do not prove it ({_last_words(board, worlds)})"
     last = _last_words(board, worlds)
     return f"works with some nodes and not with others, and the test ended before it was clear why ({last})"
 
@@ -95,11 +109,17 @@ def _open(board: Board, findings: Iterable[Finding]) -> str:
     if not board.has_passed:
         if len(board.nodes) == 1:
             return "One node alone proves nothing: test it together with nodes that are known to work."
+        if all(result.ended == "void" for result in board.results.values()):
+            return f"Nothing could be launched: {_last_words(board, tuple(board.results))}."
         return (
             "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
             "(--regroup), and look at how the probe starts."
         )
     names = _listed([finding.node for finding in unclear])
+    if board.works.is_parted:
+        known = any(board.groups)
+        what = "look at the switches between the nodes" if known else "name the switch of each node (--topology)"
+        return f"Undecided: {names}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
     return f"Undecided: {names}. Test again with more repeats, or a longer deadline; take nothing out on this alone."
 
 
@@ -122,20 +142,10 @@ def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]
 
 def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
     """What kind of fault a node shows, by what the probe said on it in the worlds that count: the most telling."""
-    said = [own for number in worlds if (own := _own(board.results[number], name)) is not None and not own.ok]
+    readings = [reading for number in worlds for reading in board.results[number].readings if not reading.ok]
+    said = [one for one in readings if one.node == name or f"({name})" in one.why]  # partners name whose data is wrong
     kinds = {reading.why.partition(":")[0] for reading in said}
     return next((kind for kind in KINDS if kind in kinds), SILENT)
-
-
-def _slowness(board: Board, name: str, worlds: Iterable[int]) -> str:
-    """Whether it is the GPU of a slow node, or the network: the product is its own, the gather that of both."""
-    for number in worlds:
-        readings = board.results[number].readings
-        products = {reading.node: reading.tflops for reading in readings if reading.tflops is not None and reading.gpus}
-        others = [value for node, value in products.items() if node != name]
-        if name in products and others and products[name] < board.terms.slow_share * max(others):
-            return SLOW_GPU
-    return SLOW_LINK
 
 
 def _own(result: Result, name: str) -> Reading | None:
@@ -158,9 +168,9 @@ def _figures(board: Board, worlds: Iterable[int]) -> str:
     found = []
     for number in worlds:
         for reading in board.results[number].readings[:1]:
-            largest = max(reading.bandwidth, key=int, default=None)
-            found.append(f"{reading.bandwidth[largest]:.3g} GB/s" if largest else "not measured")
-    return ", ".join(found)
+            if largest := max(reading.bandwidth, key=int, default=None):
+                found.append(f"{reading.bandwidth[largest]:.3g} GB/s")
+    return ", ".join(found[:6])
 
 
 def _last_words(board: Board, worlds: tuple[int, ...]) -> str:

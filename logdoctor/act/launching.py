@@ -22,7 +22,8 @@ OUTPUT_LIMIT = 1 << 20
 """Bytes a launcher keeps of what a node prints, for output and errors each."""
 
 STARTED = b"logdoctor-probe started "
-"""What a probe writes to its standard error at once: a node that wrote it was reached."""
+"""What a probe writes to its standard error at once, and then its node and the kernel's boot id: a node that wrote it
+was reached."""
 
 _WIDTH = 300
 
@@ -184,7 +185,7 @@ def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
     line = _line(answer.output)
     if isinstance(line, str):
         why = f"error: {line}" if answer.output.strip() else _end(answer)
-        return Reading(name, ok=False, why=why), ""
+        return Reading(name, ok=False, why=why, boot=_boot(answer.errors)), ""
     if line.unusable:
         return None, f"unusable: {harmless(line.unusable, _WIDTH)}"
     if line.node != name:
@@ -221,6 +222,12 @@ def _line(output: bytes) -> _Line | str:
         return _DECODER.decode(lines[0])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         return f"its answer cannot be read ({error})"
+
+
+def _boot(errors: bytes) -> str:
+    """The boot id that a probe told when it started: of a node that then died it is all that is known."""
+    told = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
+    return harmless(told[1][:64].decode("utf-8", "replace"), 64) if len(told) > 1 else ""
 
 
 def _end(answer: Answer) -> str:

@@ -73,7 +73,7 @@ def main(words: list[str]) -> int:
     try:
         options = _options(words)
         reading["node"] = options.node
-        _write(2, f"logdoctor-probe started {options.node}\n")
+        _write(2, f"logdoctor-probe started {options.node} {reading['boot']}\n")
         options.deadline = began + options.seconds
         reading.update(_test(options))
         _ignore_signals()  # only the line is left to write

@@ -115,7 +115,8 @@ def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> Outcome:
         for node in world:
             seconds[node] = 1000.0 if failed else random.random()
             passed[node] = not failed
-    order = sorted(range(nodes), key=seconds.__getitem__)
+    order = random.sample(range(nodes), nodes)  # as their reports arrive: those that failed have one time
+    order.sort(key=seconds.__getitem__)
     again = [[order[place], order[-1 - place]] for place in range(nodes // 2)]
     if nodes % 2:
         middle = order[nodes // 2]

@@ -24,7 +24,7 @@ Listed = TypeVar("Listed")
 
 HEALTHY, FOUND, UNDECIDED = 0, 1, 3
 _LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
-_STATES = ("waiting", "approved", "refused", "done", "failed")
+_STATES = ("waiting", "approved", "refused", "done", "failed", "overtaken")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
@@ -140,6 +140,20 @@ def nodes_show_test(id: int, as_json: bool, data_dir: Path | None) -> None:
         click.echo(show.ascii_json({"test": stored, "worlds": worlds}))
     else:
         node_tables.test(stored, worlds)
+
+
+@nodes.command("cancel")
+@_id
+@by_option
+@data_dir_option
+def nodes_cancel(id: int, by: str | None, data_dir: Path | None) -> None:
+    """Stop test ID, whoever runs it: its worlds are ended within seconds, and nothing is concluded from it.
+
+    Also ends on record what nobody runs any more.
+    """
+    with _acting(data_dir) as actor:
+        actor.cancel(id, by or login())
+    click.echo(f"test {id}: cancelled")
 
 
 @nodes.command("list")

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,16 +12,24 @@ import structlog
 
 from logdoctor.act.cordon.cordoning import Cordoning
 from logdoctor.act.policy import Modes, after_test, after_verdict
-from logdoctor.errors import ActionRefused, LogdoctorError
+from logdoctor.errors import ActionRefused, CordonRefused, LogdoctorError
+from logdoctor.live.keeping import Keeper
+from logdoctor.live.overtaking import overtaken, superseded
 from logdoctor.live.testing import Bench, Options, Tester
-from logdoctor.nodes import NAME, Action, Conclusion, NodeHistory, NodeState, PastCordon
-from logdoctor.store.node_records import NodeRecords, StoredAction
-from logdoctor.store.records import Records, StoredVerdict
+from logdoctor.nodes import NAME, Action, NodeHistory, NodeState, PastCordon
+from logdoctor.store.actions import POLICY
+from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
+from logdoctor.store.records import Records, StoredVerdict, Wanted
 
 log = structlog.get_logger()
 
 _HISTORIES = 2000  # nodes of a job whose histories are looked at
-_LOOK = 300.0  # seconds between two looks at the cordons
+_SUSPECTS = 200  # nodes that a verdict names and that are tested first
+_LOOK = 300.0  # seconds between two looks at what is not as it should be
+_RECENT = 3600.0  # seconds for which verdicts and tests that nobody acted upon are still acted upon as if just made
+_GRACE = 600.0  # seconds after which nobody is at work any more on an action that was decided
+_STOP_SECONDS = 5.0  # for the policy to come to an end
+_NOT_DONE = "logdoctor was stopped before it was done"
 
 
 class Means(NamedTuple):
@@ -45,29 +53,27 @@ class Actor:
 
     def __init__(self, means: Means, records: Records, nodes: NodeRecords, folder: Path, taking_up: bool) -> None:
         self._means, self._verdicts, self.records = means, records, nodes
-        self._tester = Tester(means.bench, nodes, folder, taking_up, self._concluded)
+        self._tester = Tester(means.bench, nodes, Keeper(folder), taking_up, self._concluded)
         self.listeners, self.cancel, self.wait = self._tester.listeners, self._tester.cancel, self._tester.wait
         self._taking_up = taking_up
         self._news: queue.Queue[StoredVerdict | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._heed_all, name="policy", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="policy", daemon=True)
         self.begun: dict[int, int] = {}
         """The test that an approved action began, by the action's number."""
 
     def start(self) -> None:
-        """Take up what the last process left, then begin."""
-        going = {options.action for options in self._tester.start()}
-        if self._taking_up:
-            for stored in self.records.actions("approved", limit=500).items:
-                if stored.id not in going:
-                    self._settle(stored.id, "failed", "logdoctor was stopped before it was done")
+        """Begin; what the last process left is taken up in the background."""
+        self._tester.start()
         self._thread.start()
 
     def stop(self) -> None:
         """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
+        self._stopping.set()
         self._news.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
         self._tester.stop()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
 
     def test(
         self,
@@ -92,7 +98,8 @@ class Actor:
         after_steps = False
         if verdict is not None:
             stored = self._verdict(verdict)
-            suspected = tuple(suspect.node for suspect in stored.verdict.suspects if suspect.node)
+            said = [suspect.node for suspect in stored.verdict.suspects if suspect.node]
+            suspected = tuple(name for name in said if NAME.fullmatch(name))[:_SUSPECTS]
             after_steps = stored.verdict.progress.step is not None
             if not nodes and not (nodes := self.nodes_of(stored)):
                 cause = "nobody told which nodes its job had"
@@ -120,7 +127,11 @@ class Actor:
     def cordon(
         self, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
     ) -> PastCordon:
-        """Cordon a node, within the caps."""
+        """Cordon a node, within the caps; `ActionRefused` for a proof that is not on record."""
+        if verdict is not None:
+            self._verdict(verdict)
+        if test is not None and self.records.test(test) is None:
+            raise ActionRefused(f"test {test}", "does not exist", "List the tests.")
         return self._means.cordoning.cordon(node, by, reason, verdict, test, time.time())
 
     def uncordon(self, node: str, by: str, why: str) -> PastCordon:
@@ -128,7 +139,11 @@ class Actor:
         return self._means.cordoning.uncordon(node, by, why, time.time())
 
     def approve(self, action: int, by: str, why: str) -> StoredAction:
-        """Do what waits for a person; of advice it says that the person carries it out."""
+        """Do what waits for a person; of advice it says that the person carries it out. Where a cap or a cordon of
+        others forbids it now, it waits again."""
+        stored = self.records.action(action)
+        if stored is not None and stored.state == "waiting" and (cause := self._overtaken(stored)):
+            raise ActionRefused(f"action {action}", f"is overtaken: {cause}", "Look at what is known now.")
         return self._perform(self.records.decide(action, True, by, why, time.time()))
 
     def refuse(self, action: int, by: str, why: str) -> StoredAction:
@@ -137,28 +152,65 @@ class Actor:
 
     def heed(self, stored: StoredVerdict) -> None:
         """Let policy look at a new verdict, in the background."""
-        if stored.final and stored.current and stored.verdict.outcome == "failed":
+        if stored.final and stored.current:
             self._news.put(stored)
 
-    def _heed_all(self) -> None:
-        """Act upon verdicts as they come; now and then see whether cordons are as they are on record."""
+    def _work(self) -> None:
+        """Act upon verdicts as they come, and now and then see that all is as it is on record."""
+        if self._taking_up:
+            with _logged("tests not followed"):
+                self._follow_all()
+            with _logged("verdicts not caught up with"):
+                self._catch_up()
         look_at = 0.0
-        while True:
+        while not self._stopping.is_set():
             if self._taking_up and time.monotonic() >= look_at:
-                with _logged("cordons not looked after"):
-                    self._means.cordoning.reconcile(time.time())
+                self._look()
                 look_at = time.monotonic() + _LOOK
             try:
                 stored = self._news.get(timeout=_LOOK)
             except queue.Empty:
                 continue
-            if stored is None:
+            if stored is not None and not self._stopping.is_set():
+                with _logged("verdict not acted upon", verdict=stored.id):
+                    self._overtake(lambda one, new=stored: (one.job, one.attempt) == (new.job, new.attempt))
+                    self._react(stored)
+
+    def _look(self) -> None:
+        """See after cordons, tests and actions that are not as they should be."""
+        now = time.time()
+        self._tester.end_lost()
+        with _logged("cordons not looked after"):
+            self._means.cordoning.reconcile(now)
+        with _logged("tests not followed"):
+            self._follow_all()
+        with _logged("actions not looked after"):
+            for stored in self.records.every_action("approved"):
+                if not self._stopping.is_set():
+                    self._pick_up(stored, now)
+            self._overtake(lambda _: True)
+
+    def _catch_up(self) -> None:
+        """React to the verdicts that the last process had no time for."""
+        wanted, cursor = Wanted(outcomes=("failed",), since=time.time() - _RECENT), None
+        missed: list[StoredVerdict] = []
+        while True:
+            page = self._verdicts.search(wanted, cursor, 500)
+            acted_on = self.records.acted_on([stored.id for stored in page.items])
+            missed += [stored for stored in page.items if stored.id not in acted_on]
+            if (cursor := page.next) is None:
+                break
+        for stored in reversed(missed):
+            if self._stopping.is_set():
                 return
             with _logged("verdict not acted upon", verdict=stored.id):
                 self._react(stored)
 
     def _react(self, stored: StoredVerdict) -> None:
-        """Propose what follows from a verdict, and do what may be done at once."""
+        """Propose what follows from a verdict that still counts, and do what may be done at once."""
+        now = self._verdicts.verdict(stored.id)
+        if now is None or not now.current or not now.final or now.verdict.outcome != "failed":
+            return
         told = self._told_nodes(stored)
         nodes = told or self.nodes_of(stored)
         modes = self._means.modes
@@ -167,17 +219,41 @@ class Actor:
         proposed = after_verdict(stored.verdict, stored.id, nodes, self._histories(nodes), modes)
         self._propose(proposed, stored.job, stored.attempt)
 
-    def _concluded(self, test: int, options: Options, found: Conclusion | None, why: str) -> None:
-        """Settle the action that wanted a test, and propose what follows from what was found."""
-        if options.action is not None:
-            self._settle(options.action, "done" if found else "failed", f"test {test}{why and f': {why}'}")
+    def _concluded(self, test: int) -> None:
+        with _logged("test not followed", test=test):
+            self._follow(test)
+
+    def _follow_all(self) -> None:
+        """Do what follows from tests that ended when nobody had the time to see to it."""
+        for test in self.records.unfollowed():
+            if not self._stopping.is_set():
+                self._concluded(test)
+
+    def _follow(self, test: int) -> None:
+        """Settle the action that wanted a test that has ended, and propose what follows from what was found.
+
+        Done twice it comes to the same. Where that comes late, or the verdict that led to the test counts no more,
+        nothing is done at once; what was found of nodes is proposed all the same, for its proof is the test.
+        """
         kept = self.records.test(test)
-        if found is None or kept is None:
+        if kept is None or kept.state == "running":
             return
-        stored = None if kept.verdict is None else self._verdicts.verdict(kept.verdict)
-        histories = self._histories([finding.node for finding in found.findings])
-        proposed = after_test(found, test, kept.verdict, histories, self._means.modes)
-        self._propose(proposed, stored.job if stored else None, stored.attempt if stored else None)
+        if isinstance(action := kept.options.get("action"), int):
+            self._settle_by(action, kept)
+        if kept.conclusion is not None:
+            found, verdict = kept.conclusion, kept.verdict
+            modes = self._means.modes
+            if superseded(verdict, self._verdicts):
+                verdict, modes = None, _asking(modes)
+            elif time.time() - (kept.ended or 0.0) > _RECENT:
+                modes = _asking(modes)
+            stored = None if verdict is None else self._verdicts.verdict(verdict)
+            histories = self._histories([finding.node for finding in found.findings])
+            proposed = after_test(found, test, verdict, histories, modes)
+            self._propose(proposed, stored.job if stored else None, stored.attempt if stored else None)
+            tested = {node.name for node in kept.nodes}
+            self._overtake(lambda one: not tested.isdisjoint(one.action.nodes))
+        self.records.follow_test(test)
 
     def _propose(self, actions: Sequence[Action], job: str | None, attempt: int | None) -> None:
         for action in actions:
@@ -185,24 +261,79 @@ class Actor:
                 if stored.state == "approved":
                     self._perform(stored)
 
+    def _overtake(self, concerned: Callable[[StoredAction], bool]) -> None:
+        """Settle the waiting actions concerned that follow no more from what is known."""
+        for stored in self.records.every_action("waiting"):
+            if concerned(stored):
+                self._overtaken(stored)
+
+    def _overtaken(self, stored: StoredAction) -> str:
+        """Why an open action follows no more, and is settled so; "" when it does."""
+        why = overtaken(stored.action, self._verdicts, self.records)
+        if why:
+            with suppress(ActionRefused):  # somebody has just decided on it
+                self.records.overtake(stored.id, why, time.time())
+        return why
+
     def _perform(self, stored: StoredAction) -> StoredAction:
-        """Carry out an approved action; what cannot be done is on record as failed."""
-        action = stored.action
+        """Carry out an approved action. What cannot be done is on record as failed; what may not be done now, or not
+        without being asked any more, waits for a person."""
+        action, now = stored.action, time.time()
+        if why := overtaken(action, self._verdicts, self.records):
+            return self.records.overtake(stored.id, why, now)
+        stale = superseded(action.verdict, self._verdicts)
+        if stale and stored.by == POLICY:
+            return self.records.put_back(stored.id, stale, now)
         try:
             if action.kind == "test_nodes":
                 self.begun[stored.id] = self.test(action.nodes, stored.by, verdict=action.verdict, action=stored.id)
                 return stored  # it is done when the test is over
             if action.kind == "cordon":
+                verdict = None if stale else action.verdict
                 for node in action.nodes:
-                    self.cordon(node, stored.by, action.why, action.verdict, action.test)
-        except LogdoctorError as error:
-            return self.records.settle_action(stored.id, "failed", str(error), time.time())
+                    self._means.cordoning.cordon(node, stored.by, action.why, verdict, action.test, now)
+        except CordonRefused as error:
+            return self.records.put_back(stored.id, str(error), time.time())
+        except Exception as error:
+            if not isinstance(error, LogdoctorError):
+                log.exception("action failed", action=stored.id)
+            if self._stopping.is_set() or (came := self._came_of(stored)) == "open":
+                return stored  # to be looked at later, by the next process perhaps
+            return self.records.settle_action(stored.id, came or "failed", str(error), time.time())
         return self.records.settle_action(stored.id, "done", "", time.time())
 
-    def _settle(self, action: int, state: Literal["done", "failed"], why: str) -> None:
-        """Say what came of an action, in the background."""
-        with _logged("action not settled", action=action):
-            self.records.settle_action(action, state, why, time.time())
+    def _pick_up(self, stored: StoredAction, now: float) -> None:
+        """Settle an approved action that nobody is at work on by what came of it; what policy decided on a short while
+        ago, and nobody began, is done now."""
+        by_policy = stored.by == POLICY
+        at_work = stored.changed > now - _GRACE and not (by_policy and stored.action.kind == "test_nodes")
+        if at_work or (came := self._came_of(stored)) == "open":
+            return
+        with _logged("action not picked up", action=stored.id):
+            if came is None and by_policy and stored.changed > now - _RECENT:
+                self._perform(stored)
+            else:
+                self.records.settle_action(stored.id, came or "failed", "" if came == "done" else _NOT_DONE, now)
+
+    def _came_of(self, stored: StoredAction) -> Literal["done", "failed", "open"] | None:
+        """What came of an approved action, as far as that is on record; None when it was not begun."""
+        nodes = stored.action.nodes
+        if stored.action.kind == "test_nodes" and nodes:
+            tests = self.records.tests(node=nodes[0], limit=500).items
+            states = [test.state for test in tests if test.options.get("action") == stored.id]
+            return _OUTCOMES[states[0]] if states else None
+        if stored.action.kind == "cordon":
+            since = stored.changed - 1.0  # their clocks are the same one, read twice
+            made = [next(iter(self.records.cordons(node=node, limit=1)), None) for node in nodes]
+            outcomes = {_OUTCOMES[one.state] if one and one.at >= since else None for one in made}
+            return next((one for one in ("open", "failed", None) if one in outcomes), "done")
+        return "done"  # a person does it
+
+    def _settle_by(self, action: int, test: StoredTest) -> None:
+        """Say what came of the action that wanted a test, where that is not said yet."""
+        why = f"test {test.id}{test.why and f': {test.why}'}"
+        with suppress(ActionRefused):
+            self.records.settle_action(action, "done" if test.conclusion else "failed", why, time.time())
 
     def _histories(self, nodes: Sequence[str]) -> dict[str, NodeHistory]:
         return self.records.histories([node for node in nodes[:_HISTORIES] if NAME.fullmatch(node)])
@@ -223,6 +354,24 @@ class Actor:
         if stored is None:
             raise ActionRefused(f"verdict {id}", "does not exist", "List the verdicts.")
         return stored
+
+
+_OUTCOMES: dict[str, Literal["done", "failed", "open"]] = {
+    "running": "open",
+    "finished": "done",
+    "aborted": "failed",
+    "wanted": "open",
+    "standing": "done",
+    "undone": "done",
+    "refused": "failed",
+    "failed": "failed",
+}
+"""What the state of a test or a cordon says of the action that wanted it."""
+
+
+def _asking(modes: Modes) -> Modes:
+    """The modes, but nothing is done at once."""
+    return Modes(*("ask" if mode == "auto" else mode for mode in modes))
 
 
 @contextmanager

@@ -1,20 +1,15 @@
 """Tests of nodes as they run: in a thread with an event loop, over the records of one data folder.
 
-A test that a process did not end is taken up by the next one over the same folder, or ended cleanly: what it launched
-stops by itself, and is looked for again.
+A test that a process did not end is taken up by the next service over the same folder, or ended cleanly: what it
+launched stops by itself, and is looked for again. Nothing that a launcher does holds up the beginning or the end of a
+process for long.
 """
 
 import asyncio
-import fcntl
-import hashlib
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -23,14 +18,22 @@ import structlog
 from logdoctor.act.board import Board, Terms
 from logdoctor.act.conduct import Conducting
 from logdoctor.act.launching import Launcher, ProbeOptions
-from logdoctor.errors import ActionRefused, LaunchError, LogdoctorError
+from logdoctor.errors import ActionRefused, LaunchError, NodeTestRefused
+from logdoctor.live.keeping import Keeper
 from logdoctor.nodes import Conclusion, Node, Result
 from logdoctor.store.node_records import NodeRecords, StoredTest
 
 log = structlog.get_logger()
 
-_RESUMED = 3600.0  # seconds after its beginning for which a test is taken up again
-_BEGIN_SECONDS = 120.0  # in which a launcher must say which nodes there are
+_BEGIN_SECONDS = 25.0  # in which a launcher must say which nodes there are
+_BEGINNING = 8  # tests at once whose launchers are asked for nodes
+_SWEEP_SECONDS = 60.0  # for looking for what is left of a test
+_CLOSE_SECONDS = 10.0  # for a launcher to let go of its connections
+_STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
+_LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
+_YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
+_STOPPED = "logdoctor was stopped in the middle of it"
+_LOST = "nothing was heard of the logdoctor that ran it"
 T = TypeVar("T")
 
 
@@ -47,8 +50,8 @@ class Bench(NamedTuple):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How one test is made, as it is kept with it. `keeper` is the host and folder that run it, `action` the approved
-    action that wanted it."""
+    """How one test is made, as it is kept with it. `keeper` is the id of the data folder whose process runs it, for
+    `minutes` and the last round; `action` is the approved action that wanted it."""
 
     launcher: str
     repeats: int
@@ -58,41 +61,38 @@ class Options(msgspec.Struct, frozen=True):
     suspected: tuple[str, ...] = ()
     keeper: str = ""
     action: int | None = None
-
-
-Concluded = Callable[[int, Options, Conclusion | None, str], None]
-"""Called when a test has ended: its number, its options, what it found, or None and why not."""
+    minutes: float = 30.0
 
 
 class Tester:
     """Runs tests. All methods are for any thread.
 
-    `taking_up` says whether tests that broke off with an earlier process go on (a service), or are ended (a command).
+    `taking_up` says whether tests that broke off with an earlier process go on, as they do in a service; a command
+    leaves them alone, unless it is to test the same nodes. `concluded` is called with the number of each test that has
+    ended on record.
     """
 
-    def __init__(self, bench: Bench, records: NodeRecords, folder: Path, taking_up: bool, concluded: Concluded) -> None:
-        self._bench, self._records, self._concluded = bench, records, concluded
-        self._folder, self._taking_up = folder / "node-tests", taking_up
-        self._keeper = f"{socket.gethostname()}:{folder}"
+    def __init__(
+        self, bench: Bench, records: NodeRecords, keeper: Keeper, taking_up: bool, concluded: Callable[[int], None]
+    ) -> None:
+        self._bench, self._records, self._keeper = bench, records, keeper
+        self._taking_up, self._concluded = taking_up, concluded
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="node-tests", daemon=True)
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._beginning: set[asyncio.Task[Any]] = set()
+        self._ending: set[int] = set()
         self._cancelled: dict[int, str] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._stopping = False
         self.listeners: list[Callable[[int], None]] = []
         """Called, from any thread, with a test's number when it begins, after each world, and when it ends."""
 
-    def start(self) -> list[Options]:
-        """Take up what the last process left, then begin; the options of the tests that go on."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def start(self) -> None:
+        """Begin; what the last process left goes on in the background. `StoreError` when the records cannot be read."""
+        self._keeper.open()
         self._thread.start()
-        going = []
-        for test in self._records.running():
-            options = msgspec.convert(test.options, Options)
-            if options.keeper == self._keeper and (lock := self._locked(test.id)) is not None:
-                if self._schedule(self._take_up(test, options, lock)).result():
-                    going.append(options)
-        return going
+        self._schedule(self._begin_again()).result()
 
     def stop(self) -> None:
         """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
@@ -106,24 +106,38 @@ class Tester:
     def begin(self, names: Sequence[str], by: str, options: Options, verdict: int | None) -> int:
         """The number of a test that runs now, of the nodes named, else of all that the launcher knows.
 
-        `LaunchError` for nodes it does not know, `ActionRefused` when one is being tested already.
+        `LaunchError` for nodes it does not know and when it takes too long to say so, `ActionRefused` when one is being
+        tested already.
         """
         if self._stopping or not self._thread.is_alive():
-            raise ActionRefused("a test of nodes", "logdoctor is stopping", "Try again in a moment.")
+            raise _is_stopping()
+        if len(self._beginning) >= _BEGINNING:
+            raise ActionRefused("a test of nodes", f"{_BEGINNING} are being begun", "Try again in a moment.")
+        options = msgspec.structs.replace(options, keeper=self._keeper.id, minutes=self._bench.minutes)
+        begun: Future[int] = Future()
+        work = self._schedule(self._begin(names, by, options, verdict, begun))
         try:
-            options = msgspec.structs.replace(options, keeper=self._keeper)
-            return self._schedule(self._begin(names, by, options, verdict)).result(_BEGIN_SECONDS)
+            return begun.result(_BEGIN_SECONDS)
         except TimeoutError as error:
+            if not begun.cancel():  # it has just begun
+                return begun.result()
+            work.cancel()
             cause = f"the launcher has not said within {_BEGIN_SECONDS:.0f} s which nodes there are"
             raise LaunchError("a test of nodes", cause, "Look at the cluster.") from error
 
     def cancel(self, test: int, by: str) -> None:
-        """End a test of this process; `ActionRefused` when it does not run here."""
-        running = self._running.get(test)
-        if running is None:
-            raise ActionRefused(f"test {test}", "does not run here", "List the tests.")
-        self._cancelled[test] = f"cancelled by {by}"
-        self._loop.call_soon_threadsafe(running.cancel)
+        """End a test, whoever runs it: one of another process is ended on record, which that process sees within
+        seconds. `ActionRefused` when it does not run."""
+        if (running := self._running.get(test)) is not None:
+            self._cancelled[test] = by
+            self._loop.call_soon_threadsafe(self._end_early, test, running)
+            return
+        kept = self._records.test(test)
+        if kept is None or kept.state != "running":
+            cause = "does not exist" if kept is None else f"is {kept.state} already"
+            raise ActionRefused(f"test {test}", cause, "List the tests.")
+        self._conclude(test, f"cancelled by {by}", by)
+        self._tell(test)
 
     def wait(self, test: int, seconds: float | None = None) -> bool:
         """Whether a test of this process has ended, waited for so long."""
@@ -137,44 +151,117 @@ class Tester:
 
         return self._schedule(ended()).result()
 
-    async def _begin(self, names: Sequence[str], by: str, options: Options, verdict: int | None) -> int:
+    def end_lost(self) -> None:
+        """End on record, in the background, the tests that no process runs any more."""
+        if not self._stopping:
+            self._schedule(self._end_dead(lambda test: time.time() - test.at > _YOUNG))
+
+    async def _begin_again(self) -> None:
+        """Begin to take up what broke off, and to watch what runs."""
+        self._watching = self._loop.create_task(self._watch())
+        for test in self._records.running() if self._taking_up else []:
+            if self._keeper.is_ours(test) and (lock := self._keeper.lock(test.id)) is not None:
+                self._launch(test.id, self._resumed(test), lock)
+
+    async def _begin(
+        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+    ) -> None:
+        """Begin a test, unless `begun` is cancelled before."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._beginning.add(task)
+        try:
+            begun.set_result(await self._first_steps(names, by, options, verdict, begun))
+        except asyncio.CancelledError:
+            if not begun.done():
+                begun.set_exception(_is_stopping())
+        except Exception as error:
+            if begun.cancelled():
+                log.warning("test of nodes begun too late", cause=str(error))
+            else:
+                begun.set_exception(error)
+        finally:
+            self._beginning.discard(task)
+
+    async def _first_steps(
+        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+    ) -> int:
         launcher = self._bench.launchers(options.launcher)
+        claimed: tuple[int, int] | None = None
+
+        def claim(test: int, running: list[StoredTest]) -> None:
+            """Take the test while nobody else can begin one; two at once on a node would find each other's load."""
+            nonlocal claimed
+            self._require_free(tested, running)
+            if not begun.set_running_or_notify_cancel():
+                raise ActionRefused("a test of nodes", "nobody waits for it any more", "Begin it again.")
+            if (lock := self._keeper.lock(test)) is not None:
+                claimed = (test, lock)
+
         try:
             nodes = self._bench.groups(await launcher.inventory(names), options.topology)
-            self._require_free({node.name for node in nodes})
+            tested = {node.name for node in nodes}
+            await self._end_dead(lambda test: not tested.isdisjoint(node.name for node in test.nodes))
             kept = msgspec.to_builtins(options)
-            test = self._records.begin_test(options.launcher, nodes, kept, by, verdict, time.time())
+            test = self._records.begin_test(options.launcher, nodes, kept, by, verdict, time.time(), claim)
         except BaseException:
-            await launcher.close()
+            if claimed is not None:
+                self._keeper.release(*claimed, ended=True)
+            await self._close(launcher)
             raise
-        self._launch(test, nodes, options, launcher, self._locked(test), {})
+        work = self._conducted(test, nodes, options, launcher, {})
+        self._launch(test, work, claimed[1] if claimed is not None else None)
         return test
 
-    def _require_free(self, names: set[str]) -> None:
-        """Two tests at once on a node, of whichever process, would find each other's load."""
-        for test in self._records.running():
-            if (shared := sorted(names & {node.name for node in test.nodes})) and self._lives(test):
+    def _require_free(self, names: Collection[str], running: Sequence[StoredTest]) -> None:
+        """`ActionRefused` when one of the nodes is in a test that runs, of whichever process."""
+        for test in running:
+            shared = sorted(node.name for node in test.nodes if node.name in names)
+            if shared and (test.id in self._running or not self._keeper.is_dead(test)):
                 cause = f"test {test.id} runs on {shared[0]} now"
-                raise ActionRefused("a test of nodes", cause, "Wait for it, or cancel it.")
+                raise ActionRefused("a test of nodes", cause, f"Wait for it, or `logdoctor nodes cancel {test.id}`.")
 
-    def _lives(self, test: StoredTest) -> bool:
-        """Whether some process runs a test; of those over other folders that is taken for granted."""
-        if test.id in self._running or test.options.get("keeper") != self._keeper:
-            return True
-        if (lock := self._locked(test.id)) is None:
-            return True
-        os.close(lock)
-        return False
+    async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
+        """End on record those of the tests concerned that no process runs any more."""
+        for test in self._records.running():
+            if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test):
+                continue
+            if not self._keeper.is_ours(test):
+                await asyncio.to_thread(self._conclude, test.id, _LOST)
+            elif (lock := self._keeper.lock(test.id)) is not None:
+                try:
+                    await asyncio.to_thread(self._conclude, test.id, f"{_STOPPED}{await self._swept(test)}")
+                finally:
+                    self._keeper.release(test.id, lock, ended=True)
 
-    def _launch(
-        self,
-        test: int,
-        nodes: Sequence[Node],
-        options: Options,
-        launcher: Launcher,
-        lock: int | None,
-        earlier: Mapping[int, Result],
-    ) -> None:
+    def _launch(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
+        self._running[test] = self._loop.create_task(self._run(test, work, lock))
+        self._tell(test)
+
+    async def _run(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
+        """A test to its end, whatever that is."""
+        ended = True
+        try:
+            await self._end(test, await work)
+        except asyncio.CancelledError:
+            ended = test in self._cancelled or not self._stopping
+            if ended:
+                await self._end(test, f"cancelled by {self._cancelled.get(test, 'nobody here')}")
+        except Exception as error:
+            log.exception("test of nodes failed", test=test)
+            await self._end(test, f"it could not go on: {error}")
+        finally:
+            if lock is not None:
+                self._keeper.release(test, lock, ended)
+            del self._running[test]
+            self._cancelled.pop(test, None)
+            self._ending.discard(test)
+            self._tell(test)
+
+    async def _conducted(
+        self, test: int, nodes: Sequence[Node], options: Options, launcher: Launcher, earlier: Mapping[int, Result]
+    ) -> Conclusion:
+        """What a test finds; the worlds that ended `earlier` are not run again."""
 
         def keep(result: Result) -> None:
             self._records.add_result(test, result)
@@ -184,74 +271,99 @@ class Tester:
         terms = bench.terms._replace(repeats=options.repeats, regroups=options.regroups)
         board = Board(nodes, terms, options.suspected)
         probe = bench.probe._replace(seconds=options.seconds)
-        conducting = Conducting(self._name(test), launcher, board, probe, keep, bench.port, bench.minutes * 60, earlier)
-        self._running[test] = self._loop.create_task(self._run(test, options, conducting, launcher, lock))
-        self._tell(test)
+        name, seconds = self._keeper.name(test), options.minutes * 60
+        try:
+            return await Conducting(name, launcher, board, probe, keep, bench.port, seconds, earlier).run()
+        finally:
+            await self._close(launcher)
 
-    async def _take_up(self, test: StoredTest, options: Options, lock: int) -> bool:
-        """Whether a test that an earlier process began goes on; what still runs of it on nodes is ended first."""
-        why = "logdoctor was stopped in the middle of it"
+    async def _resumed(self, test: StoredTest) -> Conclusion | str:
+        """What a test that an earlier process began finds, or why it is ended; what still runs of it on nodes is ended
+        first."""
+        trouble = await self._swept(test)
+        if trouble or not self._keeper.may_go_on(test):
+            return f"{_STOPPED}{trouble}"
+        options = msgspec.convert(test.options, Options)
+        self._records.note_test(test.id, "taken up", "logdoctor", _STOPPED, time.time())
+        earlier = {result.world.number: result for result in self._records.results(test.id)}
+        launcher = self._bench.launchers(test.launcher)
+        return await self._conducted(test.id, test.nodes, options, launcher, earlier)
+
+    async def _swept(self, test: StoredTest) -> str:
+        """Ends what is left of a test on nodes; why that could not be done, "" when it was."""
         try:
             launcher = self._bench.launchers(test.launcher)
-            await launcher.inventory([node.name for node in test.nodes])  # some look only at nodes that were named
-            swept = await launcher.sweep(self._name(test.id))
-        except LogdoctorError as error:
-            await self._end(test.id, options, f"{why}, and what it launched could not be looked for: {error}", lock)
-            return False
-        log.info("test taken up", test=test.id, swept=swept)
-        if self._taking_up and time.time() - test.at < _RESUMED:
-            earlier = {result.world.number: result for result in self._records.results(test.id)}
-            self._launch(test.id, test.nodes, options, launcher, lock, earlier)
-            return True
-        await launcher.close()
-        await self._end(test.id, options, why, lock)
-        return False
-
-    async def _run(
-        self, test: int, options: Options, conducting: Conducting, launcher: Launcher, lock: int | None
-    ) -> None:
-        """A test from its first round to the end, whatever that is."""
-        try:
-            conclusion = await conducting.run()
-        except asyncio.CancelledError:
-            if test in self._cancelled or not self._stopping:
-                await self._end(test, options, self._cancelled.pop(test, "cancelled"), lock)
-            elif lock is not None:
-                os.close(lock)  # the next process takes it up
+            try:
+                async with asyncio.timeout(_SWEEP_SECONDS):
+                    await launcher.inventory([node.name for node in test.nodes])  # some look only at nodes once named
+                    swept = await launcher.sweep(self._keeper.name(test.id))
+            finally:
+                await self._close(launcher)
+        except TimeoutError:
+            return f", and what it launched could not be looked for within {_SWEEP_SECONDS:.0f} s"
         except Exception as error:
-            log.exception("test of nodes failed", test=test)
-            await self._end(test, options, f"it could not go on: {error}", lock)
-        else:
-            await self._end(test, options, conclusion, lock)
-        finally:
-            await launcher.close()
-            del self._running[test]
-            self._tell(test)
+            log.exception("test not swept", test=test.id)
+            return f", and what it launched could not be looked for: {error}"
+        log.info("test swept", test=test.id, ended=swept)
+        return ""
 
-    async def _end(self, test: int, options: Options, found: Conclusion | str, lock: int | None) -> None:
-        """Keep what a test found, or why it found nothing, and tell; what follows may take its time."""
-        await asyncio.to_thread(self._conclude, test, options, found)
-        with suppress(OSError):
-            (self._folder / str(test)).unlink()
-        if lock is not None:
-            os.close(lock)
-
-    def _conclude(self, test: int, options: Options, found: Conclusion | str) -> None:
-        conclusion, why = (found, "") if isinstance(found, Conclusion) else (None, found)
+    async def _close(self, launcher: Launcher) -> None:
+        """Let a launcher go, which may not want to."""
         try:
-            if conclusion is None:
-                self._records.abort_test(test, why, time.time())
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await launcher.close()
+        except Exception:
+            log.exception("launcher not closed", launcher=launcher.name)
+
+    async def _watch(self) -> None:
+        """End what somebody has ended on record."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not self._running:
+                continue
+            try:
+                running = {test.id for test in self._records.running()}
+            except Exception:
+                log.exception("tests not looked after")
+                continue
+            for test in self._running.keys() - running:
+                self._end_early(test, self._running[test])
+
+    def _end_early(self, test: int, running: "asyncio.Task[None]") -> None:
+        """Cancel a test that runs, unless it is ending already."""
+        if test not in self._ending:
+            running.cancel()
+
+    async def _end(self, test: int, found: Conclusion | str) -> None:
+        """Keep what a test found, or why it found nothing, and tell; what follows may take its time."""
+        self._ending.add(test)
+        await asyncio.to_thread(self._conclude, test, found, self._cancelled.get(test))
+
+    def _conclude(self, test: int, found: Conclusion | str, by: str | None = None) -> None:
+        try:
+            if isinstance(found, Conclusion):
+                self._records.finish_test(test, found, time.time())
             else:
-                self._records.finish_test(test, conclusion, time.time())
-            self._concluded(test, options, conclusion, why)
+                self._records.abort_test(test, found, time.time(), by)
+        except NodeTestRefused as error:
+            log.warning("test was ended on record", test=test, cause=str(error))
         except Exception:
             log.exception("test not concluded", test=test)
+            return
+        self._concluded(test)
 
     async def _end_all(self) -> None:
-        running = list(self._running.values())
-        for task in running:
+        """End what begins and what runs; what will not end in time is left to its own deadlines."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for task in self._beginning:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        for test, task in self._running.items():
+            self._end_early(test, task)
+        if tasks := [*self._beginning, *self._running.values()]:
+            _, late = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+            if late:
+                log.warning("tests of nodes do not end", count=len(late))
 
     def _tell(self, test: int) -> None:
         for listener in list(self.listeners):
@@ -260,17 +372,6 @@ class Tester:
     def _schedule(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _name(self, test: int) -> str:
-        """What a test is called wherever something of it is launched; no test of another logdoctor is called so, and
-        letters and digits alone fit every launcher."""
-        return f"t{test}x{hashlib.sha256(self._keeper.encode()).hexdigest()[:8]}"
 
-    def _locked(self, test: int) -> int | None:
-        """A lock that says that this process runs a test; None when another one holds it."""
-        descriptor = os.open(self._folder / str(test), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
+def _is_stopping() -> ActionRefused:
+    return ActionRefused("a test of nodes", "logdoctor is stopping", "Try again in a moment.")

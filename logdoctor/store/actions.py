@@ -1,6 +1,7 @@
 """What was proposed to be done, who decided on it, and what came of it."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,21 +17,25 @@ POLICY = "policy"
 """Who approves what is done at once."""
 MAX_NODES = 20_000
 
+ActionState = Literal["waiting", "approved", "refused", "done", "failed", "overtaken"]
+
 _OF_NODES = ("cordon", "reboot", "inspect_hardware")
 """Kinds that are the same whichever job they are proposed for."""
+_AT_ONCE = "the settings say that it is done at once"
 _c = node_actions.c
 
 
 class StoredAction(msgspec.Struct, frozen=True):
     """An action in its place, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is
-    when it came into its state, in seconds since the epoch."""
+    when it came into its state, in seconds since the epoch. One is overtaken when what it follows from no longer
+    counts: its verdict was superseded, or a later test found the node healthy."""
 
     id: int
     at: float
     action: Action
     job: str | None
     attempt: int | None
-    state: Literal["waiting", "approved", "refused", "done", "failed"]
+    state: ActionState
     by: str
     why: str
     changed: float
@@ -60,8 +65,10 @@ class Actions:
         """The action, now on record: waiting, or approved by `POLICY` when its mode is `auto`.
 
         None when there is no need: the same one is open, was proposed for the same verdict and test before (whatever
-        came of it), or was done for the same attempt. `ActionRefused` for one that is never done, and for one that is
-        to be done at once and cannot be; `InputError` for a node that cannot be called so.
+        came of it), or was done for the same attempt. One about nodes that still waits because of an older test takes
+        over what the newer one found; it comes back when it is now to be done at once. `ActionRefused` for one that is
+        never done, and for one that is to be done at once and cannot be; `InputError` for a node that cannot be called
+        so.
         """
         action = _sound(action)
         at_once = action.mode == "auto"
@@ -79,23 +86,45 @@ class Actions:
             "changed": at,
         }
         with self._database.writing() as connection:
-            if connection.execute(_same(action, values["subject"])).first() is not None:
-                return None
+            if (former := connection.execute(_same(action, values["subject"])).first()) is not None:
+                return _renewed(connection, _read(_found(connection, former.id)), action, values)
             id = int(connection.execute(sa.insert(node_actions).values(values).returning(_c.id)).scalar_one())
             _audit(connection, id, action, "proposed", POLICY, action.why, at)
             if at_once:
-                _audit(connection, id, action, "approved", POLICY, "the settings say that it is done at once", at)
+                _audit(connection, id, action, "approved", POLICY, _AT_ONCE, at)
             return _read(_found(connection, id))
 
     def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
         """The action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
         if by.strip() in ("", POLICY):
             raise ActionRefused(f"action {id}", f"is decided by {by.strip() or 'nobody'}", "Say who you are.")
-        return self._step(id, "waiting", "approved" if approved else "refused", by, why, at)
+        return self._step(id, ("waiting",), "approved" if approved else "refused", by, why, at)
 
     def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:
         """The action with what came of it; `ActionRefused` when it was not approved, or settled before."""
-        return self._step(id, "approved", state, None, why, at)
+        return self._step(id, ("approved",), state, None, why, at)
+
+    def overtake(self, id: int, why: str, at: float) -> StoredAction:
+        """The open action, which is overtaken now; `ActionRefused` when it is not open."""
+        return self._step(id, ("waiting", "approved"), "overtaken", POLICY, why, at)
+
+    def put_back(self, id: int, why: str, at: float) -> StoredAction:
+        """The approved action, which could not be done now and waits again; `ActionRefused` when it is not approved."""
+        return self._step(id, ("approved",), "waiting", "", why, at)
+
+    def acted_on(self, verdicts: Sequence[int]) -> set[int]:
+        """Those of the verdicts for which some action was proposed."""
+        with self._database.reading() as connection:
+            return set(connection.scalars(sa.select(_c.verdict).where(_c.verdict.in_(verdicts)).distinct()))
+
+    def every_action(self, state: ActionState) -> Iterator[StoredAction]:
+        """All actions of a state, the newest first."""
+        cursor = None
+        while True:
+            page = self.actions(state, cursor, 500)
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
 
     def action(self, id: int) -> StoredAction | None:
         """The action with this id."""
@@ -114,17 +143,17 @@ class Actions:
         items = [_read(row) for row in rows[:limit]]
         return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
 
-    def _step(self, id: int, former: str, state: str, by: str | None, why: str, at: float) -> StoredAction:
+    def _step(self, id: int, former: Sequence[str], state: str, by: str | None, why: str, at: float) -> StoredAction:
         """The action in its next state, of the same deciders when `by` is None."""
         with self._database.writing() as connection:
             found = _read(_found(connection, id))
-            if found.state != former:
+            if found.state not in former:
                 cause = f"is {found.state}, and cannot be {state} then"
                 raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
             by = found.by if by is None else fit(by, MAX_WHO)
             values = {"state": state, "by": by, "why": fit(why, MAX_WORDS), "changed": at}
             connection.execute(sa.update(node_actions).where(_c.id == id).values(values))
-            _audit(connection, id, found.action, state, by, why, at)
+            _audit(connection, id, found.action, state, by or POLICY, why, at)
             return _read(_found(connection, id))
 
 
@@ -156,7 +185,24 @@ def _same(action: Action, subject: object) -> sa.Select[Any]:
         cases.append(sa.and_(_is(_c.verdict, action.verdict), _is(_c.test, action.test)))
     if action.kind not in _OF_NODES:
         cases.append(_c.state == "done")
-    return sa.select(_c.id).where(_c.subject == subject, sa.or_(*cases)).limit(1)
+    open_first = sa.case((OPEN_ACTION, 0), else_=1)
+    return sa.select(_c.id).where(_c.subject == subject, sa.or_(*cases)).order_by(open_first).limit(1)
+
+
+def _renewed(
+    connection: sa.Connection, former: StoredAction, action: Action, values: dict[str, Any]
+) -> StoredAction | None:
+    """The waiting action with what a newer test found, where that is to be done at once now."""
+    newer = action.test is not None and action.test > (former.action.test or 0)
+    if former.state != "waiting" or action.kind not in _OF_NODES or not newer:
+        return None
+    fresh = {name: value for name, value in values.items() if name != "at"}
+    connection.execute(sa.update(node_actions).where(_c.id == former.id).values(fresh))
+    _audit(connection, former.id, action, "renewed", POLICY, action.why, values["changed"])
+    if values["state"] == "waiting":
+        return None
+    _audit(connection, former.id, action, "approved", POLICY, _AT_ONCE, values["changed"])
+    return _read(_found(connection, former.id))
 
 
 def _is(column: sa.ColumnElement[Any], value: int | None) -> sa.ColumnElement[bool]:

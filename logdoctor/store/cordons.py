@@ -45,9 +45,10 @@ class Cordons:
         reason: str,
         verdict: int | None = None,
         test: int | None = None,
+        owner: str = "",
         check: Callable[[OpenCordons], None] = lambda _: None,
     ) -> PastCordon:
-        """The intent to cordon a node, written before the deed, state `wanted`.
+        """The intent to cordon a node in the name of `owner`, written before the deed, state `wanted`.
 
         `check` sees what is cordoned while nobody else can want a cordon, and raises `CordonRefused` where a cap is
         reached. A refusal is on record, too, and raised; one reason is that the node is cordoned by us already.
@@ -58,6 +59,7 @@ class Cordons:
             "how": fit(how, MAX_WHO),
             "by": _who(by),
             "at": at,
+            "owner": fit(owner, MAX_WHO),
             "reason": fit(reason, MAX_WORDS),
             "verdict": verdict,
             "test": test,

@@ -1,6 +1,6 @@
 """Tests of nodes: what was asked, how each world ended, and what was found."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +46,7 @@ class TestPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
+Claim = Callable[[int, list[StoredTest]], None]
 _encode = msgspec.json.Encoder().encode
 _nodes = msgspec.json.Decoder(tuple[Node, ...])
 _options = msgspec.json.Decoder(dict[str, Any])
@@ -65,10 +66,21 @@ class NodeTests:
         self._database = database
 
     def begin_test(
-        self, launcher: str, nodes: Sequence[Node], options: dict[str, Any], by: str, verdict: int | None, at: float
+        self,
+        launcher: str,
+        nodes: Sequence[Node],
+        options: dict[str, Any],
+        by: str,
+        verdict: int | None,
+        at: float,
+        claim: Claim = lambda id, running: None,
     ) -> int:
         """The id of a new test, which is running. `NodeTestRefused` for no nodes, too many, or one twice;
-        `InputError` for a node that cannot be called so and for options that are not JSON."""
+        `InputError` for a node that cannot be called so and for options that are not JSON.
+
+        `claim` is called with that id and with the tests that run already, while nobody else can begin one; when it
+        raises nothing is begun.
+        """
         nodes = _sound_nodes(nodes)
         if not by.strip():
             raise NodeTestRefused("a test of nodes", "names nobody who wants it", "Say who you are.")
@@ -81,12 +93,15 @@ class NodeTests:
             "why": "",
             "nodes": _encode(nodes).decode(),
             "options": _options_text(options),
+            "followed": False,
         }
         with self._database.writing() as connection:
+            running = _all_running(connection)
             id = int(connection.execute(sa.insert(node_tests).values(values).returning(_c.id)).scalar_one())
             connection.execute(sa.insert(tested_nodes), [{"node": node.name, "test": id} for node in nodes])
             because = "" if verdict is None else f" after verdict {verdict}"
             enter(connection, "test", id, "begun", by, f"{len(nodes)} nodes by {launcher}{because}", at)
+            claim(id, running)
         return id
 
     def add_result(self, test: int, result: Result) -> None:
@@ -130,12 +145,30 @@ class NodeTests:
                 if finding.standing != "healthy":
                     enter(connection, "test", test, finding.standing, row.by, finding.why, at, finding.node)
 
-    def abort_test(self, test: int, why: str, at: float) -> None:
-        """Ends a test that found nothing; its results stay."""
+    def abort_test(self, test: int, why: str, at: float, by: str | None = None) -> None:
+        """Ends a test that found nothing; its results stay. Without `by` the audit names who began it."""
         with self._database.writing() as connection:
             row = _running(connection, test)
             _end(connection, test, "aborted", fit(why, MAX_WORDS), at, None)
-            enter(connection, "test", test, "aborted", row.by, why, at)
+            enter(connection, "test", test, "aborted", by or row.by, why, at)
+
+    def note_test(self, test: int, step: str, by: str, why: str, at: float) -> None:
+        """Audits what happened to a test that goes on."""
+        with self._database.writing() as connection:
+            _running(connection, test)
+            enter(connection, "test", test, fit(step, MAX_WHO), by, why, at)
+
+    def follow_test(self, test: int) -> None:
+        """Says that all that follows from the end of a test is on record."""
+        with self._database.writing() as connection:
+            ended = (_c.id == fit_id(test), _c.state != "running")
+            connection.execute(sa.update(node_tests).where(*ended).values(followed=True))
+
+    def unfollowed(self) -> list[int]:
+        """The tests that ended, and what follows from that may not be on record; the oldest first."""
+        wanted = sa.select(_c.id).where(_c.followed.is_(False), _c.state != "running").order_by(_c.id)
+        with self._database.reading() as connection:
+            return list(connection.scalars(wanted))
 
     def test(self, id: int) -> StoredTest | None:
         """The test with this id."""
@@ -168,8 +201,7 @@ class NodeTests:
     def running(self) -> list[StoredTest]:
         """The tests that have not ended, the oldest first: for a restart."""
         with self._database.reading() as connection:
-            rows = connection.execute(sa.select(node_tests).where(_c.state == "running").order_by(_c.id))
-            return [_read(row) for row in rows]
+            return _all_running(connection)
 
 
 # what comes from outside
@@ -284,6 +316,11 @@ def _running(connection: sa.Connection, test: int) -> sa.Row[Any]:
     return row
 
 
+def _all_running(connection: sa.Connection) -> list[StoredTest]:
+    rows = connection.execute(sa.select(node_tests).where(_c.state == "running").order_by(_c.id))
+    return [_read(row) for row in rows]
+
+
 def _end(connection: sa.Connection, test: int, state: str, why: str, at: float, conclusion: str | None) -> None:
     values = {"state": state, "why": why, "ended": at, "conclusion": conclusion}
     connection.execute(sa.update(node_tests).where(_c.id == test).values(values))
@@ -296,6 +333,7 @@ def _results(connection: sa.Connection, test: int) -> list[Result]:
 
 def _read(row: sa.Row[Any]) -> StoredTest:
     values = {**row._mapping}
+    del values["followed"]
     values["nodes"] = _nodes.decode(row.nodes)
     values["options"] = _options.decode(row.options)
     values["conclusion"] = None if row.conclusion is None else _conclusion.decode(row.conclusion)

@@ -379,9 +379,11 @@ node_tests = sa.Table(
     sa.Column("nodes", sa.Text, nullable=False),
     sa.Column("options", sa.Text, nullable=False),
     sa.Column("conclusion", sa.Text),
+    sa.Column("followed", sa.Boolean, nullable=False),
     sa.Index("ix_node_tests_state", "state", "id"),
+    sa.Index("ix_node_tests_followed", "followed", "id"),
 )
-"""`nodes`, `options` and `conclusion` are JSON."""
+"""`nodes`, `options` and `conclusion` are JSON; `followed` once all that follows from its end is on record."""
 
 tested_nodes = sa.Table(
     "tested_nodes",
@@ -421,6 +423,7 @@ node_cordons = sa.Table(
     sa.Column("id", _NUMBER, primary_key=True),
     sa.Column("node", sa.Text, nullable=False),
     sa.Column("how", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("by", sa.Text, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
@@ -433,6 +436,7 @@ node_cordons = sa.Table(
     sa.Index("ix_node_cordons_state", "state", "id"),
     sa.Index("ix_node_cordons_recent", "how", "at"),
 )
+"""`owner` is the name that stands on the node, whatever the settings say later."""
 
 OPEN_CORDON = node_cordons.c.state.in_([sa.literal_column("'wanted'"), sa.literal_column("'standing'")])
 """True of a cordon that holds its node, or may."""

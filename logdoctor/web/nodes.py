@@ -4,7 +4,7 @@ A token that is bound to jobs may do none of this and sees nothing of it: a node
 """
 
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -23,7 +23,7 @@ from logdoctor.errors import (
 from logdoctor.live.acting import Actor
 from logdoctor.live.service import Service
 from logdoctor.nodes import NodeHistory, PastCordon, checked_name
-from logdoctor.store.actions import ActionPage, StoredAction
+from logdoctor.store.actions import ActionPage, ActionState, StoredAction
 from logdoctor.store.audit import AuditPage
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest, TestPage
@@ -71,9 +71,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 Done = TypeVar("Done")
 OfNode = Annotated[str | None, Query(max_length=253, description="only what concerns this node")]
 OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1, description="only what concerns this test")]
-OfState = Annotated[
-    Literal["waiting", "approved", "refused", "done", "failed"] | None, Query(description="only those in this state")
-]
+OfState = Annotated[ActionState | None, Query(description="only those in this state")]
 WithCluster = Annotated[bool, Query(description="also ask the cluster how it knows its nodes")]
 
 
@@ -113,6 +111,10 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     def cordon(caller: Operator, node: NodeName, said: CordonIn) -> Response:
         """Take a node out, so that no new job runs on it. Refused above the caps, and when others have cordoned it."""
         name = checked_name(node)
+        if said.verdict is not None and service.records.verdict(said.verdict) is None:
+            raise not_found(f"verdict {said.verdict}")
+        if said.test is not None:
+            _test(said.test)
         try:
             return _json(_done(lambda: _actor().cordon(name, caller.who, said.reason, said.verdict, said.test)))
         except RequestRefused as error:
@@ -163,7 +165,8 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         response_class=Response,
     )
     def cancel(caller: Operator, id: NodeTestId) -> Response:
-        """Stop a test; its worlds are ended, and nothing is concluded from it."""
+        """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
+        process runs is ended on record, which that process sees within seconds."""
         _test(id)
         _done(lambda: _actor().cancel(id, caller.who))
         return _json(_test(id), 202)

@@ -71,7 +71,6 @@ _FACTS = {
     "framework": ("framework",),
     "launcher": ("launcher",),
     "checkpoint_dir": ("checkpoint_dir",),
-    "nodelist": ("slurm_job_nodelist",),
 }
 _FEW_BRACKETS = 100_000
 _DENSEST = 6  # bytes for a bracket

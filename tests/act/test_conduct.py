@@ -7,8 +7,8 @@ import pytest
 from logdoctor.act.board import Board, Terms
 from logdoctor.act.conduct import Conducting
 from logdoctor.act.launching import Answer, ProbeOptions, Task
-from logdoctor.errors import LaunchError
-from logdoctor.nodes import Conclusion, Result
+from logdoctor.errors import InputError, LaunchError
+from logdoctor.nodes import Conclusion, Result, World
 from tests.act.clusters import PaperLauncher, cluster, concluded, ending
 
 NODES = cluster(9, groups=3)
@@ -41,6 +41,31 @@ def test_what_was_kept_is_not_launched_again(known: int) -> None:
     assert len(added) == len(kept) - len(earlier)
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logdoctor.act.conduct._PAUSES", (0.01, 0.01, 0.01))
+
+
+def test_a_launcher_that_comes_back_is_waited_for() -> None:
+    class Restarting(PaperLauncher):
+        async def run(self, task: Task) -> list[Answer]:
+            if len(self.asked) < 5:
+                self.asked.append(task.world)
+                raise LaunchError("srun", "slurmctld does not answer", "Look at it.")
+            return await super().run(task)
+
+    found, _ = conducted(Restarting(NODES, END))
+    assert found.named("faulty") == ("n4",)
+
+
+def test_a_test_on_record_of_another_plan_is_not_mixed_up() -> None:
+    _, kept = conducted(PaperLauncher(NODES, END))
+    other = {1: Result(World(1, 1, ("n0", "n8"), "another plan"), "passed")}
+    with pytest.raises(InputError, match="another plan"):
+        conducted(PaperLauncher(NODES, END), other)
+    assert kept
+
+
 def test_a_launcher_that_fails_convicts_nobody() -> None:
     class Broken(PaperLauncher):
         async def run(self, task: Task) -> list[Answer]:
@@ -69,7 +94,7 @@ def test_a_cancelled_test_ends_its_worlds() -> None:
     async def run() -> None:
         conducting = Conducting("t1", launcher, Board(NODES, Terms()), ProbeOptions(), lambda _: None)
         running = asyncio.create_task(conducting.run())
-        while len(launcher.asked) < 4:
+        while len(launcher.asked) < 3:
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

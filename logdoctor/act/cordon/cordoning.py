@@ -52,13 +52,15 @@ class Cordoning:
             check(self._caps, len(states), len(out), len(ours), held.last_hour)
 
         reason = plain_reason(reason)
-        wanted = self._records.want_cordon(node, self._cordoner.how, by, at, reason, verdict, test, allowed)
+        wanted = self._records.want_cordon(
+            node, self._cordoner.how, by, at, reason, verdict, test, self._owner, allowed
+        )
         try:
-            self._cordoner.cordon(node, self._mark(wanted))
+            self._cordoner.cordon(node, _mark(wanted))
         except CordonRefused as error:
             self._records.step_cordon(wanted.id, "refused", BY, str(error), at)
             raise
-        except CordonError as error:
+        except Exception as error:  # whatever it was: what counts is what the node carries
             if self._settled(wanted, str(error), at).state != "standing":
                 raise
         log.info("cordoned", node=node, cordon=wanted.id, how=wanted.how, by=by)
@@ -77,8 +79,8 @@ class Cordoning:
         (cordon,) = standing
         self._records.note_cordon(cordon.id, "undo wanted", by, why, at)
         try:
-            self._cordoner.uncordon(node, self._mark(cordon))
-        except CordonError as error:
+            self._cordoner.uncordon(node, _mark(cordon))
+        except Exception as error:
             step = "undo refused" if isinstance(error, CordonRefused) else "undo failed"
             self._records.note_cordon(cordon.id, step, BY, str(error), at)
             raise
@@ -103,7 +105,7 @@ class Cordoning:
             if one.at <= at - grace
         ]
         for one in standing:
-            if one.node in states and not carries(states[one.node], self._mark(one)):
+            if one.node in states and not carries(states[one.node], _mark(one)):
                 why = f"others changed the node: {states[one.node].raw} {states[one.node].reason}"
                 settled.append(self._step(one.id, "undone", BY, why, at))
         settled += [self._step(one.id, "standing", BY, "its deed came late", at) for one in late]
@@ -116,22 +118,23 @@ class Cordoning:
         marks = {
             state.mark.cordon: state
             for state in states.values()
-            if state.mark and self._is_ours(state) and state.name not in held
+            if state.cordoned and state.mark and state.name not in held
         }
         found = [one for id in marks if (one := self._records.cordon(id)) and one.how == self._cordoner.how]
-        return [one for one in found if one.state == "failed" and carries(marks[one.id], self._mark(one))]
+        return [one for one in found if one.state == "failed" and carries(marks[one.id], _mark(one))]
 
     def _settled(self, wanted: PastCordon, why: str, at: float) -> PastCordon:
         """What became of a cordon whose deed went wrong, by a look at the node; still wanted when that fails too."""
         try:
             state = self._cordoner.node(wanted.node)
-        except CordonError as error:
+        except Exception as error:
+            log.exception("cordon unclear", node=wanted.node, cordon=wanted.id)
             self._records.note_cordon(wanted.id, "unclear", BY, f"{why}; {error}", at)
             return wanted
         return self._compared(wanted, state, why, at)
 
     def _compared(self, wanted: PastCordon, state: NodeState | None, why: str, at: float) -> PastCordon:
-        stands = carries(state, self._mark(wanted))
+        stands = carries(state, _mark(wanted))
         said = "the node carries it" if stands else "the node does not carry it"
         return self._step(wanted.id, "standing" if stands else "failed", BY, f"{said}: {why}", at)
 
@@ -151,8 +154,10 @@ class Cordoning:
     def _is_ours(self, state: NodeState) -> bool:
         return state.cordoned and state.mark is not None and state.mark.owner == self._owner
 
-    def _mark(self, cordon: PastCordon) -> Mark:
-        return Mark(self._owner, cordon.id, cordon.verdict, cordon.reason)
+
+def _mark(cordon: PastCordon) -> Mark:
+    """What stands on the node of a cordon: with the owner that it was made by, whatever the settings say today."""
+    return Mark(cordon.owner, cordon.id, cordon.verdict, cordon.reason)
 
 
 def _check_state(state: NodeState) -> None:

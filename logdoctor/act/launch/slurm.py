@@ -358,7 +358,7 @@ def _exits(said: str) -> dict[int, tuple[str, int | None]]:
 def _started(errors: bytes) -> str:
     """The node that a probe says it started on, "" when it did not."""
     _, _, rest = errors.partition(STARTED)
-    return rest.split(b"\n", 1)[0].decode(errors="replace").strip()
+    return rest.split(b"\n", 1)[0].decode(errors="replace").strip().partition(" ")[0]
 
 
 def _unfit(node: SlurmNode | None) -> str:

@@ -47,9 +47,11 @@ def _tests() -> None:
         sa.Column("nodes", sa.Text(), nullable=False),
         sa.Column("options", sa.Text(), nullable=False),
         sa.Column("conclusion", sa.Text(), nullable=True),
+        sa.Column("followed", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_node_tests")),
     )
     op.create_index("ix_node_tests_state", "node_tests", ["state", "id"])
+    op.create_index("ix_node_tests_followed", "node_tests", ["followed", "id"])
     op.create_table(
         "tested_nodes",
         sa.Column("node", sa.Text(), nullable=False),
@@ -88,6 +90,7 @@ def _cordons() -> None:
         sa.Column("id", _NUMBER, nullable=False),
         sa.Column("node", sa.Text(), nullable=False),
         sa.Column("how", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("by", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
