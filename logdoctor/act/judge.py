@@ -106,21 +106,29 @@ def _open(board: Board, findings: Iterable[Finding]) -> str:
     unclear = [finding for finding in findings if finding.standing == "indeterminate"]
     if not unclear:
         return ""
+    if board.results and all(result.ended == "void" for result in board.results.values()):
+        return f"Nothing could be launched: {_last_words(board, tuple(board.results))}. Mend that and test again."
+    if not board.has_passed and len(board.nodes) == 1:
+        return "One node alone proves nothing: test it together with nodes that are known to work."
+    unreached = [finding for finding in unclear if not board.tried[board.place[finding.node]]]
+    undecided = _listed([finding.node for finding in unclear if finding not in unreached])
+    told = [f"Not reached: {_listed([one.node for one in unreached])}. Mend that and test again."] if unreached else []
     if not board.has_passed:
-        if len(board.nodes) == 1:
-            return "One node alone proves nothing: test it together with nodes that are known to work."
-        if all(result.ended == "void" for result in board.results.values()):
-            return f"Nothing could be launched: {_last_words(board, tuple(board.results))}."
-        return (
+        told.append(
             "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
             "(--regroup), and look at how the probe starts."
         )
-    names = _listed([finding.node for finding in unclear])
-    if board.works.is_parted:
+    elif len(unreached) < len(unclear) and board.works.is_parted:
         known = any(board.groups)
         what = "look at the switches between the nodes" if known else "name the switch of each node (--topology)"
-        return f"Undecided: {names}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
-    return f"Undecided: {names}. Test again with more repeats, or a longer deadline; take nothing out on this alone."
+        told.append(
+            f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
+        )
+    elif len(unreached) < len(unclear):
+        told.append(
+            f"Undecided: {undecided}. Test again with more repeats, or a longer deadline; take nothing out on this alone."
+        )
+    return " ".join(told)
 
 
 def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:

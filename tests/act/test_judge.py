@@ -228,7 +228,7 @@ def test_a_slow_gpu_is_told_from_a_slow_network() -> None:
 def test_what_cannot_be_launched_is_not_convicted() -> None:
     found, board = concluded(cluster(7), ending(down=["n2"]))
     assert found.named("indeterminate") == ("n2",) and len(found.named("healthy")) == 6
-    assert "connection refused" in found.findings[2].why
+    assert "connection refused" in found.findings[2].why and found.open.startswith("Not reached: n2.")
     assert board.is_out(2)
 
 
@@ -236,6 +236,7 @@ def test_a_launcher_that_never_works_convicts_nobody() -> None:
     found, _ = concluded(cluster(6), lambda world: Result(world, "void", "no such partition"))
     assert len(found.named("indeterminate")) == 6
     assert all("no such partition" in finding.why for finding in found.findings)
+    assert found.open.startswith("Nothing could be launched")
 
 
 def test_a_fault_that_shows_once_is_doubtful() -> None:
