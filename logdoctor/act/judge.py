@@ -125,9 +125,8 @@ def _open(board: Board, findings: Iterable[Finding]) -> str:
             f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
         )
     elif len(unreached) < len(unclear):
-        told.append(
-            f"Undecided: {undecided}. Test again with more repeats, or a longer deadline; take nothing out on this alone."
-        )
+        again = "Test again with more repeats, or a longer deadline; take nothing out on this alone."
+        told.append(f"Undecided: {undecided}. {again}")
     return " ".join(told)
 
 
