@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -99,7 +99,10 @@ def launcher(settings: Settings, name: str) -> "Launcher":
     if name == "ssh":
         from logdoctor.act.launch.ssh import SshLauncher
 
+        hosts, known = _hosts(settings.ssh_hosts)
         return SshLauncher(
+            hosts,
+            nodes=known,
             user=settings.ssh_user or None,
             key=settings.ssh_key,
             config=settings.ssh_config,
@@ -112,8 +115,8 @@ def launcher(settings: Settings, name: str) -> "Launcher":
         if not settings.kube_image:
             raise LaunchError("launcher kubernetes", "has no image", "Set LOGDOCTOR_KUBE_IMAGE.")
         resources = dict(_pairs("KUBE_RESOURCES", settings.kube_resources))
-        pod = PodOptions(settings.kube_image, settings.kube_namespace, resources)
-        return KubernetesLauncher(_cluster(settings), pod, settings.cordon_owner)
+        pod = PodOptions(settings.kube_image, settings.kube_namespace, resources, **_pod_options(settings.kube_pod))
+        return KubernetesLauncher(_cluster(settings), pod, settings.cordon_owner, settings.kube_selector)
     raise LaunchError(f"launcher {name[:40]!r}", "there is none", "Use slurm, ssh, kubernetes or local.")
 
 
@@ -164,6 +167,46 @@ def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "lis
             str(path), f"is no topology that can be read ({error})", "Name Slurm's topology.conf."
         ) from error
     return [msgspec.structs.replace(node, group=known.get(node.name, node.group)) for node in nodes]
+
+
+def _hosts(path: Path | None) -> tuple[list[str], "list[Node]"]:
+    """Where SSH reaches nodes, and where their peers do, out of lines `NAME [USER@]HOST[:PORT] [ADDRESS] [GROUP]`;
+    `InputError` for a file that cannot be read."""
+    from logdoctor.nodes import Node, checked_name
+
+    hosts, nodes = [], []
+    if path is not None:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(str(path), f"is no file of hosts ({error})", "See LOGDOCTOR_SSH_HOSTS.") from error
+        for words in (line.partition("#")[0].split() for line in lines):
+            if not words:
+                continue
+            name, host, address, group = (*words, *[""] * 4)[:4]
+            hosts.append(f"{checked_name(name)}={host or name}")
+            nodes.append(Node(name, address, group))
+    return hosts, nodes
+
+
+_POD_TEXTS = ("shared_memory", "service_account", "runtime_class", "priority_class")
+_POD_LISTS = {"capability": "capabilities", "pull_secret": "pull_secrets"}
+
+
+def _pod_options(text: str) -> dict[str, Any]:
+    """What is said of the pods of probes; `SettingsError` for what is not known of pods."""
+    options: dict[str, Any] = {}
+    for key, value in _pairs("KUBE_POD", text):
+        if key in _POD_LISTS:
+            options[_POD_LISTS[key]] = (*options.get(_POD_LISTS[key], ()), value)
+        elif key == "privileged" and value in ("true", "false"):
+            options[key] = value == "true"
+        elif key in _POD_TEXTS:
+            options[key] = value
+        else:
+            known = ", ".join((*_POD_TEXTS, *_POD_LISTS, "privileged=true"))
+            raise SettingsError(f"{PREFIX}KUBE_POD", f"{key[:40]}={value[:40]} is not known of pods", f"Use {known}.")
+    return options
 
 
 def _pairs(name: str, text: str) -> list[tuple[str, str]]:

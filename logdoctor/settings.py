@@ -110,6 +110,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_topology: Path | None = None
     local_nodes: int = 4
     slurm_options: str = ""
+    ssh_hosts: Path | None = None
     ssh_config: Path | None = None
     ssh_user: str = ""
     ssh_key: Path | None = None
@@ -119,6 +120,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kube_namespace: str = "default"
     kube_image: str = ""
     kube_resources: str = ""
+    kube_pod: str = ""
+    kube_selector: str = ""
 
 
 class Help(NamedTuple):
@@ -220,10 +223,11 @@ MEANINGS = {
     "test_gpus": "GPUs of each node that take part; 0: all",
     "test_port": "first of the 2,000 ports that worlds listen on",
     "test_python": "the Python with torch on the nodes",
-    "test_env": "environment of the probe, `NCCL_SOCKET_IFNAME=ib0,NCCL_DEBUG=WARN`",
+    "test_env": "environment of the probe, `NCCL_SOCKET_IFNAME=ib0,NCCL_DEBUG=WARN`; all on the node can read it",
     "test_topology": "Slurm's topology.conf, where the launcher does not know which switch a node hangs on",
     "local_nodes": "nodes of the launcher `local`, which are processes of this machine",
     "slurm_options": "further options of srun, such as `--partition=debug --account=ops`",
+    "ssh_hosts": "file of nodes, a line each: `NAME [USER@]HOST[:PORT] [ADDRESS of the fabric] [GROUP]`",
     "ssh_config": "OpenSSH client configuration; default: ~/.ssh/config",
     "ssh_user": "user on the nodes",
     "ssh_key": "file of the private key",
@@ -233,6 +237,8 @@ MEANINGS = {
     "kube_namespace": "where Jobs of probes run",
     "kube_image": "image of the probe, with Python and torch",
     "kube_resources": "limits of its container, `nvidia.com/gpu=8,rdma/hca=1`",
+    "kube_pod": "more of its pod, `shared_memory=16Gi,capability=IPC_LOCK,pull_secret=NAME,privileged=true`",
+    "kube_selector": "label selector of the nodes that are meant where none are named",
 }
 _SECRET = {"token", "database_url", "llm_key"}
 _RANGES: dict[str, tuple[float, float]] = {
