@@ -81,6 +81,7 @@ def bench(settings: Settings) -> "Bench":
         tuple(f"{name}={value}" for name, value in _pairs("TEST_ENV", settings.test_env)),
         settings.test_python,
     )
+    _slurm_options(settings)  # bad ones are told when logdoctor starts, not at the first test
     grouped = partial(_grouped, settings.test_topology)
     return Bench(partial(launcher, settings), grouped, terms, probe, settings.test_minutes, settings.test_port)
 
@@ -95,7 +96,7 @@ def launcher(settings: Settings, name: str) -> "Launcher":
         from logdoctor.act.launch.slurm import SlurmLauncher
 
         inherited = environment()
-        return SlurmLauncher(inherited, inherited.get("SLURM_JOB_ID", ""), tuple(shlex.split(settings.slurm_options)))
+        return SlurmLauncher(inherited, inherited.get("SLURM_JOB_ID", ""), _slurm_options(settings))
     if name == "ssh":
         from logdoctor.act.launch.ssh import SshLauncher
 
@@ -207,6 +208,15 @@ def _pod_options(text: str) -> dict[str, Any]:
             known = ", ".join((*_POD_TEXTS, *_POD_LISTS, "privileged=true"))
             raise SettingsError(f"{PREFIX}KUBE_POD", f"{key[:40]}={value[:40]} is not known of pods", f"Use {known}.")
     return options
+
+
+def _slurm_options(settings: Settings) -> tuple[str, ...]:
+    """The words for `srun`; `SettingsError` when they cannot be told apart."""
+    try:
+        return tuple(shlex.split(settings.slurm_options))
+    except ValueError as error:
+        cause = f"{settings.slurm_options[:80]!r} cannot be split into words ({error})"
+        raise SettingsError(f"{PREFIX}SLURM_OPTIONS", cause, "Write it as in a shell.") from error
 
 
 def _pairs(name: str, text: str) -> list[tuple[str, str]]:

@@ -87,6 +87,7 @@ def kept_test(records: NodeRecords, conclusion: Conclusion | None = FAULTY, worl
         records.add_result(test, result)
     if conclusion is not None:
         records.finish_test(test, conclusion, at + 64)
+        records.follow_test(test)
     return test
 
 

@@ -54,6 +54,7 @@ def test_what_is_not_set_is_named() -> None:
         Settings(test_floors="H100"),
         Settings(test_sizes="a"),
         Settings(test_env="NCCL"),
+        Settings(slurm_options='"unclosed'),
         Settings(cordon_with="file"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +111,9 @@ def test_the_history_of_a_node(run: Callable[..., Ran], data: Path) -> None:
     records.want_cordon("gpu-02", "slurm", "ops", NOW, "wrong data", None, 1)
     records.step_cordon(1, "standing", "ops", "", NOW)
     out = run("nodes", "history", "gpu-02").out
-    assert "test 1: faulty (wrong data)" in out and "cordon 1 (slurm) standing by ops: wrong data" in out
+    lines = [line.strip() for line in out.splitlines()]
+    assert "cordon 1 (slurm) standing by ops: wrong data" in lines[1], "what stands comes first"
+    assert "test 1: faulty wrong data: failed with gpu-04, boot 8c1f" in lines[2]
     assert json.loads(run("nodes", "history", "gpu-02", "--json").out)["findings"][0]["standing"] == "faulty"
     assert "nothing on record" in run("nodes", "history", "gpu-99").out
     assert_refused(run("nodes", "history", "gpu 99"), "no node is called so")
@@ -169,7 +172,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedLauncher:
 def test_a_faulty_node_is_found_and_told_live(run: Callable[..., Ran], data: Path, recorded: RecordedLauncher) -> None:
     ran = run("nodes", "test", "--launcher", "slurm", "--nodes", "gpu-[01-04]", "--by", "user-17")
     assert ran.code == 1, ran.err
-    told = ran.err.splitlines()
+    begun, *told = ran.err.splitlines()
+    assert begun == "test 1: 4 nodes by slurm; a world takes 75 s at most"
     assert [line.split("  ")[0] for line in told] == sorted(line.split("  ")[0] for line in told)
     assert any("gpu-01 gpu-02  failed" in line and "gpu-02: wrong data: 3 values" in line for line in told)
     assert any("gpu-03 gpu-04  passed" in line and "40 GB/s" in line for line in told)
@@ -198,6 +202,29 @@ def test_exit_codes_say_what_was_found(run: Callable[..., Ran], data: Path, reco
     assert len(opened(data).tests().items) == 3, "what cannot be tested leaves no test behind"
 
 
+def test_what_nobody_expected_is_no_finding(data: Path) -> None:
+    """Exit code 1 is that a node was found faulty: scripts act on it."""
+    ran = program("nodes", "test", "--launcher", "local", LOGDOCTOR_DATA_DIR=str(data), LOGDOCTOR_SLURM_OPTIONS='"a')
+    assert_refused(ran, "LOGDOCTOR_SLURM_OPTIONS", "No closing quotation")
+
+
+def test_an_error_of_our_own_ends_with_2(run: Callable[..., Ran], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(settings: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr("logdoctor.build.node_records", fail)
+    ran = run("nodes", "tests")
+    assert ran.code == 2 and "ZeroDivisionError: a mistake" in ran.err and ran.out == ""
+
+
+def test_a_test_of_which_nothing_was_launched_could_not_work(data: Path) -> None:
+    program_of = {"LOGDOCTOR_DATA_DIR": str(data), "LOGDOCTOR_TEST_PYTHON": "/nowhere/python3"}
+    ran = program("nodes", "test", "--launcher", "local", LOGDOCTOR_LOCAL_NODES="64", **program_of)
+    assert ran.code == 2 and "/nowhere/python3: No such file" in ran.err
+    assert len(ran.out.splitlines()) < 12, "one cause is told once"
+    assert "local-[0-63]" in ran.out and "so it is with the 63 others" in " ".join(ran.out.split())
+
+
 def test_real_worlds_on_this_machine(data: Path) -> None:
     ran = program(
         "nodes", "test", "--launcher", "local", "--nodes", "local-[0-1]", "--json", LOGDOCTOR_DATA_DIR=str(data)
@@ -207,6 +234,17 @@ def test_real_worlds_on_this_machine(data: Path) -> None:
     assert [one["standing"] for one in told["test"]["conclusion"]["findings"]] == ["healthy", "healthy"]
     assert {reading["tool"] for reading in told["worlds"][0]["readings"]} == {"torch/gloo"}
     assert "local-0 local-1  passed" in ran.err and "GB/s" in ran.err
+
+
+def test_a_test_that_nobody_runs_is_cancelled(run: Callable[..., Ran], data: Path, recorded: RecordedLauncher) -> None:
+    records = opened(data)
+    kept_test(records, None, worlds=1, at=time.time())
+    assert_refused(run("nodes", "test", "--launcher", "local", "--nodes", "gpu-01,gpu-03"), "test 1 runs on gpu-01")
+    assert run("nodes", "cancel", "1", "--by", "user-17").out == "test 1: cancelled\n"
+    assert "cancelled by user-17" in run("nodes", "show-test", "1").out
+    assert_refused(run("nodes", "cancel", "1"), "test 1", "aborted already")
+    assert_refused(run("nodes", "cancel", "9"), "test 9", "does not exist")
+    assert run("nodes", "test", "--launcher", "local", "--nodes", "gpu-01,gpu-03").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -264,7 +302,7 @@ def test_a_node_is_taken_out_and_put_back(run: Callable[..., Ran], data: Path, c
 
 def test_a_cordon_is_asked_for(run: Callable[..., Ran], data: Path, cordons: Path) -> None:
     ran = run("nodes", "cordon", "gpu-02", "--reason", "wrong data", stdin=b"n\n")
-    assert ran.code == 1 and "Take gpu-02 out (wrong data)?" in ran.err and not cordons.exists()
+    assert ran.code == 2 and "Take gpu-02 out (wrong data)?" in ran.err and not cordons.exists()
     assert run("nodes", "cordon", "gpu-02", "--reason", "wrong data", stdin=b"y\n").code == 0
     assert cordons.exists()
     assert run("nodes", "cordon", "gpu-03", "--yes").code == 2, "for no reason"

@@ -5,6 +5,7 @@ running. What the answers mean is decided here, in one place for all launchers.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Protocol
@@ -26,6 +27,8 @@ STARTED = b"logdoctor-probe started "
 was reached."""
 
 _WIDTH = 300
+_CANDIDATES = 1000
+"""Lines that are looked at for the answer, at most."""
 
 
 @functools.cache
@@ -154,7 +157,10 @@ def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
     `void` as soon as one node was not started, says that it is unusable, or answers as another node: its partners
     could not gather, so that nothing they say proves anything about them, and the next world finds again what is
     wrong with one. `passed` when every node says that it is done and all was right, `failed` otherwise; `why` is then
-    the most telling that any node says. A node that started and gave no line that can be read counts as failed.
+    the most telling that any node says.
+
+    A node that started and left no answer counts as failed when it was killed or was silent to the end. When its probe
+    ended by itself, the answer got lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
     missing = Answer("", started=False, launch_error="the launcher gave no answer for it")
@@ -168,7 +174,8 @@ def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
             unreached[name] = trouble
     if unreached:
         ended: Literal["passed", "failed", "void"] = "void"
-        why = "; ".join(f"{name}: {trouble}" for name, trouble in unreached.items())
+        nodes_of = {cause: [name for name in unreached if unreached[name] == cause] for cause in unreached.values()}
+        why = "; ".join(f"{', '.join(names)}: {cause}" for cause, names in nodes_of.items())
     elif all(reading.ok for reading in readings):
         ended, why = "passed", ""
     else:
@@ -184,8 +191,9 @@ def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
         return None, f"not started: {harmless(cause, _WIDTH) or 'no sign of the probe'}"
     line = _line(answer.output)
     if isinstance(line, str):
-        why = f"error: {line}" if answer.output.strip() else _end(answer)
-        return Reading(name, ok=False, why=why, boot=_boot(answer.errors)), ""
+        if len(answer.output) < OUTPUT_LIMIT and (answer.exit is None or not 0 <= answer.exit <= 128):
+            return Reading(name, ok=False, why=_end(answer), boot=_boot(answer.errors)), ""
+        return None, f"answer lost: {harmless(line, _WIDTH)}"
     if line.unusable:
         return None, f"unusable: {harmless(line.unusable, _WIDTH)}"
     if line.node != name:
@@ -209,19 +217,24 @@ def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
 
 
 def _line(output: bytes) -> _Line | str:
-    """The one line of a probe in what its node printed, or what is wrong with it.
+    """The last line of a probe in what its node printed, or why there is none.
 
-    Lines that do not begin as JSON are passed over: login messages and prologues print to the same place.
+    Lines that are something else are passed over: login messages, prologues and loggers print to the same place.
     """
-    if len(output) > OUTPUT_LIMIT:
-        return f"it printed more than {OUTPUT_LIMIT >> 20} MiB"
-    lines = [line for line in output.split(b"\n") if line.startswith(b"{")]
-    if len(lines) != 1:
-        return f"it printed {len(lines)} lines of JSON instead of one"
-    try:
-        return _DECODER.decode(lines[0])
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        return f"its answer cannot be read ({error})"
+    why = f"it printed {len(output)} bytes, and no line that looks like an answer"
+    lines = (line for line in reversed(output[:OUTPUT_LIMIT].split(b"\n")) if line.startswith(b"{"))
+    for place, line in enumerate(itertools.islice(lines, _CANDIDATES)):
+        try:
+            return _DECODER.decode(line)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            if place == 0:
+                why = f"it cannot be read ({error})"
+    return why
+
+
+def answered(output: bytes) -> bool:
+    """Whether a probe's answer is in what its node printed so far."""
+    return isinstance(_line(output), _Line)
 
 
 def _boot(errors: bytes) -> str:

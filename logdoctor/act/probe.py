@@ -4,9 +4,13 @@ A supervisor forks one process for each GPU (one in all without GPUs), these gat
 check what they get, and the supervisor writes one line of JSON to standard output. It never imports torch, so that it
 keeps the time and the last word whatever happens in there.
 """
-# ruff: noqa: B905 -- `zip` knows no `strict` before Python 3.10
+# ruff: noqa: B905, E402 -- `zip` knows no `strict` before Python 3.10; the path comes before all other imports
 
 from __future__ import annotations
+
+import sys
+
+sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever it holds
 
 import argparse
 import contextlib
@@ -15,6 +19,7 @@ import datetime
 import fcntl
 import functools
 import inspect
+import itertools
 import json
 import os
 import re
@@ -23,7 +28,6 @@ import shutil
 import signal
 import socket
 import struct
-import sys
 import time
 from typing import Any, Callable, NoReturn  # noqa: UP035 -- Python 3.8
 
@@ -38,6 +42,8 @@ GPU_SIZES = (1 << 24, 1 << 26, 1 << 28, 1 << 30)
 CPU_SIZES = (1 << 18, 1 << 22)
 LARGEST_ON_GPU, LARGEST_ON_CPU = 1 << 30, 1 << 26
 """Bytes that a gather yields, and at most: what memory a rank takes follows from it."""
+
+ASK = "ask for them (under Slurm LOGDOCTOR_SLURM_OPTIONS=--gres=gpu:N)"
 
 KINDS = ("wrong data", "wrong product", "fewer GPUs", "error", "killed", "hangs", "connection", "no answer")
 """What a failure can be, the most telling first; `why` begins with one of them. The last two may be the partner's."""
@@ -85,7 +91,7 @@ def main(words: list[str]) -> int:
         reading["why"] = f"error: {_one_line(error)}"
     _ignore_signals()
     reading["seconds"] = round(time.monotonic() - began, 3)
-    return 0 if _write(1, json.dumps(reading) + "\n") else 1
+    return 0 if _write(1, f"\n{json.dumps(reading)}\n") else 1  # what others printed may lack its line's end
 
 
 class _Parser(argparse.ArgumentParser):
@@ -327,7 +333,10 @@ def _write(file: int, text: str) -> bool:
 
 def _one_line(error: BaseException) -> str:
     # without places in the sources of torch and what gloo always says
-    text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", str(error))
+    # nor its stack, which names libtorch_cuda whatever went wrong
+    text = str(error).partition("Exception raised from ")[0]
+    text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", text)
+    text = text.encode("utf-8", "backslashreplace").decode()  # half a character would make the line unreadable
     words = " ".join(text.split()) or "no reason given"
     if not isinstance(error, (Unusable, Failure, Ended)):
         words = f"{type(error).__name__}: {words}"
@@ -356,9 +365,17 @@ def _check_port(port: int) -> None:
 
 def _gpus() -> int:
     """How many GPUs processes here may use. Device files, because they stay when a GPU is lost."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return len([word for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word and word != "-1"])
-    return len([file for file in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", file)])
+    files = [f"/dev/{name}" for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named == "NoDevFiles" and files:  # Slurm's word
+        raise Unusable(f"this job was given none of {len(files)} GPUs: {ASK}")
+    if named is not None:
+        # CUDA takes what is named before the first word that names no device
+        return len(list(itertools.takewhile(re.compile(r" *(\d+|(GPU|MIG)-.+)").match, named.split(","))))
+    ours = [file for file in files if os.access(file, os.R_OK | os.W_OK)]  # cgroups say no here, and nothing is opened
+    if files and not ours:
+        raise Unusable(f"this process may open none of {len(files)} GPUs: {ASK}")
+    return len(ours)
 
 
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -414,7 +431,9 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
     lines = child.output.decode("utf-8", "replace").splitlines()
     ranks = len([line for line in lines if re.match(r"# +Rank +\d+ ", line)])
     if ranks and ranks != options.gpus * len(options.nodes):
-        return None
+        if ranks == options.gpus:  # built without MPI, which all nodes see alike
+            return None
+        raise Unusable(f"all_gather_perf ran on {ranks} GPUs, and {options.gpus} of each node were to take part")
     found: dict[str, Any] = {"tool": "nccl-tests", "stage": "gather"}
     if child.killed_as:
         return dict(found, why="no answer: all_gather_perf did not end")
@@ -457,7 +476,8 @@ def _meaning(error: Exception, stage: str) -> dict[str, str]:
         return {"unusable": f"the memory is taken: {text}"}
     if "EADDRINUSE" in text:
         return {"unusable": text}
-    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", text, re.I)
+    said = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
+    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", said, re.I)
     if own or not isinstance(error, RuntimeError):
         return {"why": f"error: {text}"}
     return {"why": f"{'no answer' if re.search('timed? ?-?out', text, re.I) else 'connection'}: {text}"}
@@ -491,7 +511,6 @@ def _stages(options: argparse.Namespace, local: int, report: Report) -> str:
 
 def _torch(options: argparse.Namespace) -> Any:
     """The module torch, which must be able to use what the node has."""
-    sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever it holds
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         import torch
@@ -502,7 +521,14 @@ def _torch(options: argparse.Namespace) -> Any:
     if not torch.distributed.is_available() or not getattr(torch.distributed, f"is_{backend}_available")():
         raise Unusable(f"torch {torch.__version__} was built without {backend}")
     if options.gpus and not torch.cuda.is_available():
-        raise Failure("error", "torch cannot use CUDA, and there are GPUs")
+        why = "it gives no reason"
+        try:
+            torch.cuda.init()
+        except Exception as error:  # noqa: BLE001 -- torch raises what it likes
+            why = _one_line(error)
+        if re.search("driver.*(too old|insufficient)|not compiled with", why):
+            raise Unusable(f"torch {torch.__version__} does not fit the driver: {why}")
+        raise Failure("error", f"torch cannot use CUDA, and there are GPUs: {why}")
     return torch
 
 
@@ -521,6 +547,10 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
         store.set(f"gpus/{options.place}", str(options.gpus))
     counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
     if len(set(counts)) > 1:
+        store.set(f"seen/{options.place}", "")
+        if options.place == 0:  # the store ends with the process that has it
+            with contextlib.suppress(Exception):
+                store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
         told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
         raise Failure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
     here = options.gpus or 1

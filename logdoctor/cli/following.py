@@ -45,9 +45,12 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> "StoredTest":
-    """A test of this process when it has ended."""
-    from logdoctor.cli.node_tables import world_line
+    """A test of this process when it has ended; that it began, and each world, are told on standard error."""
+    from logdoctor.act.launching import GRACE
+    from logdoctor.cli.node_tables import begun_line, world_line
 
+    stored, _ = standing(actor.records, test)
+    click.echo(begun_line(stored, GRACE), err=True)
     news, told, cancelled = threading.Event(), 0, False
     actor.listeners.append(lambda _: news.set())
     while True:

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import regex
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -38,7 +39,16 @@ _COLOURS = {
     "running": "yellow",
     "aborted": "red",
 }
+_WORD = regex.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9]|\S")
 _BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
+
+
+def begun_line(test: "StoredTest", grace: float) -> str:
+    """A test that begins, and how long one may have to wait for news of it."""
+    nodes = f"{len(test.nodes)} node{'' if len(test.nodes) == 1 else 's'}"
+    line = f"test {test.id}: {nodes} by {safe(test.launcher, 50)}"
+    seconds = test.options.get("seconds")
+    return f"{line}; a world takes {seconds + grace:.0f} s at most" if isinstance(seconds, int | float) else line
 
 
 def world_line(result: Result) -> str:
@@ -68,9 +78,9 @@ def conclusion(number: int, found: Conclusion) -> None:
     )
     for name in ("node", "found", "why"):
         table.add_column(name, overflow="fold")
-    for finding in sorted(found.findings, key=lambda one: one.standing == "healthy"):
-        if finding.standing != "healthy" or finding.warnings:
-            table.add_row(safe(finding.node, 255), _standing(finding.standing), _why(finding))
+    for finding, others in _alike(found.findings):
+        nodes = safe(folded([finding.node, *others]), _NAMES)
+        table.add_row(nodes, _standing(finding.standing), _why(finding, len(others)))
     for link in found.links:
         ends = safe(" - ".join(link.ends), _NAMES)
         proof = f"{safe(link.why, _WORDS)} {_worlds(link.worlds)}"
@@ -84,15 +94,34 @@ def conclusion(number: int, found: Conclusion) -> None:
         console.print(f"next: logdoctor nodes cordon {safe(faulty[0], 255)} --test {number}", style="yellow")
 
 
+def _alike(findings: Sequence[Finding]) -> Iterator[tuple[Finding, list[str]]]:
+    """The findings that are worth a row, the healthy ones last, and the other nodes that one stands for: those that
+    are undecided for the same reason but for names of nodes and numbers of worlds."""
+    names = {one.node for one in findings}
+    rows: dict[object, tuple[Finding, list[str]]] = {}
+    for place, one in enumerate(findings):
+        if one.standing == "healthy" and not one.warnings:
+            continue
+        key: object = place
+        if one.standing == "indeterminate" and not one.warnings:
+            words = (word for word in _WORD.findall(one.why) if word not in names and not word.isdigit())
+            key = " ".join(words)
+        rows.setdefault(key, (one, []))[1].append(one.node)
+    for one, nodes in sorted(rows.values(), key=lambda row: row[0].standing == "healthy"):
+        yield one, nodes[1:]
+
+
 def _standing(standing: str) -> Text:
     return Text(standing, style=_COLOURS[standing])
 
 
-def _why(finding: Finding) -> Text:
+def _why(finding: Finding, others: int) -> Text:
     text = Text(safe(finding.why, _WORDS))
-    if finding.standing != "healthy" and finding.worlds:
+    if others:
+        text.append(f"\nso it is with the {'other' if others == 1 else f'{others} others'}", style="dim")
+    elif finding.standing != "healthy" and finding.worlds and "(world" not in finding.why:
         text.append(f" {_worlds(finding.worlds)}", style="dim")
-    if finding.partners:
+    if finding.partners and not others:
         text.append(f"\nwith {safe(folded(finding.partners), _NAMES)}", style="dim")
     for warning in finding.warnings[:8]:
         text.append(f"\n! {safe(warning, 300)}", style="yellow")
@@ -217,38 +246,43 @@ def _cluster_cell(state: NodeState | None) -> Text:
 
 
 def history(one: NodeHistory) -> None:
-    """Print all that is on record of a node, newest first."""
+    """Print all that is on record of a node: the cordon that stands, then the rest, newest first."""
     console = Console(highlight=False)
     console.print(Text(safe(one.node, 255), style="bold"))
     lines = [*_failure_lines(one), *_finding_lines(one), *_cordon_lines(one.cordons)]
-    for line in lines:
-        console.print(Padding(line, (0, 0, 0, 2)))
+    for _, _, line in sorted(lines, key=lambda dated: dated[:2], reverse=True):
+        console.print(Padding(line, (0, 0, 0, 2)), soft_wrap=True)
     if not lines:
         console.print("  nothing on record")
 
 
-def _failure_lines(one: NodeHistory) -> Iterator[Text]:
+_Dated = tuple[bool, float, Text]
+"""A line, whether it comes before all others, and its time."""
+
+
+def _failure_lines(one: NodeHistory) -> Iterator[_Dated]:
     for past in one.failures:
         where = f"{safe(past.job, 300)}/{past.attempt}"
-        yield Text(f"{day(past.at)}  suspected of {safe(past.reason, 100)} in {where} (verdict {past.verdict})")
+        words = f"{day(past.at)}  suspected of {safe(past.reason, 100)} in {where} (verdict {past.verdict})"
+        yield False, past.at, Text(words)
 
 
-def _finding_lines(one: NodeHistory) -> Iterator[Text]:
+def _finding_lines(one: NodeHistory) -> Iterator[_Dated]:
     for past in one.findings:
         line = Text(f"{day(past.at)}  test {past.test}: ").append(past.standing, style=_COLOURS[past.standing])
-        fault = f" ({safe(past.fault, 100)})" if past.fault else ""
+        fault = f" ({safe(past.fault, 100)})" if past.fault and not past.why.startswith(past.fault) else ""
         boot = f", boot {safe(past.boot, 8)}" if past.boot else ""
-        yield line.append(f"{fault} {safe(past.why, _WORDS)}{boot}")
+        yield False, past.at, line.append(f"{fault} {safe(past.why, _WORDS)}{boot}")
 
 
-def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[Text]:
+def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[_Dated]:
     for past in cordons:
         line = Text(f"{day(past.at)}  cordon {past.id} ({safe(past.how, 30)}) ")
         line.append(past.state, style=_COLOURS.get(past.state, ""))
         line.append(f" by {safe(past.by, 200)}: {safe(past.reason, _WORDS)}")
-        if past.why:
+        if past.why and past.why != past.reason:
             line.append(f" - {safe(past.why, _WORDS)}", style="dim")
-        yield line
+        yield past.state == "standing", past.at, line
 
 
 def cordoned(one: PastCordon) -> None:
@@ -274,7 +308,8 @@ def actions(every: "Iterable[StoredAction]") -> None:
         console.print(head, soft_wrap=True)
         console.print(Padding(Text(safe(one.action.why, _WORDS)), (0, 0, 0, 7)))
         if one.by or one.why:
-            said = Text(f"{one.state} by {safe(one.by, 200)}: {safe(one.why, _WORDS)}", style="dim")
+            by = f" by {safe(one.by, 200)}" if one.by else ""
+            said = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
             console.print(Padding(said, (0, 0, 0, 7)))
     if none:
         console.print("no actions")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from logdoctor.cli.exits import COULD_NOT_WORK, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, Settled, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
 from logdoctor.errors import ActionRefused
@@ -32,7 +32,7 @@ _verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help=
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 
 
-@click.group()
+@click.group(cls=Settled)
 def nodes() -> None:
     """Test nodes, look at their history, take them out and put them back."""
 
@@ -69,7 +69,8 @@ def nodes_test(
     """Find the faulty nodes: pairs run an all-gather, who fails is tried again with nodes that work.
 
     Worlds are told on standard error as they end.
-    Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work.
+    Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work:
+    nothing was launched, or it was stopped.
     """
     from logdoctor.cli.nodesets import expanded
 
@@ -103,7 +104,8 @@ def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None
     if stored.conclusion is None:
         complain(ActionRefused(f"test {stored.id}", f"it was stopped ({stored.why})", "Begin another one."))
         sys.exit(COULD_NOT_WORK)
-    sys.exit(_code(stored.conclusion))
+    launched = any(world.ended != "void" for world in records.results(stored.id))
+    sys.exit(_code(stored.conclusion) if launched else COULD_NOT_WORK)
 
 
 def _code(found: "Conclusion") -> int:
@@ -261,14 +263,18 @@ def nodes_actions(state: str | None, limit: int, as_json: bool, data_dir: Path |
 @by_option
 @data_dir_option
 def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Let action ID be done, at once if logdoctor does it itself: a cordon, or a test, which is followed here."""
+    """Let action ID be done, at once if logdoctor does it itself: a cordon, or a test, which is followed here.
+
+    What cannot be done now waits again, with the reason; then the exit code is 2.
+    """
     from logdoctor.cli import node_tables
 
     who = by or login()
     with interruptible() as interruption, _acting(data_dir) as actor:
-        node_tables.actions([actor.approve(id, who, why)])
+        approved = actor.approve(id, who, why)
+        node_tables.actions([approved])
         if (number := actor.begun.get(id)) is None:
-            return
+            sys.exit(0 if approved.state == "done" else COULD_NOT_WORK)
         stored = followed(actor, number, who, interruption)
     _finish(actor.records, stored, False)
 

@@ -5,15 +5,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from logdoctor.act.cordon.cordoning import Cordoning
 from logdoctor.act.policy import Modes, after_test, after_verdict
-from logdoctor.errors import ActionRefused, CordonRefused, LogdoctorError
+from logdoctor.errors import ActionRefused, InputError, LogdoctorError
 from logdoctor.live.keeping import Keeper
+from logdoctor.live.outcomes import came_of
 from logdoctor.live.overtaking import overtaken, superseded
 from logdoctor.live.testing import Bench, Options, Tester
 from logdoctor.nodes import NAME, Action, NodeHistory, NodeState, PastCordon
@@ -139,8 +141,8 @@ class Actor:
         return self._means.cordoning.uncordon(node, by, why, time.time())
 
     def approve(self, action: int, by: str, why: str) -> StoredAction:
-        """Do what waits for a person; of advice it says that the person carries it out. Where a cap or a cordon of
-        others forbids it now, it waits again."""
+        """Do what waits for a person; of advice it says that the person carries it out. What cannot be done now waits
+        again, with the reason."""
         stored = self.records.action(action)
         if stored is not None and stored.state == "waiting" and (cause := self._overtaken(stored)):
             raise ActionRefused(f"action {action}", f"is overtaken: {cause}", "Look at what is known now.")
@@ -173,7 +175,7 @@ class Actor:
                 continue
             if stored is not None and not self._stopping.is_set():
                 with _logged("verdict not acted upon", verdict=stored.id):
-                    self._overtake(lambda one, new=stored: (one.job, one.attempt) == (new.job, new.attempt))
+                    self._overtake(partial(_is_for, stored.job, stored.attempt))
                     self._react(stored)
 
     def _look(self) -> None:
@@ -257,9 +259,13 @@ class Actor:
 
     def _propose(self, actions: Sequence[Action], job: str | None, attempt: int | None) -> None:
         for action in actions:
-            if action.mode != "never" and (stored := self.records.propose(action, job, attempt, time.time())):
-                if stored.state == "approved":
-                    self._perform(stored)
+            try:
+                stored = self.records.propose(action, job, attempt, time.time())
+            except (ActionRefused, InputError) as error:  # too many nodes: the others are proposed all the same
+                log.warning("action not proposed", kind=action.kind, cause=str(error))
+                continue
+            if stored is not None and stored.state == "approved":
+                self._perform(stored)
 
     def _overtake(self, concerned: Callable[[StoredAction], bool]) -> None:
         """Settle the waiting actions concerned that follow no more from what is known."""
@@ -276,8 +282,8 @@ class Actor:
         return why
 
     def _perform(self, stored: StoredAction) -> StoredAction:
-        """Carry out an approved action. What cannot be done is on record as failed; what may not be done now, or not
-        without being asked any more, waits for a person."""
+        """Carry out an approved action. What cannot or may not be done now, or not without being asked any more, waits
+        for a person with the reason: a cap, a test that runs, a cluster that does not answer."""
         action, now = stored.action, time.time()
         if why := overtaken(action, self._verdicts, self.records):
             return self.records.overtake(stored.id, why, now)
@@ -292,13 +298,14 @@ class Actor:
                 verdict = None if stale else action.verdict
                 for node in action.nodes:
                     self._means.cordoning.cordon(node, stored.by, action.why, verdict, action.test, now)
-        except CordonRefused as error:
-            return self.records.put_back(stored.id, str(error), time.time())
         except Exception as error:
-            if not isinstance(error, LogdoctorError):
+            known = isinstance(error, LogdoctorError)
+            if not known:
                 log.exception("action failed", action=stored.id)
-            if self._stopping.is_set() or (came := self._came_of(stored)) == "open":
+            if self._stopping.is_set() or (came := came_of(stored, self.records)) == "open":
                 return stored  # to be looked at later, by the next process perhaps
+            if known and came != "done":
+                return self.records.put_back(stored.id, str(error), time.time())
             return self.records.settle_action(stored.id, came or "failed", str(error), time.time())
         return self.records.settle_action(stored.id, "done", "", time.time())
 
@@ -307,27 +314,13 @@ class Actor:
         ago, and nobody began, is done now."""
         by_policy = stored.by == POLICY
         at_work = stored.changed > now - _GRACE and not (by_policy and stored.action.kind == "test_nodes")
-        if at_work or (came := self._came_of(stored)) == "open":
+        if at_work or (came := came_of(stored, self.records)) == "open":
             return
         with _logged("action not picked up", action=stored.id):
             if came is None and by_policy and stored.changed > now - _RECENT:
                 self._perform(stored)
             else:
                 self.records.settle_action(stored.id, came or "failed", "" if came == "done" else _NOT_DONE, now)
-
-    def _came_of(self, stored: StoredAction) -> Literal["done", "failed", "open"] | None:
-        """What came of an approved action, as far as that is on record; None when it was not begun."""
-        nodes = stored.action.nodes
-        if stored.action.kind == "test_nodes" and nodes:
-            tests = self.records.tests(node=nodes[0], limit=500).items
-            states = [test.state for test in tests if test.options.get("action") == stored.id]
-            return _OUTCOMES[states[0]] if states else None
-        if stored.action.kind == "cordon":
-            since = stored.changed - 1.0  # their clocks are the same one, read twice
-            made = [next(iter(self.records.cordons(node=node, limit=1)), None) for node in nodes]
-            outcomes = {_OUTCOMES[one.state] if one and one.at >= since else None for one in made}
-            return next((one for one in ("open", "failed", None) if one in outcomes), "done")
-        return "done"  # a person does it
 
     def _settle_by(self, action: int, test: StoredTest) -> None:
         """Say what came of the action that wanted a test, where that is not said yet."""
@@ -356,22 +349,13 @@ class Actor:
         return stored
 
 
-_OUTCOMES: dict[str, Literal["done", "failed", "open"]] = {
-    "running": "open",
-    "finished": "done",
-    "aborted": "failed",
-    "wanted": "open",
-    "standing": "done",
-    "undone": "done",
-    "refused": "failed",
-    "failed": "failed",
-}
-"""What the state of a test or a cordon says of the action that wanted it."""
-
-
 def _asking(modes: Modes) -> Modes:
     """The modes, but nothing is done at once."""
     return Modes(*("ask" if mode == "auto" else mode for mode in modes))
+
+
+def _is_for(job: str, attempt: int, stored: StoredAction) -> bool:
+    return (stored.job, stored.attempt) == (job, attempt)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class Keeper:
         """Whether no process runs a test any more: of ours its lock says so; what others keep is believed to run for
         as long as it may."""
         if not self.is_ours(test):
-            minutes = test.options.get("minutes", 60.0)
+            minutes = float(test.options.get("minutes", 60.0))
             return time.time() > test.at + minutes * 60 + _TAKEN_UP + _LAST_ROUND
         if (lock := self.lock(test.id)) is None:
             return False

@@ -128,7 +128,7 @@ class Tester:
     def cancel(self, test: int, by: str) -> None:
         """End a test, whoever runs it: one of another process is ended on record, which that process sees within
         seconds. `ActionRefused` when it does not run."""
-        if (running := self._running.get(test)) is not None:
+        if (running := self._running.get(test)) is not None and test not in self._ending:
             self._cancelled[test] = by
             self._loop.call_soon_threadsafe(self._end_early, test, running)
             return
@@ -175,10 +175,8 @@ class Tester:
         except asyncio.CancelledError:
             if not begun.done():
                 begun.set_exception(_is_stopping())
-        except Exception as error:
-            if begun.cancelled():
-                log.warning("test of nodes begun too late", cause=str(error))
-            else:
+        except Exception as error:  # noqa: BLE001 -- it is raised where the test is waited for, if anybody waits
+            if not begun.cancelled():
                 begun.set_exception(error)
         finally:
             self._beginning.discard(task)

@@ -80,8 +80,11 @@ class PaperLauncher:
         self.tests: set[str] = set()
         self.swept: list[str] = []
         self.ended = 0
+        self.slow = 0.0
+        """Seconds until it says which nodes there are."""
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
+        await asyncio.sleep(self.slow)
         known = {node.name: node for node in self._nodes}
         if unknown := set(names) - known.keys():
             raise LaunchError(f"node {unknown.pop()!r}", "is not on paper", "Draw it.")

@@ -334,6 +334,33 @@ def test_a_deed_that_fails_is_looked_at(records: NodeRecords, path: Path, fails:
     assert records.cordons()[0].state == after
 
 
+@pytest.mark.parametrize(("does", "state"), [(True, "standing"), (False, "failed")])
+def test_a_deed_that_fails_oddly_is_looked_at(records: NodeRecords, path: Path, does: bool, state: str) -> None:
+    class Odder(FileCordoner):
+        def cordon(self, name: str, mark: Mark) -> None:
+            if does:
+                super().cordon(name, mark)
+            raise UnicodeDecodeError("utf-8", b"x", 0, 1, "odd")
+
+    cordoning = over(records, Odder(path, fleet))
+    if does:
+        assert cordon(cordoning, "gpu-1").state == "standing"
+    else:
+        with pytest.raises(UnicodeDecodeError):
+            cordon(cordoning, "gpu-1")
+    assert [one.state for one in records.cordons()] == [state]
+
+
+def test_another_owner_in_the_settings_orphans_no_cordon(records: NodeRecords, path: Path) -> None:
+    made = cordon(over(records, FileCordoner(path, fleet)), "gpu-1")
+    later = Cordoning(records, FileCordoner(path, fleet), "logdoctor-east", Caps(0.5, 1, 20))
+    assert made.owner == "logdoctor" and later.reconcile(20.0) == []
+    with pytest.raises(CordonRefused, match="AT_ONCE"):
+        cordon(later, "gpu-2", 21.0)
+    assert later.uncordon("gpu-1", "user-18", "repaired", 22.0).state == "undone" and path.read_text() == ""
+    assert cordon(later, "gpu-2", 23.0).owner == "logdoctor-east" and "logdoctor-east cordon" in path.read_text()
+
+
 def test_what_cannot_be_undone_still_stands(records: NodeRecords, cordoning: Cordoning, path: Path) -> None:
     made = cordon(cordoning, "gpu-1")
     with pytest.raises(CordonError, match="timed out"):
@@ -344,7 +371,7 @@ def test_what_cannot_be_undone_still_stands(records: NodeRecords, cordoning: Cor
 
 
 def test_a_deed_that_comes_late_is_found(records: NodeRecords, cordoning: Cordoning, path: Path) -> None:
-    wanted = records.want_cordon("gpu-1", "file", "user-17", 10.0, "x", 7)
+    wanted = records.want_cordon("gpu-1", "file", "user-17", 10.0, "x", 7, owner="logdoctor")
     assert cordoning.reconcile(10.0 + GRACE)[0].state == "failed"
     FileCordoner(path, fleet).cordon("gpu-1", Mark("logdoctor", wanted.id, 7, "x"))
     (settled,) = cordoning.reconcile(20.0 + GRACE)

@@ -57,6 +57,25 @@ def test_lines_of_others_stay_as_they_are(cordoner: FileCordoner, path: Path) ->
     assert states["gpu-4"].mark == Mark("other", 45, 123, "x") and states["gpu-2"].reason == "fan \ufffd\ufffd"
 
 
+def test_lines_of_others_may_name_several_nodes(cordoner: FileCordoner, path: Path) -> None:
+    theirs = "gpu-[2-4]  # alice\ngpu-6,gpu-7\n[odd # x\n"
+    path.write_text(theirs)
+    out = [state.name for state in cordoner.nodes() if state.cordoned]
+    assert out == ["gpu-2", "gpu-3", "gpu-4", "gpu-6", "gpu-7"]
+    for name in out:
+        with pytest.raises(CordonRefused):
+            cordoner.cordon(name, MARK)
+        with pytest.raises(CordonRefused):
+            cordoner.uncordon(name, MARK)
+    assert path.read_text() == theirs
+    cordoner.cordon("gpu-5", MARK)
+    cordoner.uncordon("gpu-5", MARK)
+    assert path.read_text() == theirs
+    path.write_text("gpu-[1-60000]\n" * 5)
+    with pytest.raises(CordonError, match="names over"):
+        cordoner.nodes()
+
+
 def test_what_others_changed_is_left_to_them(cordoner: FileCordoner, path: Path) -> None:
     cordoner.cordon("gpu-1", MARK)
     ours = path.read_text()

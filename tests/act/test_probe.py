@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from logdoctor.act import probe
-from logdoctor.act.launching import source
+from logdoctor.act.launching import answered, source
 from tests.act.faults import ended, running
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -60,7 +60,7 @@ def said(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     """The one line that the probe wrote before it ended."""
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert output.count(b"\n") == 1 and output.endswith(b"\n")
+    assert output.startswith(b"\n") and output.count(b"\n") == 2 and output.endswith(b"\n")
     fields = json.loads(output)
     assert isinstance(fields, dict)
     return fields
@@ -69,7 +69,8 @@ def said(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
 def wait_for_rank(process: "subprocess.Popen[bytes]", test: str) -> int:
     """The process of the rank, once it has been started."""
     assert process.stderr is not None
-    assert process.stderr.readline() == b"logdoctor-probe started n1\n"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    assert process.stderr.readline() == b"logdoctor-probe started n1 " + boot + b"\n"
     limit = time.monotonic() + 10
     while time.monotonic() < limit:
         ranks = [pid for pid in running(test) if pid != process.pid]
@@ -89,7 +90,7 @@ def program(folder: Path, name: str, text: str) -> str:
 
 
 def test_probe_is_one_small_file_that_old_pythons_read_and_that_needs_torch_alone() -> None:
-    assert len(source()) < 30 << 10, "it travels in command lines"
+    assert len(source()) < 32 << 10, "it travels in command lines"
     tree = ast.parse(source(), feature_version=(3, 8))
     modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     modules |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -142,6 +143,22 @@ def test_current_folder_of_the_node_holds_no_modules(start: Start, tmp_path: Pat
     (tmp_path / "here" / "torch" / "__init__.py").write_text("raise OSError('a stranger')")
     monkeypatch.chdir(tmp_path / "here")
     assert "unusable" in said(start())
+
+
+def test_modules_of_python_are_not_taken_from_the_current_folder(
+    start: Start, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "here").mkdir()
+    for name in ("inspect", "json", "re", "struct", "argparse", "selectors"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise OSError('a stranger')")
+    monkeypatch.chdir(tmp_path / "here")
+    assert "has no torch: none" in said(start())["unusable"]
+
+
+def test_half_a_character_in_an_error_leaves_the_line_readable(start: Start) -> None:
+    process = start(torch="raise OSError('caf\\udcc3')")
+    output, _ = process.communicate(timeout=30)
+    assert answered(output) and b"caf" in output
 
 
 def test_nothing_that_a_rank_prints_reaches_the_output(start: Start) -> None:
@@ -273,6 +290,71 @@ def test_driver_that_hangs_or_fails_does_not_fail_the_probe(start: Start, tmp_pa
     assert line["seconds"] < 6
 
 
+@pytest.mark.parametrize(
+    ("named", "gpus"),
+    [
+        ("0,1", 2),
+        ("0,-1,2", 1),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-1/2/3,x,0", 2),
+        ("none", 0),
+        ("3, 4", 2),
+    ],
+)
+def test_gpus_are_counted_as_cuda_does(monkeypatch: Any, named: str, gpus: int) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert probe._gpus() == gpus
+
+
+@pytest.fixture
+def eight(monkeypatch: Any) -> None:
+    """A machine with device files of eight GPUs."""
+    files = [*(f"nvidia{number}" for number in range(8)), "nvidiactl", "nvidia-uvm", "null"]
+    monkeypatch.setattr(os, "listdir", lambda folder: files if folder == "/dev" else [])
+
+
+@pytest.mark.usefixtures("eight")
+def test_a_job_that_was_given_no_gpu_proves_nothing_and_is_told_how_to_ask(monkeypatch: Any) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
+    with pytest.raises(probe.Unusable, match=r"given none of 8 GPUs: ask for them .*--gres=gpu:N"):
+        probe._gpus()
+
+
+@pytest.mark.usefixtures("eight")
+def test_gpus_that_a_job_may_not_open_are_not_its_own(monkeypatch: Any) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: path in ("/dev/nvidia2", "/dev/nvidia3"))
+    assert probe._gpus() == 2
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(probe.Unusable, match="may open none of 8 GPUs: ask for them"):
+        probe._gpus()
+
+
+CUDA = """
+import sys, types
+__version__ = "2.9"
+distributed = types.ModuleType("torch.distributed")
+sys.modules["torch.distributed"] = distributed
+distributed.is_available = distributed.is_nccl_available = lambda: True
+def set_num_threads(count): pass
+class cuda:
+    @staticmethod
+    def is_available(): return False
+    @staticmethod
+    def init(): raise RuntimeError({why!r})
+"""
+
+
+def test_gpus_that_torch_cannot_use_are_a_fault_unless_torch_does_not_fit_the_driver(start: Start) -> None:
+    broken = said(start(torch=CUDA.format(why="CUDA unknown error"), CUDA_VISIBLE_DEVICES="0"))
+    assert broken["why"] == "error: torch cannot use CUDA, and there are GPUs: RuntimeError: CUDA unknown error"
+    old = "The NVIDIA driver on your system is too old (found version 11040)."
+    line = said(start(torch=CUDA.format(why=old), CUDA_VISIBLE_DEVICES="0"))
+    assert line["unusable"] == f"torch 2.9 does not fit the driver: RuntimeError: {old}"
+
+
 def test_fewer_gpus_than_asked_for_are_a_failure(start: Start) -> None:
     line = said(start("--gpus", "8", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6"))
     assert (line["ok"], line["why"]) == (False, "fewer GPUs: 7 here, 8 asked for")
@@ -341,6 +423,14 @@ def test_nccl_tests_that_do_not_span_the_nodes_are_not_used(start: Start, tmp_pa
     path = program(tmp_path, "all_gather_perf", TABLE.format(others="", wrong=0, status=0))
     line = said(start(*PAIR, PATH=path, **env))
     assert line["tool"] == "torch/nccl" and "unusable" in line
+
+
+def test_nccl_tests_on_other_gpus_than_were_meant_prove_nothing(start: Start, tmp_path: Path) -> None:
+    """The processes of the other nodes print nothing: they cannot know, and would wait for nobody in torch."""
+    others = OTHERS.splitlines()[0]
+    path = program(tmp_path, "all_gather_perf", TABLE.format(others=others, wrong=0, status=0))
+    line = said(start(*PAIR, PATH=path, **MPI))
+    assert line["unusable"] == "all_gather_perf ran on 3 GPUs, and 2 of each node were to take part"
 
 
 # ---- what ranks do ----
@@ -424,6 +514,11 @@ def test_wrong_matrix_product_is_found(monkeypatch: Any) -> None:
             "connection: RuntimeError: Connection",
         ),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "gather", "error: RuntimeError: CUDA error"),
+        (
+            RuntimeError("Broken pipe\nException raised from send at x.cpp:1\nframe #0: f in libtorch_cuda.so"),
+            "gather",
+            "connection: RuntimeError: Broken pipe",
+        ),
         (RuntimeError("no kernel image"), "compute", "error: RuntimeError: no kernel image"),
         (ValueError("x"), "gather", "error: ValueError: x"),
     ],

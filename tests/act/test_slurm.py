@@ -275,6 +275,18 @@ class TestNotLaunched:
         with pytest.raises(LaunchError, match="srun: cannot be started"):
             _run(SlurmLauncher({"PATH": "/nowhere"}).run(_task("n1", "n2")))
 
+    def test_slurm_that_stops_answering_in_the_middle(self, cluster: SlurmCluster, tmp_path: Path) -> None:
+        """No node is blamed for it, and none is said to be unknown."""
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        away = "slurm_load_node error: Unable to contact slurm controller (connect failure)"
+        for name in ("srun", "scontrol"):
+            (folder / name).write_text(f"#!/bin/sh\necho '{away}' >&2\nexit 1\n")
+            (folder / name).chmod(0o755)
+        env = {**cluster.env, "PATH": f"{folder}:{cluster.env['PATH']}"}
+        with pytest.raises(LaunchError, match=r"scontrol: .*Unable to contact slurm controller"):
+            _run(SlurmLauncher(env).run(_task("n1", "n2")))
+
     def test_names_are_checked_before_they_reach_a_command(self, cluster: SlurmCluster) -> None:
         for name in ("--uid=0", "n1,n2", "n[1-6]", "/etc/passwd", "n1 n2", ""):
             with pytest.raises(Exception, match="no node is called so"):

@@ -76,6 +76,16 @@ def run(launcher: SshLauncher, given: Task) -> tuple[list[Answer], Result, float
     return answers, result(given, answers, seconds), seconds
 
 
+def broken(launcher: SshLauncher, net: Network, *names: str, seconds: float = 5.0) -> Result:
+    """How a world ends that cannot pass: it lasts to its end, which is soon, and later on a machine so busy that torch
+    is not imported by then."""
+    while True:
+        ended = run(launcher, task(net, *names, seconds=seconds))[1]
+        if "torch was not imported" not in ended.why or seconds > 60:
+            return ended
+        seconds *= 3
+
+
 def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     end = time.monotonic() + seconds
     while not true():
@@ -134,7 +144,7 @@ def test_worlds_of_a_round_run_at_once_and_under_uvloop(net: Network) -> None:
 
 def test_a_cut_fabric_fails_the_world_and_both_nodes_are_heard(net: Network) -> None:
     net.cut("n2")
-    _, ended, _ = run(net.launcher(), task(net, "n1", "n2", seconds=5.0))
+    ended = broken(net.launcher(), net, "n1", "n2")
     assert (ended.ended, ended.unreached) == ("failed", ())
     assert len(ended.readings) == 2
 
@@ -142,7 +152,7 @@ def test_a_cut_fabric_fails_the_world_and_both_nodes_are_heard(net: Network) -> 
 def test_two_good_nodes_that_cannot_reach_each_other_reach_all_others(net: Network) -> None:
     net.cut_between("n1", "n3")
     launcher = net.launcher()
-    assert run(launcher, task(net, "n1", "n3", seconds=5.0))[1].ended == "failed"
+    assert broken(launcher, net, "n1", "n3").ended == "failed"
     assert run(launcher, task(net, "n1", "n4"))[1].ended == "passed"
 
 
@@ -156,10 +166,10 @@ def test_a_node_that_loses_packets_is_much_slower_or_fails(net: Network) -> None
     launcher = net.launcher()
     healthy = bandwidth(run(launcher, task(net, "n1", "n2"))[1])
     net.loss("n2", 8)
-    ended = run(launcher, task(net, "n1", "n2", seconds=12.0))[1]
+    ended = broken(launcher, net, "n1", "n2", seconds=12.0)
     assert ended.ended == "failed" or bandwidth(ended) < healthy / 4
     net.loss("n2", 60)
-    assert run(launcher, task(net, "n1", "n2", seconds=5.0))[1].ended == "failed"
+    assert broken(launcher, net, "n1", "n2").ended == "failed"
 
 
 def test_a_node_with_a_slow_link_is_as_slow_as_that(net: Network) -> None:
@@ -167,7 +177,7 @@ def test_a_node_with_a_slow_link_is_as_slow_as_that(net: Network) -> None:
     net.rate("n2", 50)
     assert bandwidth(run(launcher, task(net, "n1", "n2"))[1]) < 50e6 / 8 / 1e9 * 1.2
     net.rate("n2", 1)
-    assert run(launcher, task(net, "n1", "n2", seconds=5.0))[1].ended == "failed"
+    assert broken(launcher, net, "n1", "n2").ended == "failed"
 
 
 # -- nodes that are not reached
@@ -280,7 +290,8 @@ def test_a_connection_that_is_lost_is_no_failure_of_the_node(net: Network) -> No
     launcher = net.launcher()
 
     async def lose() -> list[Answer]:
-        running = asyncio.create_task(launcher.run(task(net, "n1", "n2", kind=shell(STARTED + "sleep 30"))))
+        kind = shell(STARTED + "echo Welcome; sleep 30")
+        running = asyncio.create_task(launcher.run(task(net, "n1", "n2", kind=kind)))
         assert await asyncio.to_thread(eventually, lambda: [b"sleep", b"30", b""] in processes(net, "n2").values())
         for pid, words in processes(net, "n2").items():
             if words[0].startswith(b"sshd: root"):  # that of the session, not that which listens
@@ -416,7 +427,7 @@ def test_endless_output_is_cut_off(net: Network) -> None:
     assert [len(answer.output) for answer in answers] == [OUTPUT_LIMIT] * 2
     assert seconds < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
-    assert ended.ended == "failed"
+    assert ended.ended == "void", "the answer may be in what was not kept"
     assert eventually(lambda: idle(net))
 
 

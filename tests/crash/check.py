@@ -25,7 +25,7 @@ from tests.web.conftest import Running
 PATIENCE = 30.0
 """Seconds until every attempt that has ended must have its verdict."""
 _PIECE = 9999
-_KEPT = {"archive", "journal", "lock", "logdoctor.db", "session.key"}
+_KEPT = {"archive", "journal", "lock", "logdoctor.db", "node-tests", "session.key"}
 
 
 def differences(
@@ -165,7 +165,7 @@ def _left_over(folder: Path, attempts: list[Attempt], kills: int) -> Iterator[st
     names = {path.name for path in folder.iterdir()}
     if names - _KEPT - {"scratch"}:
         yield f"left in the data folder: {sorted(names - _KEPT)}"
-    for place in ("scratch", "journal"):
+    for place in ("scratch", "journal", "node-tests"):
         if left := [path for path in folder.glob(f"{place}/**/*") if path.is_file()]:
             yield f"left in {place}: {[(path.name, path.stat().st_size) for path in left]}"
     kept = {

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from logdoctor import build
 from logdoctor.settings import Settings
 from logdoctor.store.node_records import NodeRecords, StoredTest
@@ -58,24 +56,35 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("taking_up", [True, False])
-def test_no_process_is_left_and_the_test_goes_on_or_is_ended(tmp_path: Path, taking_up: bool) -> None:
+def test_no_process_is_left_and_the_test_goes_on(tmp_path: Path) -> None:
     records, test, name = killed_in_the_middle(tmp_path)
     assert ended(name, 20)
     (known,) = records.results(test.id)
     python = faulty_python(tmp_path, {})  # the node has been mended meanwhile
-    actor = build.actor(Settings(data_dir=tmp_path / "data", test_python=python), taking_up=taking_up)
+    actor = build.actor(Settings(data_dir=tmp_path / "data", test_python=python), taking_up=True)
     actor.start()
     try:
         assert actor.wait(test.id, 200)
         kept = records.test(test.id)
         assert kept is not None
-        if not taking_up:
-            assert (kept.state, kept.why) == ("aborted", "logdoctor was stopped in the middle of it")
-        else:
-            assert kept.conclusion is not None and len(kept.conclusion.named("healthy")) == 4
-            results = records.results(test.id)
-            assert results[0] == known and len(results) == 2  # what had ended was not run again
+        assert kept.conclusion is not None and len(kept.conclusion.named("healthy")) == 4
+        results = records.results(test.id)
+        assert known in results
+        assert [result.world.number for result in results].count(known.world.number) == 1  # it was not run again
     finally:
         actor.stop()
     assert ended(name, 20)
+
+
+def test_no_process_is_left_and_the_test_is_ended(tmp_path: Path) -> None:
+    records, test, name = killed_in_the_middle(tmp_path)
+    assert ended(name, 20)
+    actor = build.actor(Settings(data_dir=tmp_path / "data"))
+    actor.start()
+    try:
+        actor.cancel(test.id, "user-17")
+        kept = records.test(test.id)
+        assert kept is not None and (kept.state, kept.why) == ("aborted", "cancelled by user-17")
+    finally:
+        actor.stop()
+    assert not running(name)

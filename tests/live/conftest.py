@@ -10,6 +10,7 @@ import structlog
 from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
 from tests.live.services import serving
+from tests.live.sites import Site
 
 
 def _dropped(*event: object) -> NoReturn:
@@ -29,6 +30,14 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A cluster on paper; its processes are stopped in the end."""
+    site = Site(tmp_path)
+    yield site
+    site.close()
 
 
 @pytest.fixture

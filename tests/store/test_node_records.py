@@ -16,7 +16,7 @@ from logdoctor.errors import ActionRefused, CordonRefused, CursorError, InputErr
 from logdoctor.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from logdoctor.store import node_records as module
 from logdoctor.store import schema
-from logdoctor.store.node_records import NodeRecords, OpenCordons
+from logdoctor.store.node_records import NodeRecords, OpenCordons, StoredTest
 from logdoctor.store.records import Records
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
 
@@ -105,6 +105,34 @@ def test_a_test_comes_back_as_it_was(records: NodeRecords, opened: Records) -> N
     finished = records.test(test)
     assert finished and (finished.state, finished.ended, finished.conclusion) == ("finished", 9.0, conclusion)
     assert records.running() == [] and records.test(test + 1) is None and records.test(-1) is None
+
+
+def test_what_follows_from_a_test_is_remembered(records: NodeRecords) -> None:
+    finished, aborted, running = begin(records), begin(records), begin(records)
+    records.finish_test(finished, Conclusion(()), 6.0)
+    records.abort_test(aborted, "killed", 6.0, "user-18")
+    assert records.unfollowed() == [finished, aborted]
+    for test in (finished, running):
+        records.follow_test(test)
+    assert records.unfollowed() == [aborted], "one that runs is not followed yet"
+    records.abort_test(running, "killed", 7.0)
+    assert records.unfollowed() == [aborted, running]
+    assert steps(records, test=aborted)[-1] == ("aborted", "user-18")
+
+
+def test_a_test_begins_only_when_it_is_claimed(records: NodeRecords) -> None:
+    claimed: list[tuple[int, list[int]]] = []
+
+    def claim(id: int, running: list[StoredTest]) -> None:
+        claimed.append((id, [test.id for test in running]))
+        if running:
+            raise ActionRefused("a test", "another one runs", "Wait.")
+
+    test = records.begin_test("local", NODES, {}, "user-17", None, 5.0, claim)
+    with pytest.raises(ActionRefused):
+        records.begin_test("local", NODES, {}, "user-17", None, 5.0, claim)
+    assert claimed == [(test, []), (test + 1, [test])]
+    assert [one.id for one in records.tests().items] == [test] and steps(records) == [("begun", "user-17")]
 
 
 def test_a_world_is_entered_once(records: NodeRecords) -> None:
@@ -239,11 +267,13 @@ def fill(opened: Records, nodes: int, findings: int) -> None:
     names = [f"gpu-{number:05}" for number in range(nodes)]
     with opened.database.writing() as connection:
         test = {"at": 1.0, "by": "x", "launcher": "x", "state": "finished", "why": "", "nodes": "[]", "options": "{}"}
+        test |= {"followed": True}
         connection.execute(sa.insert(schema.node_tests), [test] * findings)
         found = {"at": 1.0, "standing": "healthy", "fault": "", "why": "all worlds passed", "boot": "b"}
         rows = [found | {"node": name, "test": test} for test in range(1, findings + 1) for name in names]
         connection.execute(sa.insert(schema.node_findings), rows)
         undone = {"how": "file", "state": "undone", "by": "x", "at": 1.0, "reason": "", "changed": 1.0, "why": ""}
+        undone |= {"owner": "logdoctor"}
         connection.execute(sa.insert(schema.node_cordons), [undone | {"node": name} for name in names])
     verdict = failed(opened, "job", names[0], 1.0)
     with opened.database.writing() as connection:
@@ -389,6 +419,47 @@ def test_the_same_verdict_proposes_nothing_twice(records: NodeRecords, came: Any
     assert records.propose(again, "run-1", 2, 8.0) is None
     later = msgspec.structs.replace(CORDON, verdict=8, test=4)
     assert (records.propose(later, "run-2", 1, 9.0) is None) == (came in ("waiting", "approved"))
+
+
+def test_a_waiting_action_takes_the_newer_proof(records: NodeRecords) -> None:
+    first = records.propose(CORDON, "run-1", 2, 5.0)
+    assert first
+    newer = msgspec.structs.replace(CORDON, verdict=8, test=4, why="found again")
+    assert records.propose(newer, "run-2", 1, 6.0) is None
+    assert records.propose(msgspec.structs.replace(CORDON, test=2, why="older"), "run-3", 1, 7.0) is None
+    (waiting,) = records.actions().items
+    assert (waiting.id, waiting.action, waiting.at, waiting.changed) == (first.id, newer, 5.0, 6.0)
+    assert (waiting.job, waiting.attempt, waiting.state) == ("run-2", 1, "waiting")
+    at_once = records.propose(msgspec.structs.replace(CORDON, test=5, mode="auto"), "run-2", 1, 8.0)
+    assert at_once and (at_once.id, at_once.state, at_once.by) == (first.id, "approved", "policy")
+    assert records.propose(msgspec.structs.replace(CORDON, test=6, mode="auto"), "run-2", 1, 9.0) is None
+    assert [step for step, _ in steps(records)] == [
+        "cordon proposed", "cordon renewed", "cordon renewed", "cordon approved",
+    ]  # fmt: skip
+
+
+def test_an_open_action_is_overtaken_or_waits_again(records: NodeRecords) -> None:
+    first = records.propose(CORDON, "run-1", 2, 5.0)
+    assert first
+    with pytest.raises(ActionRefused):
+        records.put_back(first.id, "it waits already", 6.0)
+    records.decide(first.id, True, "user-17", "go", 6.0)
+    waiting = records.put_back(first.id, "a cap", 7.0)
+    assert (waiting.state, waiting.by, waiting.why) == ("waiting", "", "a cap")
+    assert records.overtake(first.id, "found healthy", 8.0).state == "overtaken"
+    for call in (records.overtake, records.put_back):
+        with pytest.raises(ActionRefused, match="is overtaken"):
+            call(first.id, "again", 9.0)
+    assert records.propose(CORDON, "run-1", 2, 10.0) is None, "the same proof"
+    assert records.propose(msgspec.structs.replace(CORDON, test=9), "run-1", 2, 10.0) is not None
+
+
+def test_actions_are_found_by_their_state_and_verdict(records: NodeRecords) -> None:
+    for number in range(3):
+        assert records.propose(Action("cordon", (f"gpu-{number}",), "ask", "why", number), None, None, 5.0)
+    records.decide(2, False, "user-17", "", 6.0)
+    assert [one.id for one in records.every_action("waiting")] == [3, 1]
+    assert records.acted_on([1, 2, 7]) == {1, 2} and records.acted_on([]) == set()
 
 
 def test_a_test_is_for_its_attempt(records: NodeRecords) -> None:

@@ -32,6 +32,8 @@ NEEDED = {
     "rules": "read",
     "cases": "read",
     "decisions": "operate",
+    "nodes": "read",
+    "node decisions": "operate",
 }
 """The scope that the routes of a tag need."""
 JOB_BODIES = {
@@ -45,7 +47,7 @@ LOKI = "/loki/api/v1/push"
 def call(client: Any, method: str, path: str, job: str = "job", **more: Any) -> Any:
     """The answer of an operation whose parameters are filled in; of an endless one its head."""
     body = JOB_BODIES.get(path) if method in ("PUT", "POST") else None
-    names = {"job": job, "attempt": "1", "stream": "main", "id": "1"}
+    names = {"job": job, "attempt": "1", "stream": "main", "id": "1", "node": "gpu-1"}
     url = re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: names[found[1]], path)
     params = {"offset": "0", "line": "1-2"} if path.endswith("/log") else {}
     return client.request(method, url, params=params, json=body, **more)
@@ -151,6 +153,15 @@ def test_a_token_bound_to_jobs_reaches_no_other(guarded: Guarded) -> None:
                 answer = call(guarded.client, method, path, other, headers=headers)
                 assert answer.status_code == 403, f"{method} {path} for {other}"
             assert call(guarded.client, method, path, "team-a-1", headers=headers).status_code != 403
+
+
+def test_a_token_bound_to_jobs_reaches_no_node(guarded: Guarded) -> None:
+    headers = guarded.token("admin", prefixes=("job",))
+    found = [(method, path) for method, path, tag in operations(guarded.client) if tag in ("nodes", "node decisions")]
+    assert len(found) >= 13
+    for method, path in found:
+        answer = call(guarded.client, method, path, headers=headers)
+        assert answer.status_code == 403, f"{method} {path}: nodes are shared by all jobs"
 
 
 def verdict_of(guarded: Guarded, job: str) -> int:

@@ -1,6 +1,7 @@
 """The document tells the truth, and nothing that fits it makes the service fail."""
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,7 +44,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[
     """Where a service with one verdict is, one test of nodes, and one action."""
     service = new_service(tmp_path_factory.mktemp("fuzz"), scanner)
     actor = acting(service, RecordedLauncher([node.name for node in NODES]), tmp_path_factory.mktemp("cordons"))
-    kept_test(actor.records)
+    kept_test(actor.records, at=time.time())
     actor.records.propose(CORDON, "llama-7b", 1, NOW)
     with (
         serving(service) as served,

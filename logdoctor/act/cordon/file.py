@@ -1,7 +1,7 @@
 """Cordons in a file of node names, for clusters whose scheduler reads one.
 
 A line is a name, and after a `#` who cordoned it and why: `gpu-12  # logdoctor cordon 45 verdict 123: why`. Lines of
-others stay as they are.
+others stay as they are; they may name several nodes, as `gpu-[01-04]` or `gpu-01,gpu-02`.
 """
 
 import contextlib
@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from logdoctor.act.cordon.cordoner import carries, mark_of, reason_text
-from logdoctor.errors import CordonError, CordonRefused
+from logdoctor.act.slurm import expanded
+from logdoctor.errors import CordonError, CordonRefused, InputError
 from logdoctor.nodes import Mark, NodeState, checked_name
 
 MAX_BYTES = 16 << 20
 """A larger file is refused."""
+MAX_NAMES = 200_000
+"""Nodes that the lines of a file may name, all together."""
 LOCK_SECONDS = 20.0
 """How long another logdoctor may hold the file."""
 
@@ -135,10 +138,25 @@ def _name(line: str) -> str:
 def _entries(lines: Iterable[str]) -> dict[str, list[str]]:
     """The lines of each node."""
     entries: dict[str, list[str]] = {}
+    count = 0
     for line in lines:
-        if name := _name(line):
+        names = _names(line)
+        if (count := count + len(names)) > MAX_NAMES:
+            raise CordonError("the file of cordoned nodes", f"names over {MAX_NAMES:,} nodes", "Check its lines.")
+        for name in names:
             entries.setdefault(name, []).append(line)
     return entries
+
+
+def _names(line: str) -> list[str]:
+    """The nodes of a line; what looks like a list of nodes and is none is a name."""
+    name = _name(line)
+    if "[" not in name and "," not in name:
+        return [name] if name else []
+    try:
+        return list(dict.fromkeys(expanded(name)))
+    except InputError:
+        return [name]
 
 
 def _state(name: str, lines: list[str]) -> NodeState:

@@ -288,7 +288,7 @@ class KubernetesLauncher:
         lines = text.splitlines(keepends=True)
         output = b"".join(line for line in lines if line.startswith(b"{") and b'"ok"' in line)
         errors = b"".join(line for line in lines if not line.startswith(b"{"))
-        if sight.state == "ended" and not output and STARTED not in errors and len(lines) < _LOG_LINES:
+        if sight.state == "ended" and not output and STARTED not in text and len(lines) < _LOG_LINES:
             last = harmless(lines[-1].decode(errors="replace"), _WIDTH) if lines else "it wrote nothing"
             why = f"its container ended with status {sight.exit} before the probe began ({last}). Check the image."
             return Answer(node, started=False, errors=errors, exit=sight.exit, launch_error=why)

@@ -61,6 +61,7 @@ class LocalLauncher:
                 stdin=asyncio.subprocess.PIPE,  # the lifeline: nothing is ever written
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                cwd="/",
                 start_new_session=True,
             )
         except OSError as error:

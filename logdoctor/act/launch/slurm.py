@@ -182,8 +182,9 @@ class SlurmLauncher:
                     await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
 
     async def _not_launched(self, task: Task, answers: Sequence[Answer], said: str) -> list[Answer]:
-        """Why no probe of a world started, node by node; `LaunchError` where it is not for the nodes."""
-        shown = {node.name: node for node in nodes_in((await self._ran("scontrol", "show", "node")).output)}
+        """Why no probe of a world started, node by node; `LaunchError` where it is not for the nodes, and when Slurm
+        does not answer."""
+        shown = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
         unfit = {node.name: _unfit(shown.get(node.name)) for node in task.nodes}
         causes = [f"{name}: {why}" for name, why in unfit.items() if why]
         if not causes and not _NOT_GIVEN.search(said) and not _ENDED.search(said):

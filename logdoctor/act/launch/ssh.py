@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import asyncssh
 
-from logdoctor.act.launching import OUTPUT_LIMIT, STARTED, Answer, Task
+from logdoctor.act.launching import OUTPUT_LIMIT, STARTED, Answer, Task, answered
 from logdoctor.errors import LaunchError
 from logdoctor.nodes import Node, checked_name
 from logdoctor.text import decode, harmless
@@ -306,7 +306,7 @@ def _read_host(host: str) -> tuple[str, _Target]:
 def _trouble(heard: _Heard, status: int | None) -> str:
     """Why a node counts as not reached, when it does: the probe never said that it started, or the connection was lost
     before its answer came."""
-    if heard.ended.is_set() and status is None and not heard.flooded and not heard.output.endswith(b"\n"):
+    if heard.ended.is_set() and status is None and not heard.flooded and not answered(bytes(heard.output)):
         return f"the SSH connection was lost: {_words(heard.lost) if heard.lost else 'the server ended it'}"
     if heard.started.is_set():
         return ""
