@@ -244,6 +244,9 @@ class KubeServer:
             case "/apis/batch/v1/jobs":
                 return self._list(self._in(names, self.jobs.values()), seen, "JobList")
             case "/api/v1/pods":
+                for pod in self.pods.values():
+                    if self._in(names, [pod.object]):
+                        pod.looked_at.set()
                 return self._list(self._in(names, [pod.object for pod in self.pods.values()]), seen, "PodList")
             case "/api/v1/events":
                 return self._list(self.events, seen, "EventList")
@@ -383,7 +386,7 @@ class PodRun:
         self.job = job
         self.name = f"{job['metadata']['name']}-x{kube.version()[-4:]}"
         self.process: subprocess.Popen[bytes] | None = None
-        self.deleted = threading.Event()
+        self.deleted, self.looked_at = threading.Event(), threading.Event()
         self.file = kube.folder / f"{self.name}.log"
         self.file.touch()
         template = job["spec"]["template"]
@@ -541,6 +544,7 @@ class PodRun:
         if fault == "gone":
             self.kube.not_ready(target)
         if fault == "deleted":
+            self.looked_at.wait(10)  # however busy the machine is: what nobody has seen is not missed
             self.delete()
         else:
             self.kill(signal.SIGKILL)

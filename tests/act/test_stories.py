@@ -90,9 +90,9 @@ def test_faulty_nodes_of_five_kinds_are_found_drained_and_brought_back(cluster: 
 
 
 def conducted(
-    launcher: Launcher, nodes: Sequence[Node], seconds: float, python: str = "python3"
+    launcher: Launcher, nodes: Sequence[Node], seconds: float, python: str = "python3", witnesses: int = 0
 ) -> tuple[Conclusion, Board]:
-    board = Board(nodes, Terms())
+    board = Board(nodes, Terms(witnesses=witnesses))
     probe = ProbeOptions(seconds, SIZES, python=python)
     conducting = Conducting("story", launcher, board, probe, lambda _: None)
 
@@ -143,7 +143,7 @@ def test_parted_switches_are_a_link_and_no_node(net: Network) -> None:
 def test_two_rounds_of_eight_local_nodes(tmp_path: Path) -> None:
     begin, launcher = time.monotonic(), LocalLauncher(8)
     nodes = asyncio.run(launcher.inventory([]))
-    found, board = conducted(launcher, nodes, 60.0, faulty_python(tmp_path, {"local-3": "sends wrong"}))
+    found, board = conducted(launcher, nodes, 60.0, faulty_python(tmp_path, {"local-3": "sends wrong"}), 2)
     assert found.named("faulty") == ("local-3",) and len(found.named("healthy")) == 7, found
     assert board.round == 2
     print(f"two rounds of 8 local nodes: {time.monotonic() - begin:.1f} s")  # under 60 s on two cores
