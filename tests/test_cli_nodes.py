@@ -362,3 +362,8 @@ def test_a_simulation_tells_the_figures(run: Callable[..., Ran]) -> None:
 def test_a_simulation_of_nonsense_is_refused(run: Callable[..., Ran]) -> None:
     assert run("nodes", "simulate", "--nodes", 3, "--faulty", 4).code == 2
     assert run("nodes", "simulate", "--nodes", 0, "--faulty", 0).code == 2
+
+
+def test_a_chance_that_is_no_number_is_refused(run: Callable[..., Ran]) -> None:
+    ran = run("nodes", "simulate", "--nodes", "4", "--faulty", "1", "--intermittent", "nan")
+    assert ran.code == 2 and "no number" in ran.err

@@ -48,7 +48,7 @@ class Speed(NamedTuple):
 
 
 class Board:
-    """The results of a test, by the places of its nodes. `InputError` is for those who name the nodes."""
+    """The results of a test, by the places of its nodes in the list."""
 
     def __init__(self, nodes: Sequence[Node], terms: Terms, suspected: Sequence[str] = ()) -> None:
         self.nodes, self.terms = tuple(nodes), terms
@@ -90,7 +90,7 @@ class Board:
                 self.pairs.add(members)
             if result.ended == "passed":
                 self._measure(result, members)
-        for name in ("works", "fast", "slow_worlds", "slow_gpus"):
+        for name in ("works", "fast", "slow_worlds", "slow_gpus", "_paced"):
             self.__dict__.pop(name, None)
 
     @property
@@ -154,7 +154,7 @@ class Board:
     def _out(self) -> frozenset[int]:
         return frozenset(node for node in range(len(self.nodes)) if self.is_out(node))
 
-    @property
+    @cached_property
     def _paced(self) -> list[Ran]:
         """Worlds that passed: good when they were fast, bad when they were slow.
 

@@ -40,15 +40,12 @@ class Conducting:
     ) -> None:
         self._name, self._launcher, self._board, self._probe = name, launcher, board, probe
         self._keep, self._port, self._seconds, self._earlier = keep, port, seconds, earlier or {}
-        self.planned: tuple[World, ...] = ()
-        """The worlds of the round that runs."""
 
     async def run(self) -> Conclusion:
         """What the test found. Cancelled, it ends all that it launched first."""
         begin, pauses = time.monotonic(), list(_PAUSES)
         while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
             self._require_same_plan(worlds)
-            self.planned = worlds
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._world(world)) for world in worlds]
             results = [task.result() for task in running]

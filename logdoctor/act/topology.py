@@ -11,14 +11,16 @@ from logdoctor.errors import InputError
 MAX_TEXT = 16 << 20
 """Characters of a description of a topology, at most."""
 
-RACK_LABELS = (
+GROUP_LABELS = (
     "topology.kubernetes.io/rack",
-    "topology.kubernetes.io/block",
+    "fabric.topograph.run/tier-0",  # NVIDIA Topograph, from 1.0; the next one before
     "network.topology.nvidia.com/leaf",
+    "topology.kubernetes.io/block",
     "cloud.google.com/gke-placement-group",
     "topology.k8s.aws/network-node-layer-3",
+    "topology.kubernetes.io/zone",
 )
-"""Labels of nodes that name what is nearest to them, the nearest first."""
+"""Labels of nodes that say which rack or switch they hang on, the nearest first."""
 
 _WORD = regex.compile(r"([A-Za-z]+)=(\S+)")
 _GROUP = regex.compile(r"[!-~]{1,128}")
@@ -64,7 +66,7 @@ def groups(text: str) -> dict[str, str]:
     return leaves
 
 
-def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = RACK_LABELS) -> dict[str, str]:
+def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = GROUP_LABELS) -> dict[str, str]:
     """The group of each node out of its labels: the value of the first of these keys that most nodes bear.
 
     One key for all: a rack on one node and a block on the next would be two groups for ever. Nodes that do not bear

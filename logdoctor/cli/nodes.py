@@ -326,6 +326,8 @@ def nodes_simulate(
     from logdoctor.act.simulate import simulate
     from logdoctor.cli import node_tables
 
+    if intermittent is not None and intermittent != intermittent:  # nan is within every range
+        raise click.UsageError("--intermittent is no number.")
     if faulty > count:
         raise click.UsageError("--faulty cannot be more than --nodes.")
     report = simulate(count, faulty, trials, intermittent, repeats, seed)

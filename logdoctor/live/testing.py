@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -293,7 +294,8 @@ class Tester:
             launcher = self._bench.launchers(test.launcher)
             try:
                 async with asyncio.timeout(_SWEEP_SECONDS):
-                    await launcher.inventory([node.name for node in test.nodes])  # some look only at nodes once named
+                    with suppress(LaunchError):  # some look only at nodes once named; one may have left the cluster
+                        await launcher.inventory([node.name for node in test.nodes])
                     swept = await launcher.sweep(self._keeper.name(test.id))
             finally:
                 await self._close(launcher)

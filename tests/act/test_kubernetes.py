@@ -612,7 +612,7 @@ def test_inventory_tells_address_group_and_gpu(kube: KubeServer, launch: Launch)
     found = asyncio.run(launch().inventory(["b", "a", "c"]))
     assert found == [
         Node("b", "fd00::1", "z1"),
-        Node("a", "10.0.0.1", "r7", "NVIDIA-H200"),
+        Node("a", "10.0.0.1", "z1", "NVIDIA-H200"),  # not by its rack, which nobody else tells
         Node("c", "c"),
     ]
     assert asyncio.run(launch(group_labels=["mine"]).inventory(["c"])) == [Node("c", "c", "left")]

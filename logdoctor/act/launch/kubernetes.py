@@ -35,17 +35,11 @@ import structlog
 
 from logdoctor.act.kubernetes_api import Cluster, ClusterError, KubeNode, Pod, PodStatus, Terminated
 from logdoctor.act.launching import OUTPUT_LIMIT, STARTED, Answer, Task, result
+from logdoctor.act.topology import GROUP_LABELS, label_groups
 from logdoctor.errors import LaunchError
 from logdoctor.nodes import Node
 from logdoctor.text import harmless
 
-GROUP_LABELS = (
-    "topology.kubernetes.io/rack",
-    "fabric.topograph.run/tier-0",  # NVIDIA Topograph, from 1.0; the next one before
-    "network.topology.nvidia.com/leaf",
-    "topology.kubernetes.io/zone",
-)
-"""Labels of nodes that say which rack or switch they hang on, the nearest first; the first one there counts."""
 GPU_LABEL = "nvidia.com/gpu.product"
 """The label of NVIDIA's GPU feature discovery."""
 CONTAINER = "probe"
@@ -144,7 +138,8 @@ class KubernetesLauncher:
             found = await self._asked(lambda: self._cluster.nodes("" if names else self._selector))
         except ClusterError as error:
             raise _launch_error(error) from error
-        known = {node.metadata.name: node_of(node, self._group_labels) for node in found}
+        groups = label_groups({node.metadata.name: node.metadata.labels or {} for node in found}, self._group_labels)
+        known = {node.metadata.name: node_of(node, groups.get(node.metadata.name, "")) for node in found}
         unknown = [name for name in names if name not in known]
         if unknown:
             several = f" and {len(unknown) - 1} more" if unknown[1:] else ""
@@ -363,13 +358,11 @@ class _Member:
             self.ran_from = at
 
 
-def node_of(node: KubeNode, group_labels: Sequence[str] = GROUP_LABELS) -> Node:
-    """A node of the cluster as it is tested: its internal address, its group by the first label there, its GPU."""
-    labels = node.metadata.labels or {}
+def node_of(node: KubeNode, group: str) -> Node:
+    """A node of the cluster as it is tested: its internal address, its group, its GPU."""
     addresses = [each.address for each in node.status.addresses or () if each.type == "InternalIP" and each.address]
-    groups = [labels[each] for each in group_labels if labels.get(each)]
     address = addresses[0] if addresses else node.metadata.name
-    return Node(node.metadata.name, address, groups[0] if groups else "", labels.get(GPU_LABEL, ""))
+    return Node(node.metadata.name, address, group, (node.metadata.labels or {}).get(GPU_LABEL, ""))
 
 
 def not_ready(node: KubeNode) -> list[str]:
