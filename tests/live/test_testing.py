@@ -13,7 +13,7 @@ from logdoctor.errors import ActionRefused, LaunchError
 from logdoctor.live import testing
 from logdoctor.live.acting import Actor
 from logdoctor.nodes import Node
-from tests.act.clusters import ending
+from tests.act.clusters import cluster, ending
 from tests.live.sites import AUTO, Site, eventually, over
 
 NAMES = [f"n{number}" for number in range(8)]
@@ -242,3 +242,11 @@ def test_nothing_is_left_in_the_folder(site: Site) -> None:
     over(site, actor.test([], "u1"))
     actor.stop()
     assert os.listdir(site.folder / "node-tests") == ["keeper"]
+
+
+def test_what_is_left_is_ended_though_a_node_has_gone(site: Site) -> None:
+    test = broken_off(site)
+    site.cluster(ending(), nodes=cluster(7))  # without n7
+    site.actor(Modes())
+    assert over(site, test).state == "finished"
+    assert len(site.launcher.swept) == 1
