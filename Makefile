@@ -27,10 +27,10 @@ demo: setup
 test: setup lint parts
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-# real parts that the tests run, from Debian: a log shipper, a Slurm cluster, SSH servers in network namespaces
-PARTS := syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps
+# real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces
+PARTS := chromium fonts-dejavu-core syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps
 parts:
-	@PATH="$$PATH:/usr/sbin:/sbin"; for program in syslog-ng zstd slurmctld slurmd srun munged sshd ssh ssh-keygen ip tc pgrep; do command -v $$program >/dev/null || missing="$$missing $$program"; done; [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PARTS) >/dev/null; } || echo "missing:$$missing; install the packages $(PARTS), or what is like them" >&2
+	@PATH="$$PATH:/usr/sbin:/sbin"; for program in chromium syslog-ng zstd slurmctld slurmd srun munged sshd ssh ssh-keygen ip tc pgrep; do command -v $$program >/dev/null || missing="$$missing $$program"; done; [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PARTS) >/dev/null; } || echo "missing:$$missing; install the packages $(PARTS), or what is like them" >&2
 
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests
@@ -42,6 +42,7 @@ bench: setup
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
 	$(BIN)/python eval/bench_nodes.py
+	$(BIN)/python eval/bench_pages.py
 
 soak: setup
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"

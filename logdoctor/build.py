@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from logdoctor.build_nodes import actor, cordoner, launcher, node_records
+from logdoctor.build_notices import notices, notifier
 from logdoctor.build_stored import database_url, made_folder, records
 from logdoctor.errors import SettingsError
 from logdoctor.pipeline import Limits
@@ -54,7 +55,17 @@ if TYPE_CHECKING:
     from logdoctor.store.records import Records
     from logdoctor.teach.guards import Guards as DiagnosisGuards
 
-__all__ = ["actor", "cordoner", "database_url", "launcher", "made_folder", "node_records", "records"]
+__all__ = [
+    "actor",
+    "cordoner",
+    "database_url",
+    "launcher",
+    "made_folder",
+    "node_records",
+    "notices",
+    "notifier",
+    "records",
+]
 
 
 def rule_book(settings: Settings) -> RuleBook:
@@ -125,7 +136,8 @@ def service(settings: Settings) -> "Service":
     learning = None if settings.learn == "off" else partial(log_agent, settings, compiled, model=model)
     rungs_of = partial(climbing, settings, compiled, model)
     acting = partial(_service_actor, settings)
-    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting)
+    telling = partial(notifier, settings)
+    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting, telling)
 
 
 def _service_actor(settings: Settings, kept: "Records") -> "Actor":

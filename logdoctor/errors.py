@@ -25,6 +25,8 @@
     │   └── CordonRefused  it may not be: a cap is reached, or the cordon is of others
     ├── NodeTestRefused  a test of nodes cannot be begun, added to or ended as asked
     ├── ActionRefused    an action cannot be decided or performed as asked
+    ├── NoticeRefused    a notification cannot be sent as asked
+    ├── IncidentRefused  an incident cannot take the step that is asked for; somebody may have been quicker
     ├── TokenError       a token cannot be made or revoked as asked
     ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
     │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
@@ -167,6 +169,14 @@ class NodeTestRefused(LogdoctorError):
 
 class ActionRefused(LogdoctorError):
     """An action cannot be decided or performed as asked, or does not exist."""
+
+
+class IncidentRefused(LogdoctorError):
+    """An incident cannot take the step that is asked for, or does not exist."""
+
+
+class NoticeRefused(LogdoctorError):
+    """A notification cannot be sent as asked, or does not exist."""
 
 
 class TokenError(LogdoctorError):

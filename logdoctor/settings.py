@@ -122,6 +122,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kube_resources: str = ""
     kube_pod: str = ""
     kube_selector: str = ""
+    public_url: str = ""
+    notify_webhooks: str = ""
+    notify_webhook_secrets: str = ""
+    notify_slack: str = ""
+    notify_settle_seconds: float = 20.0
+    notify_per_minute: int = 5
+    notify_resolved: Literal["on", "off"] = "on"
+    notify_quiet: str = ""
+    notify_timezone: str = "UTC"
+    notify_quiet_except: str = "isolate_and_restart,ask_human"
+    notify_seconds: float = 10.0
+    notify_proxy: str = ""
 
 
 class Help(NamedTuple):
@@ -239,8 +251,28 @@ MEANINGS = {
     "kube_resources": "limits of its container, `nvidia.com/gpu=8,rdma/hca=1`",
     "kube_pod": "more of its pod, `shared_memory=16Gi,capability=IPC_LOCK,pull_secret=NAME,privileged=true`",
     "kube_selector": "label selector of the nodes that are meant where none are named",
+    "public_url": "where people reach the pages, `https://logdoctor.example`, for links in messages; none: no links",
+    "notify_webhooks": "whom incidents are told as signed webhooks, `NAME=URL NAME=URL`; see docs/notifications.md",
+    "notify_webhook_secrets": "what they are signed with, `NAME=whsec_...`; several of one NAME while one is replaced",
+    "notify_slack": "incoming webhooks of Slack, or of what takes the same, `NAME=URL NAME=URL`",
+    "notify_settle_seconds": "an incident is told when its verdict is final, or provisional for so long",
+    "notify_per_minute": "messages a minute to one target; more are put into one",
+    "notify_resolved": "whether it is told, too, that an incident that was told is resolved",
+    "notify_quiet": "hours in which messages are held back, `22:00-07:00`; then they come as one",
+    "notify_timezone": "time zone of these hours, `Europe/Berlin`",
+    "notify_quiet_except": "recoveries whose incidents are told in these hours, too",
+    "notify_seconds": "a message is given up after so long, and tried again later",
+    "notify_proxy": "HTTP proxy for messages, `http://proxy:3128`; default: none, whatever the environment says",
 }
-_SECRET = {"token", "database_url", "llm_key"}
+_SECRET = {
+    "token",
+    "database_url",
+    "llm_key",
+    "notify_webhooks",
+    "notify_webhook_secrets",
+    "notify_slack",
+    "notify_proxy",
+}
 _RANGES: dict[str, tuple[float, float]] = {
     "workers": (0, 256),
     "block_bytes": (1 << 16, 1 << 26),
@@ -296,6 +328,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "test_gpus": (0, 64),
     "test_port": (1024, 63_000),
     "local_nodes": (1, 1024),
+    "notify_settle_seconds": (0, 3600),
+    "notify_per_minute": (1, 1000),
+    "notify_seconds": (0.5, 60),
 }
 """What a number may be: the least and the greatest."""
 

@@ -285,7 +285,7 @@ def _print_indented(console: Console, text: str, style: str) -> None:
 
 def waits(one: "Learned") -> bool:
     """Whether a rule goes on only when a human lets it: a proposed one, or one in shadow that may take nodes out."""
-    return one.status == "proposed" or (one.status == "shadow" and bool(one.waits_for))
+    return one.waits
 
 
 def _wait(one: "Learned") -> str:

@@ -186,9 +186,20 @@ class Compression(msgspec.Struct, frozen=True):
     rules: dict[str, RuleCount] = {}
 
 
+class Point(msgspec.Struct, frozen=True):
+    """What one metric line says; None for what it does not. In a curve with losses each line gives one, so None is one
+    that was printed as NaN or infinity."""
+
+    line: int
+    step: int | None
+    loss: float | None
+    rate: float | None
+
+
 class Progress(msgspec.Struct, frozen=True):
     """How far the job came: the last step seen, of how many, the last loss and throughput (in the unit that
-    the framework prints), and the line of the step."""
+    the framework prints), and the line of the step. `curve` are at most 96 points of the same stream, in order: the
+    first, the last, and of what lies between the least and the greatest loss of each part."""
 
     step: int | None = None
     total: int | None = None
@@ -196,6 +207,25 @@ class Progress(msgspec.Struct, frozen=True):
     throughput: float | None = None
     line: int | None = None
     stream: str = ""
+    curve: tuple[Point, ...] = ()
+
+
+class RankError(msgspec.Struct, frozen=True):
+    """The first error of a rank, or of a node or stream that named no rank.
+
+    `time` is the stamp that the line carries (in a stream of one writer, or the last before it), in seconds since the
+    epoch as printed; the year is 2000 where no stamp of the log gives one. `count` is how many ranks the entry stands
+    for: above 1 it is the first of so many alike.
+    """
+
+    rank: int | None
+    node: str | None
+    stream: str
+    line: int
+    time: float | None
+    reason: str
+    role: str
+    count: int = 1
 
 
 Reason = str
@@ -211,6 +241,8 @@ class Verdict(msgspec.Struct, frozen=True):
     `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault
     that a recovered job survived. `confidence` is 0 to 1. `problems` names what could not be read.
     `seconds` is the time the diagnosis took, `nodes` are those that the job ran on, as far as its log tells.
+    `ranks` are the cause and the first error of each rank of a job that failed, in the order in which they came;
+    at most 64, the rest folded into them.
     """
 
     reason: Reason
@@ -235,3 +267,4 @@ class Verdict(msgspec.Struct, frozen=True):
     version: int = VERDICT_VERSION
     seconds: float = 0.0
     nodes: tuple[str, ...] = ()
+    ranks: tuple[RankError, ...] = ()

@@ -24,7 +24,7 @@ class Conducting:
 
     `keep` is called with each result as it ends, before the next round is planned; `earlier` are results that a former
     process kept: their worlds are not launched again. Rounds that would begin later than `seconds` after the start are
-    not begun; what is open then is said to be.
+    not begun; what is open then is said to be. `begun` is called with the worlds of each round before it begins.
     """
 
     def __init__(
@@ -37,15 +37,18 @@ class Conducting:
         port: int = 20_000,
         seconds: float = 3600.0,
         earlier: Mapping[int, Result] | None = None,
+        begun: Callable[[tuple[World, ...]], None] = lambda worlds: None,
     ) -> None:
         self._name, self._launcher, self._board, self._probe = name, launcher, board, probe
         self._keep, self._port, self._seconds, self._earlier = keep, port, seconds, earlier or {}
+        self._begun = begun
 
     async def run(self) -> Conclusion:
         """What the test found. Cancelled, it ends all that it launched first."""
         begin, pauses = time.monotonic(), list(_PAUSES)
         while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
             self._require_same_plan(worlds)
+            self._begun(worlds)
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._world(world)) for world in worlds]
             results = [task.result() for task in running]

@@ -13,8 +13,11 @@ from logdoctor.cli.cases import cases
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
+from logdoctor.cli.incidents import incidents
 from logdoctor.cli.measure import measure
 from logdoctor.cli.nodes import nodes
+from logdoctor.cli.notify import notify
+from logdoctor.cli.report import report
 from logdoctor.cli.rules import rules
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
@@ -30,7 +33,22 @@ def cli() -> None:
     """
 
 
-for _command in (diagnose, rules, cases, nodes, measure, schema, completion, serve, run_command, ship_command, tokens):
+for _command in (
+    diagnose,
+    rules,
+    cases,
+    incidents,
+    nodes,
+    notify,
+    measure,
+    report,
+    schema,
+    completion,
+    serve,
+    run_command,
+    ship_command,
+    tokens,
+):
     cli.add_command(_command)
 
 

@@ -1,14 +1,16 @@
 """Did the job move on, stop moving, or lose its loss? Read from the metric lines of its streams."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import regex
 
 from logdoctor.diagnose.findings import Reading
 from logdoctor.text import seconds_of
-from logdoctor.types import Progress, Readings
+from logdoctor.types import Point, Progress, Readings
 
 Floats = npt.NDArray[np.float64]
 
@@ -19,6 +21,7 @@ _FLAT = 0.1  # twice the least base line of a loss that can spike: rewards and p
 _BASE = 40  # losses that make the base line of a spike
 _STALL_SECONDS = 300.0
 _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
+_PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: at most 95
 
 
 class Spike(NamedTuple):
@@ -60,6 +63,7 @@ class Course:
         self.lines, self.steps = _steps(list(chosen.values()))
         self._renewal = _renewal(self.lines, self.steps, _RENEWED_BARE if self.bare else _RENEWED)
         self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
+        self._told = max((stepping or with_loss or chosen).values(), key=_telling, default=None)
 
     def renewed_after(self, line: int) -> bool:
         """Whether steps were made after a line: what stood there did not stop the job."""
@@ -80,6 +84,62 @@ class Course:
         loss = _latest([(readings.lines, readings.losses) for readings in series])
         rate = _latest([(readings.lines, readings.rates) for readings in series])
         return Progress(int(min(step, 1e18)), record.total, loss, rate, int(self.lines[-1]), record.stream)
+
+    def curve(self) -> tuple[Point, ...]:
+        """At most 96 points of the rule that tells most, in order: what a drawing of the loss needs."""
+        return () if self._told is None else tuple(_points(self._told))
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether a line tells a step or a loss."""
+        return self._told is not None
+
+
+def furthest(courses: list[Course]) -> Progress:
+    """The progress of the stream that came furthest, with its curve; of streams without steps the first that tells a
+    loss."""
+    seen = [(course.progress(), course) for course in courses]
+    if not seen:
+        return Progress()
+    progress, course = max(seen, key=lambda one: (one[0].loss is not None, one[0].step or -1, one[1].has_curve))
+    curve = course.curve()
+    stream = course.reading.record.stream if curve else progress.stream
+    return msgspec.structs.replace(progress, stream=stream, curve=curve)
+
+
+def _telling(readings: Readings) -> tuple[int, int]:
+    """How much a rule tells of the loss: lines that give one, and lines."""
+    return int(np.count_nonzero(~np.isnan(readings.losses))), len(readings.lines)
+
+
+def _points(readings: Readings) -> list[Point]:
+    """The ends, of each part between them the least and the greatest loss (without losses its first line), and the
+    first loss that was printed as NaN: a jump and its height are to be seen, however many lines there are."""
+    if (given := ~np.isnan(readings.losses)).any():  # lines without a loss are no gap
+        lines, steps, losses, rates = readings
+        readings = Readings(lines[given], steps[given], losses[given], rates[given])
+    losses, count = readings.losses, len(readings.lines)
+    chosen = {0, count - 1}
+    bad = np.flatnonzero(np.isinf(losses))
+    chosen |= {int(bad[0])} if len(bad) else set()
+    for begin, end in pairwise(np.linspace(0, count, min(_PARTS, count) + 1).astype(int).tolist()):
+        finite = begin + np.flatnonzero(np.isfinite(losses[begin:end]))
+        if len(finite):
+            told = losses[finite]
+            chosen |= {int(finite[np.argmin(told)]), int(finite[np.argmax(told)])}
+        else:
+            chosen.add(begin)
+    return [_point(readings, at) for at in sorted(chosen)]
+
+
+def _point(readings: Readings, at: int) -> Point:
+    step, loss, rate = (float(column[at]) for column in (readings.steps, readings.losses, readings.rates))
+    return Point(
+        int(readings.lines[at]),
+        int(min(step, 1e18)) if np.isfinite(step) else None,
+        float(f"{loss:.6g}") if np.isfinite(loss) else None,
+        float(f"{rate:.6g}") if np.isfinite(rate) else None,
+    )
 
 
 def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:

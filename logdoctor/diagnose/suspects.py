@@ -1,6 +1,7 @@
 """Who may be at fault: nodes and ranks that the evidence names, and only those."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import regex
@@ -9,7 +10,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.types import Suspect
 
-__all__ = ["Suspect", "divergence", "first_rank", "name"]
+__all__ = ["Suspect", "divergence", "first_rank", "name", "own_host", "rank_of", "reported_hosts", "tasks_are_ranks"]
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
@@ -66,14 +67,14 @@ def _node(readings: list[Reading], finding: Finding, aliases: dict[str, str]) ->
 
 def _speaker(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
     """The node on which a line was printed: as the line says, by its rank, by its task, or because there is one."""
-    if host := _OWN_HOST.match(finding.origin.message):
-        return host["host"]
+    if host := own_host(finding):
+        return host
     origin = finding.origin
     if origin.node is not None and (origin.node in aliases or not _POD.search(origin.channel)):
         return origin.node
     placements: dict[int, str] = {}
     for reading in readings:
-        placements |= _reported_hosts(reading, aliases) | reading.record.placements
+        placements |= reported_hosts(reading, aliases) | reading.record.placements
     if finding.rank is not None and finding.rank in placements:
         return placements[finding.rank]
     if origin.task is not None and (node := _node_of_task(readings, origin.task)):
@@ -84,7 +85,7 @@ def _speaker(readings: list[Reading], finding: Finding, aliases: dict[str, str])
 _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
 
 
-def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
+def reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
     """The hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
     pods = any(_POD.search(where.channel) for _, where in reading.lines)
     hosts: dict[int, str] = {}
@@ -97,6 +98,12 @@ def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]
                 hosts[int(ranked["rank"])] = host
             host = None
     return hosts
+
+
+def own_host(finding: Finding) -> str | None:
+    """The host that a line names as its speaker, as syslog and NCCL do."""
+    found = _OWN_HOST.match(finding.origin.message)
+    return found["host"] if found else None
 
 
 def _node_of_task(readings: list[Reading], task: int) -> str | None:
@@ -126,16 +133,16 @@ def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) ->
     if cause.reason == "NCCL Timeout Error" and (diverged := divergence(readings)):
         return diverged.rank
     same = [finding for finding in found if finding.key == cause.key]
-    alike = {rank for finding in same if (rank := _rank(finding, readings)) is not None}
+    alike = {rank for finding in same if (rank := rank_of(finding, readings)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
         speaking = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
         if len(alike) >= _MOST * len(speaking | alike):
             return None
-    rank = _rank(cause, readings)
+    rank = rank_of(cause, readings)
     if rank is None and len(same) == 1:
         rank = _reported(readings)
     if rank is None:
-        others = (_rank(f, readings) for f in found if f.reason == cause.reason or f.role in ("cause", "proximate"))
+        others = (rank_of(f, readings) for f in found if f.reason == cause.reason or f.role in ("cause", "proximate"))
         rank = next((other for other in others if other is not None), None)
     return rank
 
@@ -146,20 +153,25 @@ _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
-def _rank(finding: Finding, readings: list[Reading]) -> int | None:
+def rank_of(finding: Finding, readings: list[Reading], labelled: Sequence[bool] | None = None) -> int | None:
+    """The rank that a finding speaks of or that printed it: as the line says, by its task, or by its stream's name.
+
+    `labelled` tells for each stream whether tasks are ranks, for who asks of many findings.
+    """
     if finding.rank is not None:
         return finding.rank
     if named := _NAMED.search(finding.origin.message[:300]):
         return int(named["rank"] or named["bracket"])
     reading = readings[finding.stream]
-    if finding.origin.task is not None and _tasks_are_ranks(reading):
-        return finding.origin.task
+    task = finding.origin.task
+    if task is not None and (labelled[finding.stream] if labelled else tasks_are_ranks(reading)):
+        return task
     if stream := _STREAM.search(reading.record.stream):
         return int(stream["rank"] or stream["folder"])
     return None
 
 
-def _tasks_are_ranks(reading: Reading) -> bool:
+def tasks_are_ranks(reading: Reading) -> bool:
     """Whether `srun --label` numbers ranks: no torchrun below it, no line with another rank behind the label."""
     return not any(
         (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text

@@ -94,4 +94,4 @@ def _matcher(patterns: tuple[str, ...], cache: Path | None) -> Matcher:
 
 def line_matches(pattern: str, lines: Sequence[str]) -> list[int]:
     """The places of the lines that a pattern hits, as a learned rule would; `RuleError` when it does not compile."""
-    return sorted(hits(Matcher([pattern]), joined(shown(line)[:LONGEST] for line in lines))[0])
+    return sorted(hits(_matcher((pattern,), None), joined(shown(line)[:LONGEST] for line in lines))[0])

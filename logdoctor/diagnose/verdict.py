@@ -7,7 +7,8 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.cause import Judgement, explains
 from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.diagnose.fingerprint import fingerprint
-from logdoctor.diagnose.progress import Course, Spike, Stall
+from logdoctor.diagnose.progress import Course, Spike, Stall, furthest
+from logdoctor.diagnose.ranks import first_errors
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
 from logdoctor.types import (
@@ -17,9 +18,10 @@ from logdoctor.types import (
     Evidence,
     Fault,
     Outcome,
-    Progress,
+    RankError,
     Record,
     Recovery,
+    RuleCount,
     Suspect,
     Symptom,
     Verdict,
@@ -114,13 +116,23 @@ def write(
             cast(Literal["rule", "structure", "case", "agent", "nobody"], decided[0]), decided[1], case.book.digest
         ),
         fingerprint=fingerprint(reason, decided[1], *print_of),
-        progress=_progress(case.courses),
+        progress=furthest(case.courses),
         compression=_compression([reading.record for reading in case.readings]),
         problems=tuple(problem for reading in case.readings for problem in reading.record.problems),
         why=why,
         file=case.readings[0].record.file if case.readings else "",
         nodes=_nodes(case),
+        ranks=_ranks(case, cause) if outcome == "failed" else (),
     )
+
+
+def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:
+    """The first error of each rank that lasted; the cause as it is now called."""
+    judged = case.judgement
+    lasting = [found for found in (judged.cause, *judged.symptoms, *judged.teardown) if found]
+    if cause is not None:
+        lasting = [cause, *(found for found in lasting if (found.stream, found.line) != (cause.stream, cause.line))]
+    return first_errors(case.readings, lasting, cause)
 
 
 def _nodes(case: Case) -> tuple[str, ...]:
@@ -168,20 +180,21 @@ def _symptoms(case: Case, found: list[Finding], decided: str, cause: Finding | N
     )
 
 
-def _progress(courses: list[Course]) -> Progress:
-    """The progress of the stream that came furthest."""
-    seen = [course.progress() for course in courses]
-    return max(seen, key=lambda progress: (progress.loss is not None, progress.step or -1), default=Progress())
-
-
 def _compression(records: list[Record]) -> Compression:
-    """The accounts of all streams added up; rules carry their counts only when there is one stream."""
+    """The accounts of all streams added up; the first and last line of a rule are those of the first stream that has
+    it."""
     if len(records) == 1:
         return records[0].compression
     parts = [record.compression for record in records]
+    rules: dict[str, RuleCount] = {}
+    for part in parts:
+        for rule, count in part.rules.items():
+            known = rules.get(rule)
+            rules[rule] = RuleCount(known.lines + count.lines, known.first, known.last) if known else count
     return Compression(
         sum(part.lines_in for part in parts),
         sum(part.lines_kept for part in parts),
         sum(part.bytes_in for part in parts),
         sum(part.bytes_kept for part in parts),
+        rules,
     )

@@ -9,16 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
-from logdoctor.act.cordon.cordoning import Cordoning
+from logdoctor.act.cordon.cordoning import Cordoning, Prospect
 from logdoctor.act.policy import Modes, after_test, after_verdict
 from logdoctor.errors import ActionRefused, InputError, LogdoctorError
 from logdoctor.live.keeping import Keeper
 from logdoctor.live.outcomes import came_of
 from logdoctor.live.overtaking import overtaken, superseded
 from logdoctor.live.testing import Bench, Options, Tester
-from logdoctor.nodes import NAME, Action, NodeHistory, NodeState, PastCordon
+from logdoctor.nodes import NAME, Action, NodeHistory, NodeState, PastCordon, World
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
 from logdoctor.store.records import Records, StoredVerdict, Wanted
@@ -92,6 +93,20 @@ class Actor:
     ) -> int:
         """The number of a test of nodes that begins now: of those named, else of those of the verdict's job, else of
         all that the launcher knows. What is None is as the settings have it."""
+        nodes, options = self.plan(nodes, launcher, verdict, repeats, seconds, regroups)
+        options = msgspec.structs.replace(options, topology=str(topology) if topology else "", action=action)
+        return self._tester.begin(nodes, by, options, verdict)
+
+    def plan(
+        self,
+        nodes: Sequence[str],
+        launcher: str | None = None,
+        verdict: int | None = None,
+        repeats: int | None = None,
+        seconds: float | None = None,
+        regroups: int | None = None,
+    ) -> tuple[Sequence[str], Options]:
+        """The nodes that a test would be of, and how it would be made; nothing is begun. As for `test`."""
         name = launcher or self._means.launcher
         if not name:
             cause = "no launcher is set"
@@ -112,11 +127,32 @@ class Actor:
             repeats or (self._means.repeats_after_steps if after_steps else terms.repeats),
             seconds or probe.seconds,
             terms.regroups if regroups is None else regroups,
-            str(topology) if topology else "",
-            suspected,
-            action=action,
+            suspected=suspected,
+            minutes=self._means.bench.minutes,
         )
-        return self._tester.begin(nodes, by, options, verdict)
+        return nodes, options
+
+    def worlds(self, test: int) -> tuple[World, ...]:
+        """The worlds of the round that a test is in, ended ones among them; none when another process runs it."""
+        return self._tester.rounds.get(test, ())
+
+    @property
+    def launcher(self) -> str:
+        """The name of the usual launcher, "" when none is set."""
+        return self._means.launcher
+
+    @property
+    def cordons_with(self) -> str:
+        """What cordons: slurm, kubernetes, file, dry-run."""
+        return self._means.cordoning.how
+
+    def prospect(self, node: str, fleet: Sequence[NodeState]) -> Prospect:
+        """What would come of a cordon of a node now, the fleet being so; nothing is done."""
+        return self._means.cordoning.prospect(node, fleet, time.time())
+
+    def expand(self, text: str) -> list[str]:
+        """The nodes that a list of schedulers names, as `gpu-[01-08],gpu-11`; `InputError` when it cannot be read."""
+        return self._means.expand(text)
 
     def nodes_of(self, stored: StoredVerdict) -> list[str]:
         """The nodes of a verdict's job: as its scheduler told, else as far as its log tells."""

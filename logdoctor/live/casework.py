@@ -12,7 +12,7 @@ from logdoctor.consult.ladder import is_open, is_unsure
 from logdoctor.errors import Busy, ConfirmationRefused, LogdoctorError
 from logdoctor.learn.kind import kind_of
 from logdoctor.live import recheck
-from logdoctor.live.confirming import Ruling, confirmation, rectified
+from logdoctor.live.confirming import Foreseen, Ruling, confirmation, rectified
 from logdoctor.live.consulting import Consultant, Judged
 from logdoctor.live.intake import Intake
 from logdoctor.live.learning import Learner
@@ -22,13 +22,16 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmation, Confirmed
 from logdoctor.store.exchanges import Exchanges
+from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import Key
-from logdoctor.store.records import MAX_PAGE, JobFacts, Records, StoredVerdict, Wanted
+from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
 
 _READ = 1 << 20
+_PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
+_QUICK = 64 << 20  # bytes of a log that are read for it, at most
 _PAGES = 20  # of verdicts that are looked through when a case is withdrawn
 _ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
@@ -69,6 +72,33 @@ class Casework:
             self.consultant.hurry()
         return entered
 
+    def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
+        """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.
+
+        `ConfirmationRefused` as for `confirm`; `Busy` when the log would have to be read while too much comes in.
+        """
+        stored = self._stored(verdict)
+        records, unread = self._at_hand(stored.job, stored.attempt)
+        text_of = partial(self._raw_line, stored.job, stored.attempt)
+        new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
+        drafted = self.confirmed.drafted(new, time.time())
+        if self.consultant is None:
+            return Foreseen(drafted, None, "this service only keeps what people say; it learns no rules")
+        if not records:
+            return Foreseen(drafted, None, unread or "nothing is left of its log")
+        return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW), "")
+
+    def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:
+        """What is known of an attempt and can be told quickly; or why that would take too long."""
+        if records := self._revive(job, number):
+            return records, ""
+        size = sum(self._archive.open(Key(job, number, name)).offset for name in self._archive.streams(job, number))
+        if size > _QUICK:
+            return [], "its lines are not kept apart and its log is long: it is read again when this is saved"
+        if self._intake.is_behind():
+            raise Busy("the preview", "more logs come in than can be read beside it", "Try again in a minute.")
+        return self.from_archive(job, number, self._scanner, ()), ""
+
     def withdraw(self, case: int, by: str, why: str) -> Confirmation:
         """Let a confirmation count no more, durably; `ConfirmationRefused`."""
         withdrawn = self.confirmed.withdraw(case, by, why, time.time())
@@ -103,10 +133,14 @@ class Casework:
         current = self._records.current(job, number)
         if current is None or not current.final:
             return None
-        scanner = self._learner.agent.books.scanner(self._kind(job)) if self._learner else self._scanner
+        scanner = self.rules_for(job)
         found = self.from_archive(job, number, scanner, ()) or self._revive(job, number)
         records, book = self.watch.taught.applied(found, scanner.book)
         return Judged(job, number, records, book, current.verdict)
+
+    def rules_for(self, job: str) -> Scanner:
+        """The rules that jobs like this one are read with now: the shipped ones and what was learned of its kind."""
+        return self._learner.agent.books.scanner(self._kind(job)) if self._learner else self._scanner
 
     def known(self, job: str, number: int) -> list[Record]:
         """What is known of an attempt: its lines that were kept, or its log."""

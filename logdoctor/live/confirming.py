@@ -13,6 +13,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.teach.confirming import confirmation_of
+from logdoctor.teach.teacher import Preview
 from logdoctor.types import Record, Verdict
 
 _MOST_EVIDENCE = 20
@@ -31,6 +32,15 @@ class Ruling(NamedTuple):
     comment: str = ""
     suggestion: str = ""
     evidence: tuple[tuple[str, int], ...] = ()
+
+
+class Foreseen(NamedTuple):
+    """What a ruling would enter (a confirmation with the number 0), and what that would teach; without a `lesson` it
+    teaches nothing, or that cannot be told now, and `why` says so."""
+
+    confirmation: Confirmation
+    lesson: Preview | None
+    why: str
 
 
 def confirmation(
@@ -90,7 +100,7 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
     if made.reason == "Unknown":
         return verdict  # no line is left that proves it (law 3); the case says what it was
     known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
-    return msgspec.structs.replace(made, **known)
+    return msgspec.structs.replace(made, ranks=made.ranks or verdict.ranks, **known)
 
 
 def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str, int], str | None]) -> Cited:

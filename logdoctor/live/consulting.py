@@ -22,7 +22,7 @@ from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
 from logdoctor.teach.confirming import confirmation_of, naming
-from logdoctor.teach.teacher import Teacher
+from logdoctor.teach.teacher import Preview, Teacher
 from logdoctor.types import Record, Verdict
 
 log = structlog.get_logger()
@@ -160,6 +160,10 @@ class Consultant:
     def ask(self, job: str, attempt: int) -> None:
         """Look an attempt up again that was settled before; `queue.Full` when too many wait."""
         self._settled.put_nowait((job, attempt))
+
+    def preview(self, confirmation: Confirmation, records: Sequence[Record], seconds: float) -> Preview:
+        """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing."""
+        return self._teacher.preview(confirmation, records, seconds)
 
     def hurry(self) -> None:
         """Look at once for what was confirmed or approved."""

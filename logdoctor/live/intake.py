@@ -12,6 +12,7 @@ import structlog
 from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull, StoreError
 from logdoctor.live.replay import replay
 from logdoctor.live.streams import Attempt, Stream
+from logdoctor.live.view import StreamView
 from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
 from logdoctor.store.journal import MAX_ENTRY, Entry, Journal
@@ -366,7 +367,7 @@ class Intake:
             stream = self._streams.get(key)
             archived = stream.archived if stream else None
             tail = [entry.data for entry in stream.unarchived] if stream else []
-        file = stream.file if stream else self._archive.open(key)
+        file = stream.file if stream else self._archive.open_to_read(key)
         number, chunks = file.from_line(first, file.offset if archived is None else archived)
 
         def all_chunks() -> Iterator[bytes]:
@@ -374,6 +375,18 @@ class Intake:
             yield from tail
 
         return lines_of(all_chunks(), number, first, last, limit)
+
+    def view(self, key: Key) -> StreamView:
+        """A stream as it stands now, to be read from any line on; `StoreError` when its archive is damaged."""
+        with self.lock:
+            stream = self._streams.get(key)
+            if stream is not None:
+                tail = [entry.data for entry in stream.unarchived]
+                standing = stream.file, stream.archived, stream.lines_in
+        if stream is None:
+            file, tail = self._archive.open_to_read(key), []
+            standing = file, file.offset, file.newlines
+        return StreamView(*standing, tail)
 
     def archived(self, key: Key) -> tuple[int, int]:
         """(bytes, newlines) of a stream that is not in memory."""
@@ -501,6 +514,7 @@ class Intake:
         data = b"".join(entry.data for entry in entries)
         self._touched[stream.key] = stream.file
         stream.file.append(data, self._packer, [entry.mark for entry in entries if entry.mark])
+        stream.file.keep_index()
         with self.lock:
             del stream.unarchived[: len(entries)]
             stream.archived += len(data)

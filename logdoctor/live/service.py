@@ -22,6 +22,7 @@ from logdoctor.live.casework import Casework
 from logdoctor.live.consulting import Climbing, Consultant
 from logdoctor.live.intake import Bounds, Intake
 from logdoctor.live.learning import Learner, Settled
+from logdoctor.live.notifying import Notifier
 from logdoctor.live.retention import Retention, Rules
 from logdoctor.live.streams import Attempt
 from logdoctor.live.watch import Timing, Watch
@@ -30,10 +31,12 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
 from logdoctor.store.exchanges import Exchanges
+from logdoctor.store.incidents import Incidents
 from logdoctor.store.journal import Journal
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
+from logdoctor.store.rule_totals import RuleTotals
 from logdoctor.store.tokens import Tokens
 from logdoctor.text import decode
 
@@ -96,6 +99,7 @@ class Service:
         log_agent: Callable[[Records, LearnedRules], LogAgent] | None = None,
         ladder: Callable[[Stores], Climbing] | None = None,
         actor: Callable[[Records], Actor] | None = None,
+        notifier: Callable[[Records], Notifier] | None = None,
     ) -> None:
         self._lock = _locked(folder)
         self.scanner = scanner
@@ -104,8 +108,10 @@ class Service:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self.archive = Archive(folder / "archive")
         self.records = Records(plan.database)
+        self.incidents = Incidents(self.records.database)
         self.tokens = Tokens(self.records.database)
         self.rules = LearnedRules(self.records.database)
+        self.rule_totals = RuleTotals(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
         self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
@@ -133,6 +139,10 @@ class Service:
         self.actor = actor(self.records) if actor else None
         if self.actor:
             self.listeners.append(self.actor.heed)
+        self.notifier = notifier(self.records) if notifier else None
+        if self.notifier:
+            self.listeners.append(self.notifier.heed)
+            self.incidents.listeners.append(self.notifier.wake)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
     def start(self) -> None:
@@ -140,6 +150,8 @@ class Service:
         if self._started:
             return
         self._started = True
+        self.incidents.catch_up()
+        self.rule_totals.catch_up()
         self.intake.start()
         self.watch.start()
         if self.learner:
@@ -149,6 +161,8 @@ class Service:
             self.consultant.start()
         if self.actor:
             self.actor.start()
+        if self.notifier:
+            self.notifier.start()
         self.retention.start()
 
     def stop(self) -> None:
@@ -162,6 +176,8 @@ class Service:
             self.learner.stop()
         if self.consultant:
             self.consultant.stop()
+        if self.notifier:
+            self.notifier.stop()
         self.intake.stop()
         self.records.close()
         os.close(self._lock)

@@ -21,7 +21,7 @@ from logdoctor.act.conduct import Conducting
 from logdoctor.act.launching import Launcher, ProbeOptions
 from logdoctor.errors import ActionRefused, LaunchError, NodeTestRefused
 from logdoctor.live.keeping import Keeper
-from logdoctor.nodes import Conclusion, Node, Result
+from logdoctor.nodes import Conclusion, Node, Result, World
 from logdoctor.store.node_records import NodeRecords, StoredTest
 
 log = structlog.get_logger()
@@ -86,6 +86,8 @@ class Tester:
         self._cancelled: dict[int, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._stopping = False
+        self.rounds: dict[int, tuple[World, ...]] = {}
+        """The worlds of the round that each test of this process is in, ended ones among them."""
         self.listeners: list[Callable[[int], None]] = []
         """Called, from any thread, with a test's number when it begins, after each world, and when it ends."""
 
@@ -253,6 +255,7 @@ class Tester:
             if lock is not None:
                 self._keeper.release(test, lock, ended)
             del self._running[test]
+            self.rounds.pop(test, None)
             self._cancelled.pop(test, None)
             self._ending.discard(test)
             self._tell(test)
@@ -266,13 +269,17 @@ class Tester:
             self._records.add_result(test, result)
             self._tell(test)
 
+        def begun(worlds: tuple[World, ...]) -> None:
+            self.rounds[test] = worlds
+            self._tell(test)
+
         bench = self._bench
         terms = bench.terms._replace(repeats=options.repeats, regroups=options.regroups)
         board = Board(nodes, terms, options.suspected)
         probe = bench.probe._replace(seconds=options.seconds)
         name, seconds = self._keeper.name(test), options.minutes * 60
         try:
-            return await Conducting(name, launcher, board, probe, keep, bench.port, seconds, earlier).run()
+            return await Conducting(name, launcher, board, probe, keep, bench.port, seconds, earlier, begun).run()
         finally:
             await self._close(launcher)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logdoctor.diagnose.taught import LONGEST
 from logdoctor.errors import PatternRefused, RuleError
 from logdoctor.learn.book import as_filter
 from logdoctor.learn.grammar import Chars, Pattern, parse
@@ -29,11 +30,32 @@ class Said(NamedTuple):
     findings: list[str]
 
 
+class Finding(NamedTuple):
+    """A sentence taken apart: what is done, by which rule ("" where none is named), and what else is said."""
+
+    word: str
+    rule: str
+    text: str
+
+
+_WIDE = 11  # characters of a sentence's word with its blanks
+_NAME_NO_RULE = ("marks", "kept", "because")
+
+
+def finding(sentence: str) -> Finding:
+    """One sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
+    word, rest = sentence[:_WIDE].strip(), sentence[_WIDE:]
+    if word in _NAME_NO_RULE:
+        return Finding(word, "", rest)
+    rule, _, text = rest.partition(": ")
+    return Finding(word, rule.strip(), text)
+
+
 def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:
     """What the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
     shipped = list(why(scanner, line))
     every = list(rules)
-    told = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := _telling(every, line)) else []
+    told = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := telling(every, line)) else []
     by_kind: dict[str, list[Learned]] = {}
     for rule in _matching([rule for rule in every if rule.claim is None], line):
         by_kind.setdefault(rule.kind, []).append(rule)
@@ -42,15 +64,22 @@ def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[S
     return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *told]
 
 
-def _telling(rules: Iterable[Learned], line: str) -> list[Learned]:
+def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
     """The diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
+    seen = shown(line)[:LONGEST]
+    raw = seen.encode("utf-8", "replace")
     found = []
     for rule in rules:
-        if rule.claim is not None:
+        if rule.claim is not None and all(text in raw for text in _needed_of_cause(rule.pattern)):
             with suppress(RuleError):
-                if any(hits(Matcher([rule.pattern]), joined([shown(line)]))):
+                if any(hits(Matcher([rule.pattern]), joined([seen]))):
                     found.append(rule)
     return found
+
+
+def _needed_of_cause(source: str) -> tuple[bytes, ...]:
+    """Literal text of a diagnosis rule's pattern, which need not end with `$`; nothing where it cannot be told."""
+    return _needed(source if source.endswith("$") and not source.endswith("\\$") else f"{source}$") or ()
 
 
 def _named(rule: Learned) -> str:

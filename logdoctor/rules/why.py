@@ -1,6 +1,7 @@
 """Why a line is taken, kept or evidence: for people who write rules."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from logdoctor.rules.captures import captures
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
+
+_REMEMBERED = 500  # patterns
 
 
 def why(scanner: Scanner, line: str) -> Iterator[str]:
@@ -47,7 +50,13 @@ def _hit(patterns: tuple[str, ...], status: str, live: set[str], line: str) -> b
 
 
 def _matches(pattern: str, line: str) -> bool:
-    return bool(len(Matcher([pattern]).scan(line.encode())[0]))
+    return bool(len(_matcher(pattern).scan(line.encode("utf-8", "replace"))[0]))
+
+
+@lru_cache(_REMEMBERED)
+def _matcher(pattern: str) -> Matcher:
+    """A pattern compiled: marks and rules that are not alive are asked about line after line."""
+    return Matcher([pattern])
 
 
 def _in_vain(status: str, owned: bool, evident: bool) -> str:

@@ -132,16 +132,33 @@ class Actions:
             row = connection.execute(sa.select(node_actions).where(_c.id == fit_id(id))).first()
         return None if row is None else _read(row)
 
-    def actions(self, state: str | None = None, cursor: str | None = None, limit: int = 50) -> ActionPage:
-        """A page of actions, of all states or of one, the newest first; `CursorError` for a bad cursor."""
+    def actions(
+        self, state: str | None = None, cursor: str | None = None, limit: int = 50, node: str | None = None
+    ) -> ActionPage:
+        """A page of actions, of all states or of one, the newest first, with `node` those that name it; `CursorError`
+        for a bad cursor."""
         query = sa.select(node_actions).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if state is not None:
             query = query.where(_c.state == fit(state, MAX_WHO))
+        if node is not None:  # names have no quotes, so one in quotes is a name as a whole
+            query = query.where(_c.body.contains(f'"{fit(node, MAX_WHO)}"', autoescape=True))
         limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(limit + 1)).all()
         items = [_read(row) for row in rows[:limit]]
         return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
+
+    def counted(self) -> dict[str, int]:
+        """How many actions there are in each state."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(_c.state, sa.func.count()).group_by(_c.state))
+            return {state: int(count) for state, count in rows}
+
+    def waiting(self) -> int:
+        """How many actions wait for a person."""
+        mine = sa.select(sa.func.count()).select_from(node_actions).where(_c.state == "waiting")
+        with self._database.reading() as connection:
+            return int(connection.scalar(mine) or 0)
 
     def _step(self, id: int, former: Sequence[str], state: str, by: str | None, why: str, at: float) -> StoredAction:
         """The action in its next state, of the same deciders when `by` is None."""

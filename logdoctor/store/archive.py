@@ -3,23 +3,29 @@
 import os
 import shutil
 import struct
+import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
+
 from logdoctor.errors import StoreError
+from logdoctor.store import frame_index
 from logdoctor.store.frames import Frame, Packer, find, sync_folder, unpack, walk
 from logdoctor.store.names import Key, file_name
 
 FRAME = 1 << 20
 """Bytes of a stream that one frame holds at most: what must be unpacked to read one line."""
 _NOTE = struct.Struct("<QQQ")  # offset in the stream and number of the line of the first byte; newlines inside
-_SUFFIX, _STATE = ".zst", ".state"
+_SUFFIX, _STATE, _INDEX = ".zst", ".state", ".index"
 _KEPT_MARKS = 256
+_OPENED = 32  # files that are kept open to be read, so to say: what is known of their frames
 
 
 class Lines(NamedTuple):
@@ -72,10 +78,11 @@ class StreamFile:
     """One stream's file, with an index of its frames. One thread appends; any may read.
 
     A torn end, which a killed service leaves, is not part of it. `StoreError` when bytes before the end are
-    damaged, unless it is opened to be mended.
+    damaged, unless it is opened to be mended. One that is opened `to_read` trusts the index beside it, which spares
+    it most of the headers, and has no marks; what the index says of a frame is checked when the frame is read.
     """
 
-    def __init__(self, path: Path, to_mend: bool = False) -> None:
+    def __init__(self, path: Path, to_mend: bool = False, to_read: bool = False) -> None:
         self.path = path
         self._offsets: list[int] = []
         self._lines: list[int] = []
@@ -86,8 +93,11 @@ class StreamFile:
         """Bytes and newlines of the stream that the file holds."""
         self.marks: list[str] = []
         """The last marks that were given with appended bytes."""
+        self._indexed = 0  # frames of which the index tells
         with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
-            for frame in walk(descriptor):
+            if to_read:
+                self._adopt_index(descriptor)
+            for frame in walk(descriptor, self._end):
                 self._enter(frame)
             if not to_mend and find(descriptor, self._end) is not None:
                 cause = f"it is damaged at byte {self._end}"
@@ -106,6 +116,31 @@ class StreamFile:
         self.offset = offset + frame.raw
         if len(frame.note) > _NOTE.size:
             self.marks = [*self.marks, *frame.note[_NOTE.size :].decode().split()][-_KEPT_MARKS:]
+
+    @property
+    def _index(self) -> Path:
+        return self.path.with_suffix(_INDEX)
+
+    def _adopt_index(self, descriptor: int) -> None:
+        """Take what the index says of the frames, but for the last, which proves that it is of this file."""
+        rows = frame_index.load(self._index, os.fstat(descriptor).st_size)
+        if not len(rows):
+            return
+        begin, offset, line = rows[-1].tolist()
+        frame = next(walk(descriptor, begin), None)
+        if frame is None or _NOTE.unpack_from(frame.note)[:2] != (offset, line):
+            return
+        self._begins, self._offsets, self._lines = (column.tolist() for column in rows[:-1].T)
+        self._end, self.offset, self._indexed = begin, offset, len(rows)
+
+    def keep_index(self) -> None:
+        """Write down where the frames stand, when many came since that was last done."""
+        count = len(self._begins)
+        if count - self._indexed >= frame_index.EVERY:
+            columns = (self._begins, self._offsets, self._lines)
+            rows = np.array([column[self._indexed : count] for column in columns], np.int64).T
+            frame_index.extend(self._index, self._indexed, rows, self.path)
+            self._indexed = count
 
     def append(self, data: bytes, packer: Packer, marks: Sequence[str] = ()) -> None:
         """Write the bytes that come next; all or nothing unless the machine dies. `sync` makes them last."""
@@ -162,6 +197,8 @@ class StreamFile:
         """Forget the frames from `number` on."""
         self.offset, self._end = self._offsets[number], self._begins[number]
         self.newlines = self._lines[number] - 1
+        self._index.unlink(missing_ok=True)  # it may tell of what is written anew
+        self._indexed = 0
         del self._offsets[number:], self._lines[number:], self._begins[number:]
 
     def read(self, begin: int, end: int) -> bytes:
@@ -182,15 +219,38 @@ class StreamFile:
         number = self._lines[start] if self._lines else 1
         return number, (data for offset, data in self._frames(start) if offset < end)
 
-    def _frames(self, start: int) -> Iterator[tuple[int, bytes]]:
+    def places(self, end: int) -> tuple[list[int], list[int]]:
+        """(offset, number of the line) of the first byte of each frame that begins before byte `end`."""
+        count = bisect_left(self._offsets, end)
+        return self._offsets[:count], self._lines[:count]
+
+    def frames(self, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes of the frames from number `start` to before `stop`; `StoreError` when one is damaged or missing."""
+        count = 0
+        for _, data in self._frames(start, stop):
+            count += 1
+            yield data
+        if count < stop - start:
+            raise StoreError(str(self.path), "it was deleted or cut off", "Load the page again.")
+
+    def _frames(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of the frames from number `start` on."""
-        count = len(self._begins)
+        count = len(self._begins) if stop is None else stop
         with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
             for number in range(start, count):
                 frame = next(walk(descriptor, self._begins[number]), None)
                 if frame is None:
                     return
+                if not self._is_known(number, frame):
+                    cause = f"the frame at byte {frame.begin} is another than {self._index.name} says"
+                    raise StoreError(str(self.path), cause, f"Delete {self._index.name}; it is made anew.")
                 yield self._offsets[number], unpack(descriptor, frame, str(self.path))
+
+    def _is_known(self, number: int, frame: Frame) -> bool:
+        """Whether a frame is the one that is known by this number, which the next one follows."""
+        place = (self._offsets[number], self._lines[number])
+        end = self._offsets[number + 1] if number + 1 < len(self._begins) else place[0] + frame.raw
+        return _NOTE.unpack_from(frame.note)[:2] == place and place[0] + frame.raw == end
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
@@ -214,10 +274,39 @@ class Archive:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._read: OrderedDict[Path, tuple[tuple[int, int, int], StreamFile]] = OrderedDict()
+        self._reading = threading.Lock()
 
     def open(self, key: Key, to_mend: bool = False) -> StreamFile:
         """The file of a stream, which need not exist yet; `StoreError` when it is damaged and not to be mended."""
-        return StreamFile(self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX), to_mend)
+        return StreamFile(self._path(key), to_mend)
+
+    def open_to_read(self, key: Key) -> StreamFile:
+        """The file of a stream as it is now, at once when it was read before; `StoreError` when it is damaged."""
+        path = self._path(key)
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return StreamFile(path)
+        state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        with self._reading:
+            if (known := self._read.get(path)) is not None and known[0] == state:
+                self._read.move_to_end(path)
+                return known[1]
+        file = StreamFile(path, to_read=True)
+        file.keep_index()
+        with self._reading:
+            self._read[path] = (state, file)
+            while len(self._read) > _OPENED:
+                self._read.popitem(last=False)
+        return file
+
+    def size(self, key: Key) -> int:
+        """Bytes that a stream takes on disk."""
+        try:
+            return self._path(key).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def streams(self, job: str, attempt: int) -> list[str]:
         """The names of the streams of an attempt that have a file."""
@@ -272,6 +361,9 @@ class Archive:
 
     def _attempt(self, job: str, attempt: int) -> Path:
         return self._folder / file_name(job) / str(attempt)
+
+    def _path(self, key: Key) -> Path:
+        return self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX)
 
     def _fresh_state(self, key: Key) -> Path:
         return self._state(key).with_suffix(f"{_STATE}.new")

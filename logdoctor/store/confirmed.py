@@ -15,8 +15,8 @@ import zstandard
 
 from logdoctor import taxonomy
 from logdoctor.errors import ConfirmationRefused, CursorError
+from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import checked, checked_attempt
-from logdoctor.store.records import MAX_PAGE
 from logdoctor.store.schema import LIVE, Database, confirmations, counters, residuals
 
 log = structlog.get_logger()
@@ -155,6 +155,13 @@ class Confirmed:
             _raise_version(connection)
         return _confirmation(new, id=id, at=at, withdrawn=False)
 
+    def drafted(self, new: NewConfirmation, at: float) -> Confirmation:
+        """The confirmation as `add` would enter it, with the number 0; nothing is entered.
+
+        `ConfirmationRefused` as for `add`.
+        """
+        return _confirmation(_sound(new), id=0, at=at, withdrawn=False)
+
     def one(self, id: int) -> Confirmation:
         """The confirmation with this id, withdrawn or not; `ConfirmationRefused` when there is none."""
         with self._database.reading() as connection:
@@ -248,6 +255,12 @@ class Confirmed:
         with self._database.reading() as connection:
             row = connection.execute(_PAST.where(*_of(residuals, _plain(job), attempt))).first()
         return None if row is None else _past(row)
+
+    def digest(self, job: str, attempt: int) -> str:
+        """What stands for the failure of an attempt; "" when nothing is kept of it or no line named it."""
+        query = sa.select(residuals.c.digest).where(*_of(residuals, _plain(job), attempt))
+        with self._database.reading() as connection:
+            return str(connection.scalar(query) or "")
 
     def past(self, without: tuple[str, int] | None = None) -> Iterator[Past]:
         """The kept attempts, the newest first, but for one; few are held in memory at a time."""

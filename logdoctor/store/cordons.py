@@ -1,6 +1,6 @@
 """Cordons of ours, from the intent to the undoing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -99,6 +99,17 @@ class Cordons:
             row = connection.execute(sa.select(node_cordons).where(_c.id == fit_id(id))).first()
         return None if row is None else read_cordon(row)
 
+    def made_by(self, how: str, ids: Sequence[int]) -> set[int]:
+        """Those of the cordons that were made in this way, of up to 500."""
+        mine = sa.select(_c.id).where(_c.how == how, _c.id.in_(list(ids)[:500]))
+        with self._database.reading() as connection:
+            return set(connection.scalars(mine))
+
+    def open_cordons(self, how: str, at: float) -> OpenCordons:
+        """What is cordoned by us in this way (`how`) now, and how much was in the hour before `at`."""
+        with self._database.reading() as connection:
+            return _open(connection, how, at)
+
     def cordons(
         self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
     ) -> list[PastCordon]:
@@ -119,16 +130,21 @@ def _refusal(
     connection: sa.Connection, node: str, how: str, at: float, check: Callable[[OpenCordons], None]
 ) -> CordonRefused | None:
     """Why the node may not be cordoned."""
-    held = connection.execute(sa.select(_c.id, _c.node).where(_c.how == how, OPEN_CORDON)).all()
-    since = sa.select(sa.func.count()).where(_c.how == how, _c.at > at - HOUR, _c.state.in_(_COUNTED))
+    mine = sa.select(_c.id).where(_c.how == how, _c.node == node, OPEN_CORDON)
     try:
-        if former := next((row.id for row in held if row.node == node), None):
+        if former := connection.scalar(mine):
             cause = f"is cordoned already, or about to be (cordon {former})"
             raise CordonRefused(f"node {node}", cause, "Uncordon it first, or leave it.")
-        check(OpenCordons(frozenset(row.node for row in held), int(connection.scalar(since) or 0)))
+        check(_open(connection, how, at))
     except CordonRefused as refusal:
         return refusal
     return None
+
+
+def _open(connection: sa.Connection, how: str, at: float) -> OpenCordons:
+    held = connection.scalars(sa.select(_c.node).where(_c.how == how, OPEN_CORDON))
+    since = sa.select(sa.func.count()).where(_c.how == how, _c.at > at - HOUR, _c.state.in_(_COUNTED))
+    return OpenCordons(frozenset(held), int(connection.scalar(since) or 0))
 
 
 def _found(connection: sa.Connection, id: int) -> PastCordon:

@@ -3,8 +3,9 @@
 import math
 
 from logdoctor.errors import CursorError
-from logdoctor.store.records import MAX_PAGE
 
+MAX_PAGE = 500
+"""Items of a page, at most; a larger limit means this one."""
 MAX_ID = 2**63 - 1
 
 

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 
 from logdoctor import taxonomy
 from logdoctor.errors import CursorError, InputError, RuleRefused
+from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import checked, checked_attempt
-from logdoctor.store.records import MAX_PAGE
 from logdoctor.store.schema import (
     Database,
     counted_attempts,
@@ -145,7 +145,8 @@ class Learned(msgspec.Struct, frozen=True):
     """A learned rule. `place` is 0, 1, 2, ... among the rules of its kind, in the order of their entry.
 
     `jobs` is the number of attempts in which it matched, `lines` how many lines it matched there, `taken` how many
-    it took while it was active. `created` and `changed` (its last step) are seconds since the epoch.
+    it took while it was active. `created`, `changed` (its last step) and `last_hit` (when an attempt in which it
+    matched was last counted) are seconds since the epoch.
     """
 
     id: str
@@ -167,6 +168,12 @@ class Learned(msgspec.Struct, frozen=True):
     created: float
     changed: float
     claim: Claim | None = None
+    last_hit: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it goes on only when a human lets it: a proposed one, or one in shadow that may take nodes out."""
+        return self.status == "proposed" or (self.status == "shadow" and bool(self.waits_for))
 
 
 class LearnedPage(msgspec.Struct, frozen=True):
@@ -296,6 +303,12 @@ class LearnedRules:
         with self._database.reading() as connection:
             return _learned(_find(connection, id))
 
+    def some(self, ids: Sequence[str]) -> dict[str, Learned]:
+        """Those of some rules that there are, by their ids."""
+        query = sa.select(_rules).where(_rules.c.id.in_([_plain(id) for id in ids]))
+        with self._database.reading() as connection:
+            return {row.id: _learned(row) for row in connection.execute(query)}
+
     def list(
         self, kind: str | None = None, status: str | None = None, agent: str | None = None, limit: int | None = None
     ) -> builtins.list[Learned]:
@@ -377,10 +390,11 @@ class LearnedRules:
         """The rule, now retired; `RuleRefused` when it was."""
         return self._step(id, "retire", lambda row: ("retired", row.harmless), by, why, at, expected)
 
-    def undo(self, id: str, by: str, why: str, at: float) -> Learned:
+    def undo(self, id: str, by: str, why: str, at: float, expected: int | None = None) -> Learned:
         """The rule as it was before its latest step that was not taken back yet.
 
-        `RuleRefused` when nothing is left to take back. The undoing is recorded and cannot be undone itself.
+        `RuleRefused` when nothing is left to take back, or when that step is no longer the `expected` one (the id of
+        an event). The undoing is recorded and cannot be undone itself.
         """
         who = _who(by)
         with self._database.writing() as connection:
@@ -388,6 +402,8 @@ class LearnedRules:
             last = _last_step(connection, row.number)
             if last is None:
                 raise _refused(id, "has no step that could be taken back", "Approve or retire it instead.")
+            if expected is not None and last.id != expected:
+                raise _refused(id, "has another latest step by now", "Look at it again.")
             return _change(connection, row, "undo", last.from_status, last.from_harmless, who, why, at, last.id)
 
     def events(self, id: str | None = None, limit: int = 100, before: int | None = None) -> builtins.list[Event]:
@@ -441,7 +457,7 @@ class LearnedRules:
         counts = {id: (_count(lines), _count(taken)) for id, (lines, taken) in hits.items()}
         with self._database.writing() as connection:
             turn = 0 if kind == DIAGNOSIS else _turn(connection, kind, job, attempt, at)
-            _replace(connection, kind, job, attempt, counts, turn)
+            _replace(connection, kind, job, attempt, counts, turn, at)
 
     def idle(self, kind: str) -> dict[str, int]:
         """For each rule of the kind in shadow: how many attempts were counted since it matched or came there.
@@ -730,6 +746,7 @@ def _learned(row: sa.Row[Any]) -> Learned:
         created=row.created,
         changed=row.changed,
         claim=origin.claim,
+        last_hit=row.last_hit,
     )
 
 
@@ -774,19 +791,20 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
         ).decode(),
     )
     number = int(connection.execute(new.returning(_rules.c.number)).scalar_one())
-    _count_source(connection, number, rule)
+    _count_source(connection, number, rule, at)
     _write_event(connection, number, step, ("", rule.harmless), (rule.status, rule.harmless), by, why, at)
     return _row(connection, number)
 
 
-def _count_source(connection: sa.Connection, number: int, rule: NewRule) -> None:
+def _count_source(connection: sa.Connection, number: int, rule: NewRule, at: float) -> None:
     """Counts the lines of the source attempt; what is counted for it later replaces them."""
     job, attempt = rule.source.job, rule.source.attempt
     if job is None or attempt is None or not rule.lines:
         return
     whose = {"job": checked("job", job), "attempt": checked_attempt(attempt), "rule": number}
     connection.execute(sa.insert(rule_hits).values(**whose, lines=rule.lines, taken=0, seen=rule.lines))
-    connection.execute(sa.update(_rules).where(_rules.c.number == number).values(jobs=1, lines=rule.lines))
+    counted = {"jobs": 1, "lines": rule.lines, "last_hit": at}
+    connection.execute(sa.update(_rules).where(_rules.c.number == number).values(counted))
 
 
 def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
@@ -911,7 +929,13 @@ def _turn(connection: sa.Connection, kind: str, job: str, attempt: int, at: floa
 
 
 def _replace(
-    connection: sa.Connection, kind: str, job: str, attempt: int, counts: Mapping[str, tuple[int, int]], turn: int
+    connection: sa.Connection,
+    kind: str,
+    job: str,
+    attempt: int,
+    counts: Mapping[str, tuple[int, int]],
+    turn: int,
+    at: float,
 ) -> None:
     """Puts these counts in the place of the attempt's former ones, and brings the rules' totals up to date."""
     mine = sa.select(_rules.c.number, _rules.c.id).where(_rules.c.kind == kind)
@@ -944,6 +968,7 @@ def _replace(
             "more_lines": hits.get(rule, nothing)[0] - former.get(rule, nothing)[0],
             "more_taken": hits.get(rule, nothing)[1] - former.get(rule, nothing)[1],
             "turn": turn if rule in hits else 0,
+            "hit_at": at if rule in hits else 0.0,
         }
         for rule in sorted(changed)
     ]
@@ -957,6 +982,8 @@ def _of_same_sort(kind: str) -> sa.Select[Any]:
 
 
 _TURN = sa.bindparam("turn", type_=sa.BigInteger)
+_HIT_AT = sa.bindparam("hit_at", type_=sa.Double)
+_LAST_HIT = sa.func.coalesce(_rules.c.last_hit, 0.0)
 _TOTALS = (
     sa.update(_rules)
     .where(_rules.c.number == sa.bindparam("one"))
@@ -965,6 +992,7 @@ _TOTALS = (
         lines=_rules.c.lines + sa.bindparam("more_lines"),
         taken=_rules.c.taken + sa.bindparam("more_taken"),
         last_turn=sa.case((_rules.c.last_turn < _TURN, _TURN), else_=_rules.c.last_turn),
+        last_hit=sa.case((_LAST_HIT < _HIT_AT, _HIT_AT), else_=_rules.c.last_hit),
     )
 )
 

@@ -1,33 +1,36 @@
 """What is on record of nodes: verdicts that suspect them, what tests found, cordons."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 
 from logdoctor.nodes import NodeHistory, PastCordon, PastFailure, PastFinding
 from logdoctor.store.cordons import read_cordon
 from logdoctor.store.fit import fit
-from logdoctor.store.schema import OPEN_CORDON, Database, node_cordons, node_findings, verdicts
+from logdoctor.store.node_places import NodePage, NodePlace, NodeSummary, WantedNodes, listed, place_after
+from logdoctor.store.schema import (
+    OPEN_CORDON,
+    Database,
+    node_cordons,
+    node_findings,
+    node_tests,
+    tested_nodes,
+    verdicts,
+)
 from logdoctor.store.schema import nodes as suspected
+
+__all__ = ["NodeHistories", "NodePage", "NodeSummary", "WantedNodes"]
+
+MONTH = 30 * 86_400.0
+"""Seconds for which a failure or a fault counts as recent."""
 
 _MAX_NAME = 300
 _CHUNK = 500  # names in one question: databases bound their parameters
 _suspicions = suspected.join(verdicts, verdicts.c.id == suspected.c.verdict)
 _SUSPICION = (suspected.c.node, suspected.c.at, verdicts.c.id, verdicts.c.job, verdicts.c.attempt, verdicts.c.reason)
-
-
-class NodeSummary(msgspec.Struct, frozen=True):
-    """A node in a few words: how many current verdicts suspect it (`failures`), how many tests found it `faulty`, the
-    last of each, what the last test found, and the cordon of ours that stands or is being made."""
-
-    node: str
-    failures: int = 0
-    last_failure: PastFailure | None = None
-    faulty: int = 0
-    last_finding: PastFinding | None = None
-    cordon: PastCordon | None = None
+_LAST = (suspected.c.at, suspected.c.verdict)  # of two at one time the later verdict is the last
 
 
 class NodeHistories:
@@ -47,11 +50,11 @@ class NodeHistories:
         cordons: dict[str, list[PastCordon]] = {}
         with self._database.reading() as connection:
             for names in _chunks(sorted({fit(node, _MAX_NAME) for node in nodes})):
-                for row in _newest(connection, _SUSPICION, _suspicions, suspected.c.at, names, limit):
+                for row in _newest(connection, _SUSPICION, _suspicions, _LAST, names, limit):
                     failures.setdefault(row.node, []).append(_failure(row))
-                for row in _newest(connection, node_findings.c, node_findings, node_findings.c.test, names, limit):
+                for row in _newest(connection, node_findings.c, node_findings, (node_findings.c.test,), names, limit):
                     findings.setdefault(row.node, []).append(_finding(row))
-                for row in _newest(connection, node_cordons.c, node_cordons, node_cordons.c.id, names, limit):
+                for row in _newest(connection, node_cordons.c, node_cordons, (node_cordons.c.id,), names, limit):
                     cordons.setdefault(row.node, []).append(read_cordon(row))
 
         def of(node: str) -> NodeHistory:
@@ -64,23 +67,60 @@ class NodeHistories:
     def nodes(self, limit: int = 1000) -> list[NodeSummary]:
         """Every node on record, up to `limit`: those that failed and were found faulty most often first, of these the
         last to fail."""
+        return self.node_page(limit=limit).items
+
+    def node_page(
+        self,
+        wanted: WantedNodes | None = None,
+        cursor: str | None = None,
+        limit: int = 1000,
+        now: float | None = None,
+    ) -> NodePage:
+        """A page of the nodes on record that are wanted, repeat offenders first; `CursorError` for a bad cursor.
+
+        On record are those that a current verdict suspects, that were tested to an end or are tested now, and that
+        were ever cordoned. What is said of each is looked up for the page alone, so that a large fleet is quick.
+        """
+        wanted = wanted or WantedNodes()
+        begin = place_after(cursor)
+        since = (time.time() if now is None else now) - MONTH
         with self._database.reading() as connection:
-            failed = {row.node: (row.failures, _failure(row)) for row in connection.execute(_FAILED)}
-            faulty = {row.node: row.faulty for row in connection.execute(_FAULTY)}
-            found = {row.node: row for row in connection.execute(_FOUND)}
-            held = {row.node: row for row in connection.execute(_HELD)}
+            places = _places(connection, since)
+            found = listed(places, wanted, begin, limit)
+            names = [place.node for place in found.items]
+            failures: dict[str, PastFailure] = {}
+            findings: dict[str, PastFinding] = {}
+            cordons: dict[str, PastCordon] = {}
+            for chunk in _chunks(names):
+                for row in _newest(connection, _SUSPICION, _suspicions, _LAST, chunk, 1):
+                    failures[row.node] = _failure(row)
+                for row in _newest(connection, node_findings.c, node_findings, (node_findings.c.test,), chunk, 1):
+                    findings[row.node] = _finding(row)
+                for row in connection.execute(_HELD.where(node_cordons.c.node.in_(chunk))):
+                    cordons[row.node] = read_cordon(row)
 
-        def summary(name: str) -> NodeSummary:
-            failures, last_failure = failed.get(name, (0, None))
-            finding = _finding(found[name]) if name in found else None
-            cordon = read_cordon(held[name]) if name in held else None
-            return NodeSummary(name, failures, last_failure, faulty.get(name, 0), finding, cordon)
+        def summary(place: NodePlace) -> NodeSummary:
+            name = place.node
+            return NodeSummary(
+                name,
+                place.failures,
+                failures.get(name),
+                place.faulty,
+                findings.get(name),
+                cordons.get(name),
+                place.recent_failures,
+                place.recent_faulty,
+                place.test,
+            )
 
-        def place(node: NodeSummary) -> tuple[float, float, str]:
-            return -node.failures - node.faulty, -node.last_failure.at if node.last_failure else 0.0, node.node
+        return NodePage([summary(place) for place in found.items], found.next, found.counts)
 
-        names = failed.keys() | found.keys() | held.keys()
-        return sorted((summary(name) for name in names), key=place)[: max(limit, 1)]
+    def suspicions(self, node: str) -> tuple[int, int]:
+        """How many current verdicts suspect a node: in the last 30 days, and in all."""
+        name, since = fit(node, _MAX_NAME), time.time() - MONTH
+        with self._database.reading() as connection:
+            row = connection.execute(_suspected_since(since).where(suspected.c.node == name)).first()
+        return (0, 0) if row is None else (int(row.recent), int(row.failures))
 
 
 def _chunks(names: list[str]) -> Iterator[list[str]]:
@@ -92,13 +132,14 @@ def _newest(
     connection: sa.Connection,
     columns: Any,
     source: sa.FromClause,
-    order: sa.ColumnElement[Any],
+    order: Sequence[sa.ColumnElement[Any]],
     names: list[str],
     limit: int,
 ) -> sa.CursorResult[Any]:
     """The newest rows of each name, a name after the other."""
-    node = order.table.c.node
-    place = sa.func.row_number().over(partition_by=node, order_by=order.desc()).label("place")
+    node = order[0].table.c.node
+    newest = [column.desc() for column in order]
+    place = sa.func.row_number().over(partition_by=node, order_by=newest).label("place")
     ranked = sa.select(*columns, place).select_from(source).where(node.in_(names)).subquery()
     return connection.execute(sa.select(ranked).where(ranked.c.place <= max(limit, 1)).order_by("node", "place"))
 
@@ -111,29 +152,54 @@ def _finding(row: sa.Row[Any]) -> PastFinding:
     return PastFinding(row.test, row.at, row.standing, row.fault, row.why, row.boot)
 
 
-def _failed() -> sa.Select[Any]:
-    """Each suspected node, how often it is, and its last failure (of two at one time both, the later one last)."""
-    counted = sa.select(
-        suspected.c.node, sa.func.count().label("failures"), sa.func.max(suspected.c.at).label("last")
-    ).group_by(suspected.c.node)
-    c = (counts := counted.subquery()).c
-    last = sa.and_(suspected.c.node == c.node, suspected.c.at == c.last)
-    source = counts.join(suspected, last).join(verdicts, verdicts.c.id == suspected.c.verdict)
-    return sa.select(*_SUSPICION, c.failures).select_from(source).order_by(verdicts.c.id)
+def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
+    """Every node on record, in the few numbers that it is found and ordered by."""
+    failed = {node: counts for node, *counts in connection.execute(_suspected_since(since))}
+    faulty = {node: counts for node, *counts in connection.execute(_faulty_since(since))}
+    found = {node: standing for node, standing in connection.execute(_FOUND)}
+    held = {row.node: row.how for row in connection.execute(_HELD)}
+    tested = {node: test for node, test in connection.execute(_TESTED)}
+    out = set(connection.scalars(_EVER_OUT))
+
+    def place(name: str) -> NodePlace:
+        failures, recent_failures, last = failed.get(name, (0, 0, 0.0))
+        faults, recent_faults = faulty.get(name, (0, 0))
+        known = (found.get(name, ""), held.get(name, ""), tested.get(name))
+        return NodePlace(name, failures, int(recent_failures), last, faults, int(recent_faults), *known)
+
+    return [place(name) for name in failed.keys() | found.keys() | held.keys() | tested.keys() | out]
+
+
+def _suspected_since(since: float) -> sa.Select[Any]:
+    """Each suspected node, how often it is, how often since then, and when last."""
+    c = suspected.c
+    recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
+    counted = (c.node, sa.func.count().label("failures"), recent, sa.func.max(c.at).label("last"))
+    return sa.select(*counted).group_by(c.node)
+
+
+def _faulty_since(since: float) -> sa.Select[Any]:
+    """Each node that tests found faulty, how often, and how often since then."""
+    c = node_findings.c
+    recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
+    counted = sa.select(c.node, sa.func.count().label("faulty"), recent)
+    return counted.where(c.standing == "faulty").group_by(c.node)
 
 
 def _found() -> sa.Select[Any]:
-    """The last finding of each node."""
+    """What the last finding of each node says."""
     c = node_findings.c
     last = sa.select(c.node, sa.func.max(c.test).label("test")).group_by(c.node).subquery()
-    return sa.select(node_findings).join(last, sa.and_(c.node == last.c.node, c.test == last.c.test))
+    return sa.select(c.node, c.standing).join(last, sa.and_(c.node == last.c.node, c.test == last.c.test))
 
 
-_FAILED = _failed()
 _FOUND = _found()
-_FAULTY = (
-    sa.select(node_findings.c.node, sa.func.count().label("faulty"))
-    .where(node_findings.c.standing == "faulty")
-    .group_by(node_findings.c.node)
+_REHEARSED_FIRST = sa.case((node_cordons.c.how == "dry-run", 0), else_=1)  # so that the last one read is real
+_HELD = sa.select(node_cordons).where(OPEN_CORDON).order_by(_REHEARSED_FIRST, node_cordons.c.id)
+_EVER_OUT = sa.select(node_cordons.c.node).where(node_cordons.c.state == "undone").distinct()
+_TESTED = (
+    sa.select(tested_nodes.c.node, tested_nodes.c.test)
+    .join(node_tests, node_tests.c.id == tested_nodes.c.test)
+    .where(node_tests.c.state == "running")
+    .order_by(tested_nodes.c.test)
 )
-_HELD = sa.select(node_cordons).where(OPEN_CORDON).order_by(node_cordons.c.id)

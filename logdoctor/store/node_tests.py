@@ -193,6 +193,14 @@ class NodeTests:
         with self._database.reading() as connection:
             return _results(connection, fit_id(test))
 
+    def worlds(self, test: int, numbers: Sequence[int]) -> list[Result]:
+        """How these worlds of a test ended, up to 500 of them, by their numbers."""
+        c = world_results.c
+        mine = (c.test == fit_id(test), c.world.in_(list(numbers)[:500]))
+        with self._database.reading() as connection:
+            bodies = connection.scalars(sa.select(c.body).where(*mine).order_by(c.world))
+            return [_result.decode(body) for body in bodies]
+
     def tested(self) -> list[str]:
         """The names of all nodes that were ever in a test."""
         with self._database.reading() as connection:

@@ -14,14 +14,13 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused, StoreError
+from logdoctor.store import grouping, rule_totals
+from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import MAX_ATTEMPT
-from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, nodes
+from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, next_event, nodes
 from logdoctor.store.schema import verdicts as table
 from logdoctor.taxonomy import OUTCOMES
-from logdoctor.types import Evidence, Verdict
-
-MAX_PAGE = 500
-"""Items of a page, at most; a larger limit means this one."""
+from logdoctor.types import LEARNED, Evidence, Verdict
 
 _MAX_ID = 2**63 - 1
 _MAX_CURSOR = 2000
@@ -139,7 +138,8 @@ class _Cited(msgspec.Struct):
 
 Counts = dict[str, dict[str, int]]
 
-_FIELDS = (table, bodies.c.body)
+VERDICT_FIELDS = (table, bodies.c.body)
+"""Columns of verdicts with their bodies, for `read_verdicts`."""
 _FROM = table.join(bodies, bodies.c.verdict == table.c.id)
 _COUNTED = ("reason", "category", "outcome")
 _encode = msgspec.json.Encoder().encode
@@ -171,7 +171,9 @@ class Records:
                 sa.update(jobs).where(jobs.c.job == job).values(facts=_text(merged), updated=max(at, known.updated))
             )
             if merged.user != known.facts.user:
-                connection.execute(sa.update(table).where(table.c.job == job).values(user=_plain(merged.user)))
+                user, former = _plain(merged.user), _plain(known.facts.user)
+                connection.execute(sa.update(table).where(table.c.job == job).values(user=user))
+                grouping.rename_user(connection, job, former, user)
         return Job(job, merged, known.created, max(at, known.updated))
 
     def job(self, job: str) -> Job | None:
@@ -183,14 +185,14 @@ class Records:
         """A page of jobs, the newest first; `CursorError` for a cursor that is none."""
         query = sa.select(jobs).order_by(jobs.c.created.desc(), jobs.c.job.desc())
         if cursor is not None:
-            query = query.where(_after(jobs.c.created, jobs.c.job, cursor, str))
+            query = query.where(after(jobs.c.created, jobs.c.job, cursor, str))
         if prefixes:
-            query = query.where(_begins(jobs.c.job, prefixes))
+            query = query.where(begins(jobs.c.job, prefixes))
         limit = _limit(limit)
         with self.database.reading() as connection:
             found = [_job_of(row) for row in connection.execute(query.limit(limit + 1))]
         more = len(found) > limit
-        return JobPage(found[:limit], _cursor(found[limit - 1].created, found[limit - 1].job) if more else None)
+        return JobPage(found[:limit], cursor_of(found[limit - 1].created, found[limit - 1].job) if more else None)
 
     def allot_attempt(self, job: str, key: str, at: float) -> int:
         """The number of the attempt with this key: the same for the same key, else the next one, from 1."""
@@ -249,8 +251,9 @@ class Records:
             former = _current(connection, job, number)
             if former is None or not former.final:
                 return None
-            event = _next_event(connection)
+            event = next_event(connection)
             connection.execute(sa.update(table).where(table.c.id == former.id).values(final=False, event=event))
+            grouping.touch(connection, job, number, event)
             return msgspec.structs.replace(former, final=False, event=event)
 
     def forget_log(self, job: str, number: int, at: float) -> None:
@@ -292,8 +295,9 @@ class Records:
                 return _supersede(connection, former, job, number, verdict, body, final, at)
             if former.final == final:
                 return None
-            event = _next_event(connection)
+            event = next_event(connection)
             connection.execute(sa.update(table).where(table.c.id == former.id).values(final=final, event=event))
+            grouping.touch(connection, job, number, event)
             return msgspec.structs.replace(former, final=final, event=event)
 
     def verdict(self, id: int) -> StoredVerdict | None:
@@ -312,7 +316,7 @@ class Records:
         """The verdicts about an attempt, the newest first."""
         query = _select().where(table.c.job == job, table.c.attempt == number).order_by(table.c.id.desc())
         with self.database.reading() as connection:
-            return _stored(connection.execute(query.limit(_limit(limit))))
+            return read_verdicts(connection.execute(query.limit(_limit(limit))))
 
     def search(self, wanted: Wanted, cursor: str | None = None, limit: int = 50) -> Page:
         """A page of the current verdicts that are wanted, the newest first; `CursorError` for a bad cursor.
@@ -321,9 +325,9 @@ class Records:
         """
         limit = _limit(limit)
         with self.database.reading() as connection:
-            found = _stored(connection.execute(searching(wanted, cursor).limit(limit + 1)))
+            found = read_verdicts(connection.execute(searching(wanted, cursor).limit(limit + 1)))
         more = len(found) > limit
-        return Page(found[:limit], _cursor(found[limit - 1].at, found[limit - 1].id) if more else None)
+        return Page(found[:limit], cursor_of(found[limit - 1].at, found[limit - 1].id) if more else None)
 
     def newer(self, event: int, limit: int = 100) -> list[StoredVerdict]:
         """The verdicts that changed after an event, in the order of their last change: for resuming a stream.
@@ -335,7 +339,7 @@ class Records:
             return []
         query = _select().where(table.c.event > max(event, 0)).order_by(table.c.event)
         with self.database.reading() as connection:
-            return _stored(connection.execute(query.limit(_limit(limit))))
+            return read_verdicts(connection.execute(query.limit(_limit(limit))))
 
     def evidence_after(self, verdict_id: int, limit: int) -> list[tuple[int, tuple[Evidence, ...]]]:
         """The evidence of the verdicts with higher ids, superseded ones too, by id: what no rule may ever take.
@@ -350,7 +354,7 @@ class Records:
             return [(row.verdict, _cited.decode(row.body).evidence) for row in rows]
 
     def last_event(self) -> int:
-        """The number of the last change of a verdict; 0 before the first."""
+        """The number of the last change of a verdict or an incident; 0 before the first."""
         with self.database.reading() as connection:
             return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "event")) or 0)
 
@@ -373,8 +377,8 @@ def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
     # verdict_nodes has the time too, so that its own index gives a node's verdicts in order
     at, id = (table.c.at, table.c.id) if wanted.node is None else (nodes.c.at, nodes.c.verdict)
     if cursor is not None:
-        where.append(_after(at, id, cursor, int))
-    query = sa.select(*_FIELDS).select_from(source.join(bodies, bodies.c.verdict == table.c.id))
+        where.append(after(at, id, cursor, int))
+    query = sa.select(*VERDICT_FIELDS).select_from(source.join(bodies, bodies.c.verdict == table.c.id))
     return query.where(*where).order_by(at.desc(), id.desc())
 
 
@@ -399,21 +403,22 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
     if wanted.until is not None:
         where.append(at < wanted.until)
     if wanted.prefixes:
-        where.append(_begins(table.c.job, wanted.prefixes))
+        where.append(begins(table.c.job, wanted.prefixes))
     return source, where
 
 
-def _begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:
+def begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:
     """Whether the column begins with one of the prefixes. LIKE would not do: SQLite's ignores case."""
     return sa.or_(*(sa.func.substr(column, 1, len(prefix)) == _plain(prefix) for prefix in prefixes))
 
 
-def _after(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any], cursor: str, kind: type) -> Any:
+def after(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any], cursor: str, kind: type) -> Any:
     """The condition of what stands after the cursor, in descending order."""
     return sa.tuple_(first, second) < sa.tuple_(*(sa.literal(value) for value in _read_cursor(cursor, kind)))
 
 
-def _cursor(first: float, second: int | str) -> str:
+def cursor_of(first: float, second: int | str) -> str:
+    """The cursor of what comes after the item with this place."""
     return base64.urlsafe_b64encode(_encode((first, second))).decode("ascii")
 
 
@@ -541,10 +546,11 @@ def _insert_attempt(connection: sa.Connection, job: str, number: int, key: str |
 
 
 def _select() -> sa.Select[Any]:
-    return sa.select(*_FIELDS).select_from(_FROM)
+    return sa.select(*VERDICT_FIELDS).select_from(_FROM)
 
 
-def _stored(rows: Iterable[sa.Row[Any]]) -> list[StoredVerdict]:
+def read_verdicts(rows: Iterable[sa.Row[Any]]) -> list[StoredVerdict]:
+    """The verdicts of rows that have `VERDICT_FIELDS`."""
     return [
         StoredVerdict(
             id=row.id,
@@ -563,17 +569,11 @@ def _stored(rows: Iterable[sa.Row[Any]]) -> list[StoredVerdict]:
 
 
 def _one(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> StoredVerdict | None:
-    return next(iter(_stored(connection.execute(_select().where(*where)))), None)
+    return next(iter(read_verdicts(connection.execute(_select().where(*where)))), None)
 
 
 def _current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
     return _one(connection, STANDS, table.c.job == job, table.c.attempt == number)
-
-
-def _next_event(connection: sa.Connection) -> int:
-    """A number above all given; the row stays locked until the transaction ends, so they are seen in order."""
-    query = sa.update(counters).where(counters.c.name == "event").values(value=counters.c.value + 1)
-    return int(connection.execute(query.returning(counters.c.value)).scalar_one())
 
 
 def _supersede(
@@ -588,9 +588,11 @@ def _supersede(
 ) -> StoredVerdict:
     """The verdict in the place of the former one."""
     user = _plain(_open_job(connection, job, at).facts.user)
-    event = _next_event(connection)
+    event = next_event(connection)
     facets = {name: _plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
-    new = sa.insert(table).values(event=event, job=job, attempt=number, at=at, final=final, user=user, **facets)
+    new = sa.insert(table).values(
+        event=event, job=job, attempt=number, at=at, final=final, user=user, decided=_decided(verdict), **facets
+    )
     id = int(connection.execute(new.returning(table.c.id)).scalar_one())
     connection.execute(sa.insert(bodies).values(verdict=id, body=body))
     suspected = {_plain(suspect.node) for suspect in verdict.suspects if suspect.node is not None}
@@ -599,4 +601,13 @@ def _supersede(
     if former is not None:
         connection.execute(sa.update(table).where(table.c.id == former.id).values(superseded_by=id))
         connection.execute(sa.delete(nodes).where(nodes.c.verdict == former.id))
-    return StoredVerdict(id, event, job, number, at, final, True, None, user, verdict)
+    rule_totals.count(connection, former.verdict if former else None, verdict, at)
+    stored = StoredVerdict(id, event, job, number, at, final, True, None, user, verdict)
+    grouping.regroup(connection, former, stored)
+    return stored
+
+
+def _decided(verdict: Verdict) -> str:
+    """What made the verdict, learned rules told from others."""
+    by = verdict.decided_by
+    return "learned" if by.kind == "rule" and by.rule.startswith(LEARNED) else by.kind

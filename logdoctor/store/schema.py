@@ -86,6 +86,7 @@ verdicts = sa.Table(
     sa.Column("outcome", sa.Text, nullable=False),
     sa.Column("recovery", sa.Text, nullable=False),
     sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("decided", sa.Text, nullable=False, server_default=""),
     sa.ForeignKeyConstraint(["job", "attempt"], ["attempts.job", "attempts.number"]),
     sa.Index("ix_verdicts_history", "job", "attempt", "id"),
 )
@@ -129,6 +130,13 @@ counters = sa.Table(
     sa.Column("value", sa.BigInteger, nullable=False),
 )
 
+
+def next_event(connection: sa.Connection) -> int:
+    """A number above all given; the row stays locked until the transaction ends, so they are seen in order."""
+    query = sa.update(counters).where(counters.c.name == "event").values(value=counters.c.value + 1)
+    return int(connection.execute(query.returning(counters.c.value)).scalar_one())
+
+
 tokens = sa.Table(
     "tokens",
     metadata,
@@ -159,6 +167,7 @@ learned_rules = sa.Table(
     sa.Column("lines", sa.BigInteger, nullable=False),
     sa.Column("taken", sa.BigInteger, nullable=False),
     sa.Column("last_turn", sa.BigInteger, nullable=False),
+    sa.Column("last_hit", sa.Double),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("changed", sa.Double, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
@@ -166,7 +175,8 @@ learned_rules = sa.Table(
     sa.Index("ix_learned_rules_status", "status", "number"),
 )
 """`number` orders all rules by their entry, `digest` is that of kind and pattern, `origin` what never changes
-and is not looked for, as JSON. `last_turn` is the kind's `counted` when the rule last matched or came into shadow."""
+and is not looked for, as JSON. `last_turn` is the kind's `counted` when the rule last matched or came into shadow,
+`last_hit` when an attempt was last counted in which it matched."""
 
 rule_kinds = sa.Table(
     "rule_kinds",
@@ -497,6 +507,145 @@ node_audit = sa.Table(
     sa.Index("ix_node_audit_subject", "what", "subject", "id"),
 )
 """Rows are only appended: the database itself refuses to change one or to delete it."""
+
+# Incidents (store/incidents.py)
+
+incidents = sa.Table(
+    "incidents",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("event", sa.BigInteger, nullable=False, unique=True),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("category", sa.Text, nullable=False),
+    sa.Column("recovery", sa.Text, nullable=False),
+    sa.Column("fault", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Column("opened", sa.Double, nullable=False),
+    sa.Column("last", sa.Double, nullable=False),
+    sa.Column("attempts", sa.BigInteger, nullable=False),
+    sa.Column("jobs", sa.BigInteger, nullable=False),
+    sa.Column("newest", _NUMBER, sa.ForeignKey("verdicts.id")),
+    sa.Column("merged_into", _NUMBER, sa.ForeignKey("incidents.id")),
+    sa.Column("notified", sa.Boolean, nullable=False),
+    sa.Index("ix_incidents_fingerprint", "fingerprint", "id"),
+    sa.Index("ix_incidents_newest", "last", "id"),
+    sa.Index("ix_incidents_state", "state", "last", "id"),
+    sa.Index("ix_incidents_reason", "reason", "last", "id"),
+    sa.Index("ix_incidents_notified", "notified", "id"),
+)
+"""`key` tells groups apart. Reason, category, recovery, fault and `last` are those of the newest attempt, whose verdict
+is `newest` (none when all attempts left). `attempts` and `jobs` count what `incident_attempts` holds."""
+
+OPEN_INCIDENT = incidents.c.state.in_([sa.literal_column("'new'"), sa.literal_column("'acknowledged'")])
+"""True of an incident that attempts may join."""
+
+UNMERGED = incidents.c.merged_into.is_(None)
+"""True of an incident that was not merged into another one: those are in no list."""
+
+sa.Index(
+    "ix_incidents_facets",
+    *(incidents.c[name] for name in ("state", "reason", "category", "recovery", "fault")),
+    sqlite_where=UNMERGED,
+    postgresql_where=UNMERGED,
+)
+
+sa.Index(
+    "uq_incidents_open",
+    incidents.c.key,
+    unique=True,
+    sqlite_where=OPEN_INCIDENT,
+    postgresql_where=OPEN_INCIDENT,
+)
+
+incident_attempts = sa.Table(
+    "incident_attempts",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("incident", _NUMBER, sa.ForeignKey("incidents.id"), nullable=False),
+    sa.Column("verdict", _NUMBER, sa.ForeignKey("verdicts.id"), nullable=False, unique=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("user", sa.Text),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("category", sa.Text, nullable=False),
+    sa.Column("recovery", sa.Text, nullable=False),
+    sa.Column("fault", sa.Text, nullable=False),
+    sa.Column("words", sa.Text, nullable=False),
+    sa.Index("ix_incident_attempts_newest", "incident", "at", "verdict", "job"),
+    sa.Index("ix_incident_attempts_job", "incident", "job"),
+    sa.Index("ix_incident_attempts_user", "user", "incident"),
+)
+"""The attempts of each incident with what their current verdicts say. `words` are what a search for text looks through,
+folded to lower case: the first line is the user."""
+
+incident_events = sa.Table(
+    "incident_events",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("incident", _NUMBER, sa.ForeignKey("incidents.id"), nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("job", sa.Text),
+    sa.Column("attempt", sa.Integer),
+    sa.Index("ix_incident_events_incident", "incident", "id"),
+)
+"""Rows are only appended."""
+
+rule_totals = sa.Table(
+    "rule_totals",
+    metadata,
+    sa.Column("rule", sa.Text, primary_key=True),
+    sa.Column("attempts", sa.BigInteger, nullable=False),
+    sa.Column("lines", sa.BigInteger, nullable=False),
+    sa.Column("last", sa.Double, nullable=False),
+)
+"""In how many current verdicts a rule took part, with how many lines, and when last (store/rule_totals.py)."""
+
+# Notifications (store/notices.py)
+
+notices = sa.Table(
+    "notices",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("incident", _NUMBER, sa.ForeignKey("incidents.id")),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("due", sa.Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("summary", _NUMBER, sa.ForeignKey("notices.id")),
+    sa.Index("ix_notices_due", "target", "state", "due", "id"),
+    sa.Index("ix_notices_state", "state", "id"),
+    sa.Index("ix_notices_incident", "incident", "id"),
+)
+"""What is to be told to whom: `key` is the id that receivers know it by, `body` the message, `state` whether it waits,
+is held back, was delivered, is given up (dead), withdrawn or put into a `summary`; `due` when it is tried next, `until` when
+no more, `why` what the last try said, `by` the person who wanted it sent."""
+
+notice_targets = sa.Table(
+    "notice_targets",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+)
+"""Targets that are sent nothing any more, because they said that they are gone; `digest` is that of the URL."""
 
 _ONLY_APPENDED = {
     "sqlite": (

@@ -35,6 +35,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.store.confirmed import Kept, Past
 from logdoctor.store.learned import Claim
+from logdoctor.teach.backtest import BackTest, Says
 from logdoctor.teach.rule import as_records, diagnosis
 from logdoctor.text import origin, shown
 from logdoctor.types import Record
@@ -106,8 +107,14 @@ class Guards:
         self._book, self._scanner, self._past = book, scanner, past
         self._harmless = _records(_harmless(book))
 
-    def first_fit(self, candidates: Sequence[Candidate], trial: Trial) -> tuple[Candidate | None, list[Refusal]]:
-        """The first candidate that passes all guards, if any, and the refusals of those before it."""
+    def first_fit(
+        self, candidates: Sequence[Candidate], trial: Trial, backtest: BackTest | None = None
+    ) -> tuple[Candidate | None, list[Refusal]]:
+        """The first candidate that passes all guards, if any, and the refusals of those before it.
+
+        With a `backtest` they are tried on as many of the newest attempts as its time allows, and it tells of each
+        candidate, by its place, where it hits.
+        """
         refused: dict[int, Refusal] = {}
         rules: dict[int, DiagnosisRule] = {}
         for place, one in enumerate(candidates):
@@ -117,7 +124,7 @@ class Guards:
                 refused[place] = refusal(one.pattern, *cause)
             else:
                 rules[place] = rule
-        for place, cause in self._backtested(rules, trial).items():
+        for place, cause in self._backtested(rules, trial, backtest).items():
             refused[place] = refusal(candidates[place].pattern, *cause)
         for place, one in enumerate(candidates):
             if place in refused:
@@ -173,7 +180,9 @@ class Guards:
         problems = check_learned(_with_own_examples(rule), self._book, self._scanner)
         return ("rules-check", problems[0].what) if problems else None
 
-    def _backtested(self, rules: dict[int, DiagnosisRule], trial: Trial) -> dict[int, tuple[str, str]]:
+    def _backtested(
+        self, rules: dict[int, DiagnosisRule], trial: Trial, backtest: BackTest | None = None
+    ) -> dict[int, tuple[str, str]]:
         """(guard, cause) of those rules that hit what they must not, all tried together."""
         if not rules:
             return {}
@@ -188,13 +197,21 @@ class Guards:
             for rule, lines in taught.hits(records).items():
                 text = records[0].lines[lines[0][1]].text
                 refused.setdefault(place_of[rule], (guard, f"hits {what}: {text[:200]!r}"))
-        for past in self._past((trial.job, trial.attempt)):
-            if len(refused) == len(rules):
+        past_attempts = self._past((trial.job, trial.attempt))
+        for past in backtest.course(past_attempts) if backtest else past_attempts:
+            if backtest is None and len(refused) == len(rules):
                 break
-            if cause := _contradiction(past, trial):
-                for rule, lines in taught.hits(as_records(past.lines)).items():
+            cause = contradiction(past, trial)
+            if cause is None and backtest is None:
+                continue
+            for rule, lines in taught.hits(as_records(past.lines)).items():
+                if cause:
                     where = f"{past.job}/{past.attempt}, line {lines[0][1]}, which {cause[1]}"
                     refused.setdefault(place_of[rule], (cause[0], f"hits {where}"))
+                if backtest:
+                    agrees = past.outcome == "failed" and past.reason == trial.claim.reason
+                    says: Says = "contradicts" if cause else "agrees" if agrees else "open"
+                    backtest.enter(place_of[rule], past, lines, says)
         return refused
 
     def _effect(self, rule: DiagnosisRule, trial: Trial) -> tuple[str, str] | None:
@@ -314,7 +331,7 @@ def _records(texts: Iterable[str]) -> list[Record]:
     return as_records(Kept("", number, line) for number, line in enumerate(dict.fromkeys(lines))) or [Record("", "")]
 
 
-def _contradiction(past: Past, trial: Trial) -> tuple[str, str] | None:
+def contradiction(past: Past, trial: Trial) -> tuple[str, str] | None:
     """(guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
 
     A failure of which nobody knew the cause says nothing. Nor does a guess (by structure, case or agent) about the same

@@ -27,19 +27,17 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
 from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, LearnedRules, NewRule, Refused, Source, Votes
+from logdoctor.teach.backtest import BackTest, Tried
+from logdoctor.teach.candidates import written
 from logdoctor.teach.confirming import naming
 from logdoctor.teach.guards import Candidate, Guards, Refusal, Trial, refusal
 from logdoctor.teach.rule import as_diagnosis, diagnosis, kept
-from logdoctor.teach.writer import Task, Writer
-from logdoctor.text import harmless, origin, shown
-from logdoctor.types import LEARNED, Line, Record, Verdict
+from logdoctor.teach.writer import OfflineWriter, Writer
+from logdoctor.text import harmless, shown
+from logdoctor.types import LEARNED, Record, Verdict
 
 log = structlog.get_logger()
 
-_MOST_LINES = 4  # of an attempt for which patterns are written
-_AROUND = 6  # lines before and behind, for a writer
-_OTHERS = 20  # lines that say something else, for a writer
-_EXAMPLES = 4
 _MOST_EXAMPLE = 2000
 _MOST_SUGGESTION = 500
 
@@ -75,16 +73,44 @@ class Steps(NamedTuple):
     demoted: tuple[str, ...] = ()
 
 
-class _Named(NamedTuple):
-    """A line of a stream that may name a failure."""
+class PutBack(NamedTuple):
+    """A step that a rule has to take because of what was confirmed."""
 
-    stream: str
-    line: Line
+    rule: Learned
+    status: str
+    why: str
 
-    @property
-    def marked(self) -> bool:
-        """Whether it looks like trouble by itself."""
-        return self.line.strong or self.line.weak or self.line.noticed or bool(self.line.rules)
+
+class Preview(NamedTuple):
+    """What a confirmation would teach if it was entered now.
+
+    `rule` is what would be entered for the line of `candidate`, and begins in its status; None with `why` when nothing
+    would be, where `known` is the id of the learned rule that knows the failure already ("" for none). `tried` is the
+    back-test of the rule. `refused` are the patterns that were refused before it, `steps` what becomes of rules that
+    say something else. `attempts` is in how many a rule must hit before it is active, its own included; `asks` the
+    model that is asked for a pattern when it is entered ("" for none): the preview is made without it.
+    """
+
+    rule: NewRule | None
+    candidate: Candidate | None
+    why: str
+    known: str
+    tried: Tried
+    refused: tuple[Refusal, ...]
+    steps: tuple[PutBack, ...]
+    attempts: int
+    asks: str
+
+
+class _Proposal(NamedTuple):
+    """What a confirmation leads to before anything is entered: that rules `known` it already, or the new rule with the
+    candidate it is made of, after what was refused."""
+
+    known: Lesson | None
+    chosen: Candidate | None = None
+    rule: NewRule | None = None
+    refused: tuple[Refusal, ...] = ()
+    tried: Tried = Tried()
 
 
 class Teacher:
@@ -146,26 +172,47 @@ class Teacher:
         records = self._by_rules_of_the_book(records)
         with self._changing:
             demoted = self._heed(confirmation, records)
-            claim = _claim(confirmation)
-            if known := self._known(claim, confirmation, records, idle, died):
-                return known._replace(demoted=demoted)
-            trial = Trial(
-                confirmation.job, confirmation.attempt, records, claim, frozenset(confirmation.digests), idle, died
-            )
-            candidates, by = self._candidates(confirmation, records)
-            if not candidates:
-                refused = [refusal("", "evidence", "none of its lines is among those that rules look at")]
-                chosen = None
-            else:
-                chosen, refused = self.guards.first_fit(candidates, trial)
-            if chosen is not None:
-                lesson = self._enter(chosen, by[chosen.pattern], trial, confirmation)
+            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer, idle, died)
+            if proposal.known:
+                return proposal.known._replace(demoted=demoted)
+            refused = proposal.refused
+            if proposal.rule is not None and proposal.chosen is not None:
+                lesson = self._enter(proposal.rule, proposal.chosen)
                 if isinstance(lesson, Lesson):
                     self._note(confirmation, refused)
-                    return lesson._replace(refused=tuple(refused), demoted=demoted)
-                refused = [*refused, lesson]
+                    return lesson._replace(refused=refused, demoted=demoted)
+                refused = (*refused, lesson)
             self._note(confirmation, refused)
-            return Lesson("", "", refused[-1].cause if refused else "", tuple(refused), (), demoted)
+            return Lesson("", "", refused[-1].cause if refused else "", refused, (), demoted)
+
+    def preview(
+        self, confirmation: Confirmation, records: Sequence[Record], seconds: float, writer: Writer | None = None
+    ) -> Preview:
+        """What `teach` would come to, without a change of anything and without a model.
+
+        The back-test takes the newest attempts for at most so many seconds; `teach` tries all that are kept.
+        """
+        writer = writer or OfflineWriter()
+        records = self._by_rules_of_the_book(records)
+        steps = self._contradicted(confirmation, records)
+        standing, taught = self._alive(), self.alive()
+        if steps:
+            to = {step.rule.id: step.status for step in steps}
+            moved = [msgspec.structs.replace(rule, status=to.get(rule.id, rule.status)) for rule in standing]
+            standing = [rule for rule in moved if rule.status != "retired"]
+            taught = _compiled([as_diagnosis(rule) for rule in standing], self._cache)
+        proposal = self._propose(confirmation, records, standing, taught, writer, backtest=BackTest(seconds))
+        rule, refused, known = proposal.rule, proposal.refused, proposal.known
+        if rule is not None and (twin := self._twin(rule)) is not None:
+            if duplicate := _duplicate(twin):
+                refused = (*refused, duplicate)
+            else:
+                known = Lesson(twin.id, twin.status, "it has the same pattern and says the same")
+            rule = None
+        why = known.why if known else refused[-1].cause if rule is None and refused else ""
+        asks = self._writer.name if self._writer.name != writer.name and known is None else ""
+        told = (known.rule if known else "", proposal.tried, refused, steps, self._terms.attempts, asks)
+        return Preview(rule, proposal.chosen if rule else None, why, *told)
 
     def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
         """The rules that were learned from a confirmation which counts no more; they are retired."""
@@ -243,122 +290,92 @@ class Teacher:
         every = self._rules.list(DIAGNOSIS)
         return [rule for rule in every if rule.status in ("active", "shadow") and rule.claim is not None]
 
-    def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
-        """Put back the rules that say something else of an attempt than what was confirmed; those in shadow, and those
-        that were learned from it, are retired."""
+    def _propose(
+        self,
+        confirmation: Confirmation,
+        records: Sequence[Record],
+        standing: Sequence[Learned],
+        taught: Taught,
+        writer: Writer,
+        idle: float | None = None,
+        died: bool = False,
+        backtest: BackTest | None = None,
+    ) -> _Proposal:
+        """What a confirmation leads to where these rules stand; nothing is changed."""
+        claim = _claim(confirmation)
+        if known := self._known(claim, records, standing, taught, idle, died):
+            return _Proposal(known)
+        digests = frozenset(confirmation.digests)
+        trial = Trial(confirmation.job, confirmation.attempt, records, claim, digests, idle, died)
+        candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
+        if not candidates:
+            return _Proposal(
+                None, refused=(refusal("", "evidence", "none of its lines is among those that rules look at"),)
+            )
+        chosen, refused = self.guards.first_fit(candidates, trial, backtest)
+        tried = backtest.of(None if chosen is None else candidates.index(chosen)) if backtest else Tried()
+        rule = None if chosen is None else _new_rule(chosen, by[chosen.pattern], trial, confirmation)
+        return _Proposal(None, chosen, rule, tuple(refused), tried)
+
+    def _contradicted(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[PutBack, ...]:
+        """The steps of rules that say something else of an attempt than what was confirmed: active ones go back to
+        shadow; those in shadow, and those that were learned from it, are retired."""
         hits = self.alive().hits(records)
         where = f"{confirmation.job}/{confirmation.attempt}"
-        moved = []
+        steps = []
         for rule in self._alive():
             if rule.id not in hits or not _contradicts(rule, confirmation):
                 continue
             stream, line = hits[rule.id][0]
             said = f"{confirmation.by} confirmed {confirmation.reason} of {where}, where it hits {stream}:{line}"
             back = rule.status == "active" and not _is_from(rule, confirmation)
-            if self._move(rule, "shadow" if back else "retired", said):
-                moved.append(rule.id)
-        return tuple(moved)
+            steps.append(PutBack(rule, "shadow" if back else "retired", said))
+        return tuple(steps)
+
+    def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
+        """The rules that were put back because they say something else of an attempt than what was confirmed."""
+        steps = self._contradicted(confirmation, records)
+        return tuple(step.rule.id for step in steps if self._move(step.rule, step.status, step.why))
 
     def _known(
         self,
         claim: Claim,
-        confirmation: Confirmation,
         records: Sequence[Record],
+        standing: Sequence[Learned],
+        taught: Taught,
         idle: float | None,
         died: bool,
     ) -> Lesson | None:
-        """What is said when rules know the failure already, active or in shadow."""
-        taught = self.alive()
+        """What is said when these rules know the failure already, active or in shadow."""
         verdict = diagnose(*taught.applied(records, self._book), idle, died)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""
             return Lesson(mine, "active" if mine else "", f"{by.rule or by.kind} knows it already")
         hits = taught.hits(records)
-        for rule in self._alive():
+        for rule in standing:
             if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
                 return Lesson(rule.id, rule.status, "it is watched already")
         return None
 
-    def _candidates(
-        self, confirmation: Confirmation, records: Sequence[Record]
-    ) -> tuple[list[Candidate], dict[str, str]]:
-        """Patterns for the lines that name the failure, and who wrote each."""
-        candidates: list[Candidate] = []
-        by: dict[str, str] = {}
-        for named in self._lines(confirmation, records):
-            for one in self._writer.write(self._task(confirmation, records, named)):
-                if one.pattern not in by:
-                    by[one.pattern] = one.by
-                    title = harmless(mask(one.title), 200) or confirmation.reason
-                    candidates.append(Candidate(one.pattern, title, named.stream, named.line.number, named.line.text))
-        return candidates, by
-
-    def _lines(self, confirmation: Confirmation, records: Sequence[Record]) -> list["_Named"]:
-        """The lines that were cited and the line that names their episode, where nothing was cited the most suspicious
-        one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not name it.
-        """
-        lines = {(record.stream, line.number): line for record in records for line in record.lines}
-        places = [(one.stream, one.line) for one in confirmation.evidence]
-        named = naming(episodes(records, self._book), records, places)
-        if named is not None and (not places or any(line in named.lines for _, line in places)):
-            stream = records[named.stream].stream
-            frames = [place for place in places if place[0] == stream and _is_frame(lines.get(place))]
-            places = [place for place in places if place not in frames] + [(stream, named.line), *frames]
-        found = [_Named(place[0], lines[place]) for place in dict.fromkeys(places) if place in lines]
-        found = [one for one in found if one.marked or taxonomy.REASONS[confirmation.reason].category != "Anomaly"]
-        return sorted(found, key=lambda one: not one.marked)[:_MOST_LINES]
-
-    def _task(self, confirmation: Confirmation, records: Sequence[Record], named: "_Named") -> Task:
-        lines = next(record.lines for record in records if record.stream == named.stream)
-        around = [line.text for line in lines if 0 < abs(line.number - named.line.number) <= _AROUND]
-        others, examples = [], []
-        for case in self._confirmed.cases()[-1000:]:
-            if (case.job, case.attempt) == (confirmation.job, confirmation.attempt) or not case.title:
-                continue
-            if case.reason != confirmation.reason:
-                others.append(case.title)
-            elif set(case.digests[:1]) & set(confirmation.digests[:1]):
-                examples.append(case.title)
-        return Task(
-            confirmation.job,
-            confirmation.attempt,
-            named.line.text,
-            tuple(examples[-_EXAMPLES:]),
-            tuple(around),
-            tuple(others[-_OTHERS:]),
-            confirmation.reason,
-            named.marked,
-        )
-
-    def _enter(self, chosen: Candidate, by: str, trial: Trial, confirmation: Confirmation) -> Lesson | Refusal:
-        """The rule in shadow, or why it is none."""
-        claim = trial.claim
-        probe = diagnosis("learned/candidate", chosen.pattern, claim, (), title="")
-        lines = Taught([probe]).hits(trial.records)[probe.id]
-        example = mask(shown(chosen.text))[:_MOST_EXAMPLE]
-        new = NewRule(
-            DIAGNOSIS,
-            chosen.pattern,
-            chosen.title,
-            (example,),
-            (),
-            "shadow",
-            f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else "",
-            by,
-            Source(trial.job, trial.attempt),
-            Votes(1, (0,), f"confirmed by {confirmation.by}"),
-            len(lines),
-            claim=claim,
-        )
+    def _enter(self, new: NewRule, chosen: Candidate) -> Lesson | Refusal:
+        """The rule as it was entered, or why it is none."""
+        where = f"learned from {new.source.job}/{new.source.attempt}"
         try:
-            (rule,) = self._rules.add([new], life.BY, self._clock(), why=f"learned from {trial.job}/{trial.attempt}")
+            (rule,) = self._rules.add([new], life.BY, self._clock(), why=where)
         except RuleRefused as error:
-            return refusal(chosen.pattern, "duplicate", error.cause)
-        if rule.status not in ("shadow", "active"):
-            return refusal(chosen.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
-        log.info("diagnosis rule learned", rule=rule.id, reason=claim.reason, job=trial.job)
-        return Lesson(rule.id, rule.status, f"learned from {trial.job}/{trial.attempt}", (), (chosen.text,))
+            return refusal(new.pattern, "duplicate", error.cause)
+        if duplicate := _duplicate(rule):
+            return duplicate
+        log.info("diagnosis rule learned", rule=rule.id, reason=rule.claim and rule.claim.reason, job=new.source.job)
+        return Lesson(rule.id, rule.status, where, (), (chosen.text,))
+
+    def _twin(self, new: NewRule) -> Learned | None:
+        """The rule that has the same pattern and says the same, whatever became of it."""
+        for rule in self._rules.list(DIAGNOSIS):
+            if rule.pattern == new.pattern and rule.claim and new.claim and _same(rule.claim, new.claim):
+                return rule
+        return None
 
     def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
         told = [Refused(one.pattern, one.guard, one.cause) for one in refused]
@@ -438,9 +455,32 @@ def _claim(confirmation: Confirmation) -> Claim:
     )
 
 
-def _is_frame(line: Line | None) -> bool:
-    """Whether a line is one within a traceback, which says less than its last one."""
-    return line is not None and origin(shown(line.text)).message[:1] in (" ", "\t")
+def _new_rule(chosen: Candidate, by: str, trial: Trial, confirmation: Confirmation) -> NewRule:
+    """The rule of a candidate, in shadow."""
+    claim = trial.claim
+    probe = diagnosis("learned/candidate", chosen.pattern, claim, (), title="")
+    lines = Taught([probe]).hits(trial.records)[probe.id]
+    return NewRule(
+        DIAGNOSIS,
+        chosen.pattern,
+        chosen.title,
+        (mask(shown(chosen.text))[:_MOST_EXAMPLE],),
+        (),
+        "shadow",
+        f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else "",
+        by,
+        Source(trial.job, trial.attempt),
+        Votes(1, (0,), f"confirmed by {confirmation.by}"),
+        len(lines),
+        claim=claim,
+    )
+
+
+def _duplicate(rule: Learned) -> Refusal | None:
+    """Why a rule is not learned that is there already and may not hit any more; None for one that may."""
+    if rule.status in ("shadow", "active"):
+        return None
+    return refusal(rule.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
 
 
 def _same(one: Claim, other: Claim) -> bool:

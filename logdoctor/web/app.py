@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 from fastapi import FastAPI
@@ -11,10 +12,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
-from logdoctor.web import cases, events, health, ingest, nodes, openapi, pages, problems, rules, shippers, verdicts
+from logdoctor.web import (
+    cases,
+    downloads,
+    events,
+    health,
+    incidents,
+    ingest,
+    nodes,
+    notifications,
+    openapi,
+    pages,
+    problems,
+    report,
+    rules,
+    shippers,
+    verdicts,
+)
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
+from logdoctor.web.pages import actions, rendering
 from logdoctor.web.problems import SECURITY_HEADERS
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
@@ -39,8 +57,9 @@ class Options(NamedTuple):
 def application(service: Service, options: Options) -> FastAPI:
     """The application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    hub, of_nodes, state = events.Hub(), events.Hub(), health.State()
-    service.listeners.append(hub.publish)
+    hub, of_nodes, of_incidents, state = events.Hub(), events.Hub(), events.Hub(), health.State()
+    service.listeners += [hub.publish, of_incidents.publish]
+    service.incidents.listeners.append(of_incidents.publish)
     if service.actor is not None:
         service.actor.listeners.append(of_nodes.publish)
 
@@ -48,11 +67,13 @@ def application(service: Service, options: Options) -> FastAPI:
         state.ready = False
         hub.close()
         of_nodes.close()
+        of_incidents.close()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         hub.open(asyncio.get_running_loop())
         of_nodes.open(asyncio.get_running_loop())
+        of_incidents.open(asyncio.get_running_loop())
         await asyncio.to_thread(service.start)
         state.ready = True
         yield
@@ -70,17 +91,22 @@ def application(service: Service, options: Options) -> FastAPI:
         redoc_url=None,
     )
     app.state.stopping = stopping
+    app.state.waiting = partial(actions.waiting, service)
     gate = Gate(service.tokens, options.wants_token, options.rate)
     app.include_router(health.routes(service, gate, state))
     app.include_router(ingest.routes(service, gate, options.allowed, options.limits))
     app.include_router(shippers.routes(service, gate, options.allowed, options.labels))
     app.include_router(verdicts.routes(service, gate))
+    app.include_router(downloads.routes(service, gate))
     app.include_router(rules.routes(service, gate, options.allowed.seconds))
     app.include_router(cases.routes(service, gate))
+    app.include_router(report.routes(service, gate))
     app.include_router(events.routes(service, gate, hub))
+    app.include_router(incidents.routes(service, gate, of_incidents))
     app.include_router(nodes.routes(service, gate, of_nodes))
+    app.include_router(notifications.routes(service, gate))
     app.include_router(pages.routes(service, gate))
-    app.mount("/static", pages.static_files())
+    app.mount("/static", rendering.static_files())
     problems.install(app)
     openapi.install(app)
     app.add_middleware(SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="lax")

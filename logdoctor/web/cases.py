@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationRefused, RequestRefused
-from logdoctor.live.confirming import Ruling
+from logdoctor.live.confirming import Foreseen, Ruling
 from logdoctor.live.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
@@ -25,6 +25,7 @@ from logdoctor.web.models import (
     ConfirmIn,
     CorrectIn,
     Cursor,
+    LessonOut,
     Limit,
     ModelCallPage,
     VerdictId,
@@ -80,8 +81,13 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     @deciding.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def correct(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
         """Say what a failure was instead. Without `evidence` the lines count that look worst."""
-        evidence = tuple((one.stream, one.line) for one in said.evidence)
-        return _json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"evidence"}), evidence=evidence)))
+        return _json(enter(service, caller, id, _ruling(said)))
+
+    @deciding.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
+    def lesson(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
+        """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
+        model is asked."""
+        return _json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
 
     @deciding.post(
         "/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED
@@ -104,15 +110,30 @@ def routes(service: Service, gate: Gate) -> APIRouter:
 
 def enter(service: Service, caller: Caller, id: int, ruling: Ruling) -> Confirmation:
     """The case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken."""
-    stored = _decidable(service, caller, id)
-    _require_unbound(caller)
-    if stored.verdict.outcome != "failed":
-        cause = f"it says {stored.verdict.outcome}, not failed"
-        raise RequestRefused(409, "not_failed", f"verdict {id}", cause, "Only failures become cases.")
+    decidable(service, caller, id)
     try:
         return service.casework.confirm(id, caller.who, ruling)
     except ConfirmationRefused as error:
         raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+
+
+def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Foreseen:
+    """What a caller's words on a verdict would enter and teach; `RequestRefused` as for `enter`."""
+    decidable(service, caller, id)
+    try:
+        return service.casework.preview(id, caller.who, ruling)
+    except ConfirmationRefused as error:
+        raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+
+
+def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
+    """A failure that the caller may say something about; `RequestRefused` for any other."""
+    stored = _operable(service, caller, id)
+    _require_unbound(caller)
+    if stored.verdict.outcome != "failed":
+        cause = f"it says {stored.verdict.outcome}, not failed"
+        raise RequestRefused(409, "not_failed", f"verdict {id}", cause, "Only failures become cases.")
+    return stored
 
 
 def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmation:
@@ -127,7 +148,7 @@ def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmati
 
 def look_again(service: Service, caller: Caller, id: int) -> None:
     """Have a failure looked up again; `RequestRefused` when the caller may not, or when there is none."""
-    _decidable(service, caller, id)
+    _operable(service, caller, id)
     try:
         service.casework.ask(id)
     except ConfirmationRefused as error:
@@ -169,7 +190,7 @@ def may_decide(caller: Caller) -> bool:
     return not caller.prefixes and caller.may("operate", "")
 
 
-def _decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
+def _operable(service: Service, caller: Caller, id: int) -> StoredVerdict:
     """The verdict, when its job is one that the caller may decide about; otherwise it is not found."""
     stored = service.records.verdict(id)
     if stored is None or not caller.may("operate", stored.job):
@@ -191,6 +212,35 @@ def _without_texts(call: StoredExchange) -> StoredExchange:
 def _as_out(call: StoredExchange) -> dict[str, object]:
     sent = [{"role": role, "text": text} for role, text in call.sent]
     return msgspec.structs.asdict(call) | {"sent": sent}
+
+
+def _ruling(said: CorrectIn) -> Ruling:
+    evidence = tuple((one.stream, one.line) for one in said.evidence)
+    return Ruling(**said.model_dump(exclude={"evidence"}), evidence=evidence)
+
+
+def _foreseen_out(foreseen: Foreseen) -> dict[str, object]:
+    """What will be taught, as JSON."""
+    said, lesson = foreseen.confirmation, foreseen.lesson
+    told: dict[str, object] = {
+        "reason": said.reason,
+        "corrects": said.corrects,
+        "digests": said.digests,
+        "evidence": said.evidence,
+        "why": lesson.why if lesson else foreseen.why,
+        "rule": None,
+        "known": lesson.known if lesson else "",
+        "backtest": None,
+        "refused": [one._asdict() for one in lesson.refused] if lesson else [],
+        "put_back": [{"rule": one.rule.id, "status": one.status} for one in lesson.steps] if lesson else [],
+        "asks": lesson.asks if lesson else "",
+    }
+    if lesson and lesson.rule and lesson.candidate:
+        rule = {name: getattr(lesson.rule, name) for name in ("pattern", "title", "status", "waits_for", "claim")}
+        where = {"stream": lesson.candidate.stream, "line": lesson.candidate.line}
+        told["rule"] = rule | where | {"attempts": lesson.attempts}
+        told["backtest"] = lesson.tried._asdict() | {"hits": [hit._asdict() for hit in lesson.tried.hits]}
+    return told
 
 
 def _json(content: object) -> Response:

@@ -29,6 +29,22 @@ class Excerpt(NamedTuple):
     raw: str
 
 
+class Viewer(NamedTuple):
+    """Where the log of an attempt is read, as far as it is still there."""
+
+    job: str
+    attempt: int
+    service: Service
+
+    def has(self, stream: str) -> bool:
+        """Whether bytes of a stream are kept."""
+        return self.service.has_stream(Key(self.job, self.attempt, stream))
+
+    def url(self, stream: str, line: int) -> str:
+        """The page of a stream at a line."""
+        return f"/jobs/{_part(self.job)}/attempts/{self.attempt}/streams/{_part(stream)}?line={line}#L{line}"
+
+
 class Proof(NamedTuple):
     """What a verdict cites of one stream. Without the raw log (`deleted`) the lines are those the verdict kept."""
 
@@ -71,5 +87,9 @@ def _line(number: int, text: str, anchor: str, cited: Evidence | None) -> Line:
 
 
 def _raw(key: Key, run: list[Line]) -> str:
-    job, stream = quote(key.job, safe=""), quote(key.stream, safe="")
-    return f"/v1/jobs/{job}/attempts/{key.attempt}/streams/{stream}/log?line={run[0].number}-{run[-1].number}"
+    lines = f"{run[0].number}-{run[-1].number}"
+    return f"/v1/jobs/{_part(key.job)}/attempts/{key.attempt}/streams/{_part(key.stream)}/log?line={lines}"
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")

@@ -66,6 +66,7 @@ class Gate:
                 what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
                 cause = f"it does not allow {what}"
                 raise RequestRefused(403, "forbidden", f"token {token.name!r}", cause, "Use another token.")
+            request.state.caller = caller  # for what every page shows
             return caller
 
         return admit

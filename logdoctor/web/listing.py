@@ -1,4 +1,4 @@
-"""The list of incidents: what of it is wanted, as it stands in the URL, and the page that comes of it."""
+"""The list of attempts: what of it is wanted, as it stands in the URL, and the page that comes of it."""
 
 import time
 from typing import Any, Literal, NamedTuple
@@ -53,7 +53,7 @@ class Filters(BaseModel):
         """The URL of this list with some filters changed (None takes one away), from its first page on."""
         given = {**self.model_dump(exclude={"cursor"}), **changes}
         query = urlencode({name: value for name, value in given.items() if value})
-        return f"/?{query}" if query else "/"
+        return f"/attempts?{query}" if query else "/attempts"
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
         """What to look for."""

@@ -43,6 +43,7 @@ NodeName = Annotated[
         examples=["gpu-12"],
     ),
 ]
+IncidentId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the incident", examples=[3])]
 NodeTestId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the test", examples=[12])]
 ActionId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the action", examples=[3])]
 KindOfJobs = Annotated[str | None, Query(max_length=MAX_KIND, description="only rules learned from jobs of this kind")]
@@ -260,6 +261,7 @@ class LearnedRuleOut(BaseModel):
     created: float
     changed: float
     claim: ClaimOut | None = None
+    last_hit: float | None = Field(description="when an attempt in which it matched was last counted")
 
 
 class LearnedRulePage(BaseModel):
@@ -267,6 +269,27 @@ class LearnedRulePage(BaseModel):
 
     items: list[LearnedRuleOut]
     next: str | None
+
+
+class ShippedRuleOut(BaseModel):
+    """A rule that came with logdoctor, with what it did in the verdicts that stand: it took part in `attempts` of them.
+    A filter rule took `lines` lines; for a diagnosis rule so many are cited. A token that is bound to jobs is not told
+    these numbers, because they are counted over all jobs."""
+
+    id: str = Field(examples=["diagnosis/infrastructure/gpu-off-the-bus"])
+    kind: Literal["filter", "diagnosis"]
+    status: Status
+    title: str
+    patterns: list[str] = Field(description="one of them must match")
+    attempts: int | None
+    lines: int | None
+    last: float | None = Field(description="when such a verdict was last made")
+
+
+class ShippedRules(BaseModel):
+    """All rules that came with logdoctor, by their ids."""
+
+    items: list[ShippedRuleOut]
 
 
 class RuleEventOut(BaseModel):
@@ -457,6 +480,84 @@ class CasePage(BaseModel):
     next: str | None
 
 
+class LessonClaimOut(BaseModel):
+    """What a rule would say of the failures that it hits."""
+
+    reason: str
+    fault: str
+    recovery: str
+    suggestion: str
+
+
+class LessonRuleOut(BaseModel):
+    """The rule that would be learned, and the line it is made of."""
+
+    pattern: str
+    title: str
+    status: str = Field(description="in which it begins")
+    waits_for: str = Field(description='a person who approves it, and why; "" when it becomes active by itself')
+    claim: LessonClaimOut
+    stream: str
+    line: int
+    attempts: int = Field(description="in how many attempts it must hit before it is active, its own included")
+
+
+class LessonHitOut(BaseModel):
+    """A past attempt in which the rule hits."""
+
+    job: str
+    attempt: int
+    outcome: str
+    reason: str
+    confirmed: bool = Field(description="somebody said what it was")
+    stream: str
+    line: int
+    text: str
+    says: Literal["agrees", "contradicts", "open"]
+
+
+class BackTestOut(BaseModel):
+    """What became of trying the rule on what is kept of past attempts."""
+
+    attempts: int = Field(description="on how many it was tried, the newest first")
+    complete: bool = Field(description="these are all; else time ran out")
+    agree: int
+    contradict: int
+    open: int = Field(description="hits where nobody knows better")
+    hits: list[LessonHitOut] = Field(description="some of them")
+
+
+class LessonRefusalOut(BaseModel):
+    """A pattern that may not become a rule."""
+
+    pattern: str
+    guard: str
+    cause: str
+
+
+class PutBackOut(BaseModel):
+    """A rule that says something else of the failure, and what becomes of it."""
+
+    rule: str
+    status: str
+
+
+class LessonOut(BaseModel):
+    """What a correction would teach if it was saved."""
+
+    reason: str
+    corrects: bool
+    digests: list[str] = Field(description="failures with one of these would be known as this one")
+    evidence: list[CitedOut]
+    why: str = Field(description='why no rule is learned; "" when one is')
+    rule: LessonRuleOut | None
+    known: str = Field(description='the learned rule that knows it already; "" for none')
+    backtest: BackTestOut | None
+    refused: list[LessonRefusalOut]
+    put_back: list[PutBackOut]
+    asks: str = Field(description='the model that is asked for a pattern when it is saved; "" for none')
+
+
 class AskOut(BaseModel):
     """The verdict whose failure is looked up again."""
 
@@ -523,6 +624,18 @@ class CordonIn(BaseModel):
     reason: str = Field(min_length=1, max_length=2000, description="written on the node, as far as it fits")
     verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a verdict")
     test: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a test of nodes")
+
+
+class IncidentStepIn(BaseModel):
+    """A person's words on a step, and what the incident was when they decided."""
+
+    model_config = ConfigDict(extra="forbid")
+    note: str = Field(default="", max_length=2000, examples=["draining the node"])
+    seen_as: Literal["new", "acknowledged", "resolved"] | None = Field(
+        default=None,
+        examples=["new"],
+        description="refused when it is in another state now; so that two people take one step",
+    )
 
 
 class NodeStepIn(BaseModel):

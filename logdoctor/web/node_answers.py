@@ -25,10 +25,12 @@ from logdoctor.store.node_tests import StoredTest, TestPage
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Nodes on record, repeat offenders first; `cluster` is how the cluster knows its nodes, empty unless asked for."""
+    """Nodes on record, repeat offenders first; `cluster` is how the cluster knows its nodes, empty unless asked for;
+    `next` is the cursor of the next page."""
 
     items: list[NodeSummary]
     cluster: list[NodeState] = []
+    next: str | None = None
 
 
 class NodeTest(msgspec.Struct, frozen=True):
@@ -65,7 +67,7 @@ _TEST = StoredTest(
 _FAILURE = PastFailure(7, "llama-7b", 1, _AT, "ECC Error")
 _FINDING = PastFinding(12, _AT, "faulty", "wrong data", _WHY, "8c1f")
 _CORDON = PastCordon(4, "gpu-12", "slurm", "standing", "ops", _AT, "gather fails", 7, 12, _AT)
-_SUMMARY = NodeSummary("gpu-12", 3, _FAILURE, 1, _FINDING, _CORDON)
+_SUMMARY = NodeSummary("gpu-12", 3, _FAILURE, 1, _FINDING, _CORDON, 2, 1, None)
 _ACTION = StoredAction(
     id=3,
     at=_AT,

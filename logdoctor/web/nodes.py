@@ -73,6 +73,7 @@ OfNode = Annotated[str | None, Query(max_length=253, description="only what conc
 OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1, description="only what concerns this test")]
 OfState = Annotated[ActionState | None, Query(description="only those in this state")]
 WithCluster = Annotated[bool, Query(description="also ask the cluster how it knows its nodes")]
+ManyNodes = Annotated[int, Query(ge=1, le=1000, description="nodes of a page")]
 
 
 def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
@@ -83,20 +84,23 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     admit = gate.allows("read")
 
     async def reader(request: Request) -> Caller:
-        return _unbound(await admit(request))
+        return unbound(await admit(request))
 
     admit_operator = gate.allows("operate")
 
     async def operator(request: Request) -> Caller:
-        return _unbound(await admit_operator(request))
+        return unbound(await admit_operator(request))
 
     Reader = Annotated[Caller, Depends(reader)]
     Operator = Annotated[Caller, Depends(operator)]
 
-    @reading.get("/nodes", responses=answers(NodeList) | describe(422) | _REFUSED | _CLUSTER, response_class=Response)
-    def nodes(caller: Reader, cluster: WithCluster = False) -> Response:
+    @reading.get(
+        "/nodes", responses=answers(NodeList) | describe(400, 422) | _REFUSED | _CLUSTER, response_class=Response
+    )
+    def nodes(caller: Reader, cluster: WithCluster = False, cursor: Cursor = None, limit: ManyNodes = 1000) -> Response:
         """The nodes on record, repeat offenders first: failures that suspect them, what tests found, cordons."""
-        return _json(NodeList(records.nodes(), _done(lambda: _actor().nodes()) if cluster else []))
+        found = records.node_page(None, cursor, limit)
+        return _json(NodeList(found.items, performed(lambda: _actor().nodes()) if cluster else [], found.next))
 
     @reading.get("/nodes/{node}", responses=answers(NodeHistory) | describe(400, 422), response_class=Response)
     def node(caller: Reader, node: NodeName, limit: Limit = 50) -> Response:
@@ -116,9 +120,9 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         if said.test is not None:
             _test(said.test)
         try:
-            return _json(_done(lambda: _actor().cordon(name, caller.who, said.reason, said.verdict, said.test)))
+            return _json(performed(lambda: _actor().cordon(name, caller.who, said.reason, said.verdict, said.test)))
         except RequestRefused as error:
-            if error.status == 502 and name not in {state.name for state in _done(_actor().nodes)}:
+            if error.status == 502 and name not in {state.name for state in performed(_actor().nodes)}:
                 raise not_found(f"node {name}") from error
             raise
 
@@ -130,7 +134,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     def uncordon(caller: Operator, node: NodeName, said: NodeStepIn) -> Response:
         """Put a node back into service; only when it carries a cordon of ours."""
         name = checked_name(node)
-        return _json(_done(lambda: _actor().uncordon(name, caller.who, said.why)))
+        return _json(performed(lambda: _actor().uncordon(name, caller.who, said.why)))
 
     @reading.get("/node-tests", responses=answers(TestPage) | describe(400, 422), response_class=Response)
     def tests(caller: Reader, node: OfNode = None, cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -150,7 +154,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
             raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes, or a verdict whose job had them.")
         names = tuple(dict.fromkeys(checked_name(name) for name in wanted.nodes))
         given = wanted.model_dump(exclude={"nodes"})
-        started = _done(lambda: _actor().test(names, caller.who, **given))
+        started = performed(lambda: _actor().test(names, caller.who, **given))
         return _json(_test(started), 202)
 
     @reading.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422), response_class=Response)
@@ -168,7 +172,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
         process runs is ended on record, which that process sees within seconds."""
         _test(id)
-        _done(lambda: _actor().cancel(id, caller.who))
+        performed(lambda: _actor().cancel(id, caller.who))
         return _json(_test(id), 202)
 
     @reading.get("/node-tests/{id}/events", responses=_STREAM | describe(404, 422), response_class=StreamingResponse)
@@ -223,7 +227,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     def approve(caller: Operator, id: ActionId, said: NodeStepIn) -> Response:
         """Let an action that waits be done; a test or a cordon is done at once, the rest is for people to do."""
         _action(id)
-        return _json(_done(lambda: _actor().approve(id, caller.who, said.why)))
+        return _json(performed(lambda: _actor().approve(id, caller.who, said.why)))
 
     @deciding.post(
         "/actions/{id}/refuse",
@@ -233,7 +237,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     def refuse(caller: Operator, id: ActionId, said: NodeStepIn) -> Response:
         """Say that an action that waits is not to be done."""
         _action(id)
-        return _json(_done(lambda: _actor().refuse(id, caller.who, said.why)))
+        return _json(performed(lambda: _actor().refuse(id, caller.who, said.why)))
 
     @reading.get("/audit", responses=answers(AuditPage) | describe(400, 422), response_class=Response)
     def audit(
@@ -265,16 +269,16 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     return router
 
 
-def _unbound(caller: Caller) -> Caller:
-    """The caller, unless the token is bound to jobs."""
+def unbound(caller: Caller) -> Caller:
+    """The caller; `RequestRefused` when the token is bound to jobs."""
     if caller.prefixes:
         cause = "it is bound to jobs, but nodes are shared by all jobs"
         raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
     return caller
 
 
-def _done(act: Callable[[], Done]) -> Done:
-    """What an act gives; its refusal as an answer."""
+def performed(act: Callable[[], Done]) -> Done:
+    """What an act gives; its refusal as `RequestRefused`."""
     try:
         return act()
     except (ActionRefused, CordonRefused, NodeTestRefused) as error:

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
-from logdoctor.web import node_answers
+from logdoctor.web import incident_answers, node_answers, report_answers
 
 _REFERENCE = "#/components/schemas/{name}"
 _OPEN = ("/healthz", "/readyz")
@@ -99,6 +99,17 @@ _RULE = {
     "created": 1795250000.0,
     "changed": 1795255505.2,
     "claim": None,
+    "last_hit": 1795255505.2,
+}
+_SHIPPED_RULE = {
+    "id": "diagnosis/infrastructure/gpu-off-the-bus",
+    "kind": "diagnosis",
+    "status": "active",
+    "title": "The GPU has fallen off the bus",
+    "patterns": [r"(?i)\bfallen off the bus"],
+    "attempts": 4,
+    "lines": 4,
+    "last": 1795255505.2,
 }
 _EVENT = {
     "id": 12,
@@ -184,6 +195,8 @@ _EXAMPLES = {
     "ModelCallPage": {"items": [_CALL]},
     "LearnedRuleOut": _RULE,
     "LearnedRulePage": {"items": [_RULE], "next": None},
+    "ShippedRuleOut": _SHIPPED_RULE,
+    "ShippedRules": {"items": [_SHIPPED_RULE]},
     "RuleEventPage": {"items": [_EVENT], "next": None},
     "RefusalPage": {"items": [_REFUSAL], "next": None},
     "WhyOut": {"line": "Opening data shard 3 of 9", "said": [_SAID]},
@@ -208,10 +221,12 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = whole["components"]["schemas"]
-        schemas |= msgspec.json.schema_components([Verdict, *node_answers.ALL], ref_template=_REFERENCE)[1]
+        ours = [Verdict, *incident_answers.ALL, *node_answers.ALL, *report_answers.ALL]
+        schemas |= msgspec.json.schema_components(ours, ref_template=_REFERENCE)[1]
         for name in ("VerdictOut", "VerdictDetail"):
             schemas[name]["properties"]["verdict"] = VERDICT
-        for name, example in (_EXAMPLES | node_answers.EXAMPLES).items():
+        shown = _EXAMPLES | incident_answers.EXAMPLES | node_answers.EXAMPLES | report_answers.EXAMPLES
+        for name, example in shown.items():
             schemas[name]["examples"] = [example]
         for name in _OURS:
             schemas.pop(name, None)

@@ -21,9 +21,11 @@ from logdoctor.live.service import Service
 from logdoctor.review.files import file_rule, text_of
 from logdoctor.review.imports import File, Imported, import_files
 from logdoctor.review.why import why_learned
+from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.settings import read_settings
-from logdoctor.store.learned import Event, Learned, StoredRefusal
-from logdoctor.store.records import MAX_PAGE
+from logdoctor.store.fit import MAX_PAGE
+from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
+from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import (
@@ -37,6 +39,7 @@ from logdoctor.web.models import (
     RefusalPage,
     RuleEventPage,
     RuleId,
+    ShippedRules,
     Status,
     StepIn,
     StepOut,
@@ -45,6 +48,7 @@ from logdoctor.web.models import (
 from logdoctor.web.openapi import TEXT
 from logdoctor.web.paging import page
 from logdoctor.web.problems import Problem, describe, problem
+from logdoctor.web.rule_list import Numbers, numbers_in, patterns_of
 from logdoctor.web.verdicts import not_found
 
 _EXPORTED = 5000  # rules
@@ -92,7 +96,15 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
             found = rules.page(kind, status, agent, cursor, limit)
             return found.items, found.next
 
-        return _json(page(fetch, cursor, limit, lambda rule: _sees(caller, rule.source.job)))
+        return _json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
+
+    @reading.get("/shipped", response_model=ShippedRules, responses=describe())
+    def shipped(caller: Reader) -> Response:
+        """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
+        totals = None if caller.prefixes else service.rule_totals.all()
+        book = service.scanner.book
+        every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
+        return _json({"items": [_shipped(rule, totals) for rule in every]})
 
     @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
     def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -105,16 +117,12 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     ) -> Response:
         """Proposals that were not taken, newest first: which guard refused them, and why."""
 
-        def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
-            return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
-
-        return _json(page(fetch, cursor, limit, lambda refusal: _sees(caller, refusal.job)))
+        return _json(refusal_page(rules, caller, cursor, limit, kind, guard))
 
     @reading.get("/why", response_model=WhyOut, responses=describe(422))
     def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
         """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
-        visible = [rule for rule in rules.list(kind, limit=_LOOKED_AT) if _sees(caller, rule.source.job)]
-        said = why_learned(service.scanner, visible, line)
+        said = why_learned(service.scanner, seen_rules(rules, caller, kind), line)
         return _json({"line": line, "said": [one._asdict() for one in said]})
 
     @reading.get(
@@ -124,8 +132,8 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     )
     def export(caller: Reader, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
         """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
-        found = [rule for rule in rules.list(kind, status, limit=_EXPORTED) if _sees(caller, rule.source.job)]
-        body = "".join(f"---\n{text_of(file_rule(rule, rules))}" for rule in found)
+        found = [rule for rule in rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
+        body = "".join(f"---\n{file_text(rules, caller, rule)}" for rule in found)
         return Response(body, media_type="text/plain; charset=utf-8")
 
     @deciding.post(
@@ -140,7 +148,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
 
         They pass the same guards as what is learned, and begin in shadow or wait for a human.
         """
-        _require_unbound(caller)
+        require_unbound(caller)
         body = await whole(request, Allowed(_BODY, _BODY, seconds))
         return await run_in_threadpool(_import, caller, body, kind)
 
@@ -163,13 +171,13 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     @reading.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
     def rule_events(caller: Reader, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
         """The steps of one rule, newest first."""
-        _visible(caller, id)
+        visible_rule(rules, caller, id)
         return _events(caller, id, cursor, limit)
 
     @reading.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
     def rule(caller: Reader, id: RuleId) -> Response:
         """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
-        return _json(_visible(caller, id))
+        return _json(visible_rule(rules, caller, id))
 
     @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
     def approve(caller: Operator, id: RuleId, reason: ApproveIn) -> Response:
@@ -188,23 +196,13 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         return _step(caller, id, reason, rules.undo)
 
     def _step(caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]) -> Response:
-        _require_unbound(caller)
-        _visible(caller, id)
+        require_unbound(caller)
+        visible_rule(rules, caller, id)
         try:
             rule = take(id, caller.who, reason.why, time.time())
         except RuleRefused as error:
             raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
         return _json({name: getattr(rule, name) for name in StepOut.model_fields})
-
-    def _visible(caller: Caller, id: str) -> Learned:
-        """The rule, when the caller may see it; otherwise it is not found."""
-        try:
-            found = rules.one(id)
-        except RuleRefused as error:
-            raise not_found(f"rule {id}") from error
-        if not _sees(caller, found.source.job):
-            raise not_found(f"rule {id}")
-        return found
 
     def _events(caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
         jobs: dict[str, str | None] = {}
@@ -212,11 +210,11 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         def seen(event: Event) -> bool:
             if caller.prefixes and event.rule not in jobs:
                 jobs[event.rule] = rules.one(event.rule).source.job
-            return _sees(caller, jobs.get(event.rule))
+            return sees(caller, jobs.get(event.rule))
 
         def fetch(cursor: str | None, limit: int) -> tuple[list[Event], str | None]:
             found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
-            return [_without_quotes(event) if caller.prefixes else event for event in found], following
+            return [as_seen(caller, event) for event in found], following
 
         return _json(page(fetch, cursor, limit, seen))
 
@@ -226,20 +224,69 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     return router
 
 
-def _sees(caller: Caller, job: str | None) -> bool:
+def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
+    """The rule, when the caller may see it; otherwise it is not found."""
+    try:
+        found = rules.one(id)
+    except RuleRefused as error:
+        raise not_found(f"rule {id}") from error
+    if not sees(caller, found.source.job):
+        raise not_found(f"rule {id}")
+    return found
+
+
+def seen_rules(rules: LearnedRules, caller: Caller, kind: str | None) -> list[Learned]:
+    """The learned rules (20,000 at most are looked at), or those of a kind, that the caller may see."""
+    return [rule for rule in rules.list(kind, limit=_LOOKED_AT) if sees(caller, rule.source.job)]
+
+
+def refusal_page(
+    rules: LearnedRules, caller: Caller, cursor: str | None, limit: int, kind: str | None, guard: str | None
+) -> dict[str, object]:
+    """A page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
+
+    def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
+        return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
+
+    return page(fetch, cursor, limit, lambda refusal: sees(caller, refusal.job))
+
+
+def sees(caller: Caller, job: str | None) -> bool:
     """Whether the caller may see what was learned from a job; what comes from none is for those who see all."""
     return not caller.prefixes or (job is not None and caller.may("read", job))
 
 
-def _without_quotes(event: Event) -> Event:
-    """The event without a reason that may quote the log of another job."""
-    return msgspec.structs.replace(event, why=_HIDDEN) if event.step == "demote" else event
+def as_seen(caller: Caller, event: Event) -> Event:
+    """The event as the caller may see it: a demotion may quote the log of another job."""
+    hidden = caller.prefixes and event.step == "demote"
+    return msgspec.structs.replace(event, why=_HIDDEN) if hidden else event
 
 
-def _require_unbound(caller: Caller) -> None:
+def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
+    """The rule as a file, as the caller may see it: the reason why it was retired may quote the log of another job."""
+    made = file_rule(rule, rules)
+    if caller.prefixes and made.retired is not None:
+        made = msgspec.structs.replace(made, retired=msgspec.structs.replace(made.retired, why=_HIDDEN))
+    return text_of(made)
+
+
+def require_unbound(caller: Caller) -> None:
+    """`RequestRefused` for a token that is bound to jobs: it changes no rule."""
     if caller.prefixes:
         cause = "it is bound to jobs, but a rule acts on all jobs of its kind"
         raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
+
+
+def _shipped(rule: Rule, totals: dict[str, Total] | None) -> dict[str, object]:
+    numbers = numbers_in(totals, rule.id)._asdict() if totals is not None else dict.fromkeys(Numbers._fields)
+    return {
+        "id": rule.id,
+        "kind": "filter" if isinstance(rule, FilterRule) else "diagnosis",
+        "status": rule.status,
+        "title": rule.title,
+        "patterns": patterns_of(rule),
+        **numbers,
+    }
 
 
 def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:

@@ -17,6 +17,7 @@ _DECIDED = {
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
+_YEAR_10000 = 253_402_300_800
 
 
 def title(verdict: Verdict) -> str:
@@ -118,6 +119,12 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Which one of a row: 1st, 2nd, 3rd, 4th, 11th."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number:,}{ending}"
+
+
 def size(number: float) -> str:
     """A number of bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -146,6 +153,13 @@ def moment(at: float) -> str:
 def short_moment(at: float, now: float) -> str:
     """A time to the minute, in UTC; to the day, with the year, when it was long ago."""
     return _utc(at).strftime("%d %b %H:%M" if now - at < _LONG_AGO else "%d %b %Y")
+
+
+def clock(at: float) -> str:
+    """A time of day to the millisecond, as a log printed it; "" for one that no calendar has."""
+    if not 0 <= at < _YEAR_10000:
+        return ""
+    return _utc(at).strftime("%H:%M:%S.%f")[:-3]
 
 
 def machine_moment(at: float) -> str:

@@ -261,6 +261,35 @@ def test_approving_leads_on_step_by_step(learned: LearnedRules) -> None:
     assert learned.approve(rule.id, "user-17", "", 5.0).status == "shadow"
 
 
+def test_only_the_step_that_was_seen_is_taken_back(learned: LearnedRules) -> None:
+    rule = entered(learned)
+    learned.approve(rule.id, "user-17", "", 2.0)
+    seen = learned.events(rule.id)[0].id
+    learned.retire(rule.id, "user-18", "", 3.0)
+    with pytest.raises(RuleRefused, match="another latest step"):
+        learned.undo(rule.id, "user-17", "", 4.0, expected=seen)
+    assert learned.undo(rule.id, "user-18", "", 5.0, expected=learned.events(rule.id)[0].id).status == "active"
+    assert learned.undo(rule.id, "user-17", "", 6.0, expected=seen).status == "shadow"
+
+
+def test_some_rules_by_their_ids(learned: LearnedRules) -> None:
+    one, other = entered(learned), entered(learned, "^y$")
+    assert learned.some([one.id, "learned/none", "\0"]) == {one.id: one}
+    assert learned.some([]) == {} and set(learned.some([one.id, other.id])) == {one.id, other.id}
+
+
+def test_a_rule_tells_when_it_last_hit(learned: LearnedRules) -> None:
+    rule = entered(learned)
+    assert rule.last_hit is None
+    for at, number, hits in ((10.0, 1, {rule.id: (3, 0)}), (20.0, 2, {}), (30.0, 3, {rule.id: (1, 1)})):
+        learned.count(KIND, "run-1", number, hits, at)
+    assert learned.one(rule.id).last_hit == 30.0
+    learned.count(KIND, "run-1", 1, {rule.id: (4, 0)}, 25.0)
+    assert learned.one(rule.id).last_hit == 30.0
+    (sourced,) = learned.add([BASE], "agent", 40.0)
+    assert sourced.last_hit == 40.0
+
+
 def test_undoing_takes_the_flag_back_too(learned: LearnedRules) -> None:
     first = entered(learned, status="proposed", waits_for=WAITS)
     learned.approve(first.id, "user-17", "", 2.0)

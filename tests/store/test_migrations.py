@@ -1,5 +1,6 @@
 """An empty database and an old one come to the same form; a newer one is left alone."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from logdoctor.store.schema import StoreError, metadata
 
 
 def form(connection: sa.Connection) -> set[tuple[str, ...]]:
-    """The database's form: each thing and the SQL that made it, without spaces and the order of columns' lines."""
+    """The database's form: each thing and the SQL that made it, without the order of its parts: a column that
+    was added stands last."""
     rows = connection.exec_driver_sql("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
     return {
-        (*row[:3], "".join(sorted(part.strip() for part in row[3].replace(",", "").split("\n"))))
+        (*row[:3], *sorted(part.strip(" ()\t") for part in re.split(r"[,\n]", row[3]) if part.strip(" ()\t")))
         for row in rows
         if "alembic_version" not in row[2]
     }

@@ -198,11 +198,15 @@ class Running:
     def start_with_token(self, *scopes: str) -> dict[str, str]:
         """Begin to serve with a new token; the headers that carry it."""
         scopes = scopes or ("admin",)
-        command = [self._program, "tokens", "create", "first", "--data-dir", str(self.folder)]
-        command += [word for scope in scopes for word in ("--scope", scope)]
-        made = subprocess.run(command, env=dict(self.environment), capture_output=True, check=True, timeout=30)
+        secret = self.command("tokens", "create", "first", *(word for scope in scopes for word in ("--scope", scope)))
         self.start()
-        return bearer(made.stdout.decode().split()[-1])
+        return bearer(secret.split()[-1])
+
+    def command(self, *words: str) -> str:
+        """What a command says that works on the same folder."""
+        line = [self._program, *words, "--data-dir", str(self.folder)]
+        made = subprocess.run(line, env=dict(self.environment), capture_output=True, check=True, timeout=60)
+        return made.stdout.decode()
 
     def spawn(self, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
         """The process, which may not come to listen."""

@@ -168,7 +168,8 @@ def test_the_document_names_the_token(document: dict[str, Any]) -> None:
 
 
 def test_fuzz_no_request_breaks_the_service_and_answers_are_as_described(url: str) -> None:
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path="/v1/events")  # which is endless
+    endless = ["/v1/events", "/v1/incidents/stream"]
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path=endless)
     failures: list[str] = []
     for found in schema.get_all_operations():
         operation: Any = found.ok()  # type: ignore[union-attr] # a document that is wrong raises

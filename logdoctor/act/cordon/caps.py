@@ -14,6 +14,10 @@ class Caps(NamedTuple):
     at_once: int = 4
     per_hour: int = 2
 
+    def most_out(self, fleet: int) -> int:
+        """How many nodes of a fleet the share allows to be out."""
+        return _part(self.share, fleet)
+
 
 def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_hour: int) -> None:
     """Nothing, where one more node may be cordoned; `CordonRefused` names the cap that forbids it.

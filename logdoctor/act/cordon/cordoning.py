@@ -3,6 +3,9 @@
 What a crash leaves between intent and deed, `reconcile` settles by a look at the node.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import structlog
 
 from logdoctor.act.cordon.caps import Caps, check
@@ -21,6 +24,21 @@ BY = "logdoctor"
 log = structlog.get_logger()
 
 
+class Prospect(NamedTuple):
+    """What would come of a cordon now: by which cordoner (`how`), the node as the cluster knows it, the `fleet` and how
+    many of it are `out` (ours and others'), how many are `ours`, how many cordons of ours the last hour saw, the caps,
+    and what would forbid it."""
+
+    how: str
+    state: NodeState | None
+    fleet: int
+    out: int
+    ours: int
+    last_hour: int
+    caps: Caps
+    refusal: CordonRefused | None
+
+
 class Cordoning:
     """Cordons and uncordons nodes of one cluster. All calls block; any thread and any process may call.
 
@@ -33,6 +51,25 @@ class Cordoning:
         self._cordoner = cordoner
         self._owner = checked_owner(owner)
         self._caps = caps
+
+    @property
+    def how(self) -> str:
+        """The cordoner: slurm, kubernetes, file, dry-run."""
+        return self._cordoner.how
+
+    def prospect(self, node: str, states: Sequence[NodeState], at: float) -> Prospect:
+        """What would come of a cordon of the node, the fleet being in these states; nothing is done."""
+        fleet = {state.name: state for state in states}
+        held = self._records.open_cordons(self._cordoner.how, at)
+        state, count = fleet.get(node), self._counted(fleet, held)
+        refusal = None
+        try:
+            if state is not None and node not in held.nodes:
+                _check_state(state)
+            check(self._caps, *count)
+        except CordonRefused as error:
+            refusal = error
+        return Prospect(self._cordoner.how, state, *count, self._caps, refusal)
 
     def cordon(self, node: str, by: str, reason: str, verdict: int | None, test: int | None, at: float) -> PastCordon:
         """The cordon, which now stands on the node.
@@ -47,9 +84,7 @@ class Cordoning:
 
         def allowed(held: OpenCordons) -> None:
             _check_state(states[node])
-            out = {name for name, state in states.items() if state.cordoned} | held.nodes
-            ours = {name for name, state in states.items() if self._is_ours(state)} | held.nodes
-            check(self._caps, len(states), len(out), len(ours), held.last_hour)
+            check(self._caps, *self._counted(states, held))
 
         reason = plain_reason(reason)
         wanted = self._records.want_cordon(
@@ -150,6 +185,12 @@ class Cordoning:
 
     def _fleet(self) -> dict[str, NodeState]:
         return {state.name: state for state in self._cordoner.nodes()}
+
+    def _counted(self, states: dict[str, NodeState], held: OpenCordons) -> tuple[int, int, int, int]:
+        """The nodes of the fleet, those that are out, those of them that are ours, and our cordons of the last hour."""
+        out = {name for name, state in states.items() if state.cordoned} | held.nodes
+        ours = {name for name, state in states.items() if self._is_ours(state)} | held.nodes
+        return len(states), len(out), len(ours), held.last_hour
 
     def _is_ours(self, state: NodeState) -> bool:
         return state.cordoned and state.mark is not None and state.mark.owner == self._owner

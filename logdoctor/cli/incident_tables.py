@@ -1,0 +1,118 @@
+"""What people see of incidents in a terminal.
+
+Reasons, names and notes come from logs and people: all of them are made harmless here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from logdoctor import taxonomy
+from logdoctor.show import ascii_json, day, safe
+
+if TYPE_CHECKING:
+    from logdoctor.store.incidents import Incident, IncidentEvent
+    from logdoctor.store.records import StoredVerdict
+
+_NAME = 300  # characters of a job, a node or a person
+_WORDS = 400  # characters of a quote or a note
+_COLOURS = {"new": "red", "acknowledged": "yellow", "resolved": "green"}
+
+
+def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
+    """Print some lines, or one JSON object, for each incident."""
+    console = Console(highlight=False)
+    none = True
+    for one in every:
+        none = False
+        if as_json:
+            print(ascii_json(one))
+            continue
+        console.print(_head(one), soft_wrap=True)
+        console.print(Padding(Text(_size(one), style="dim"), (0, 0, 0, 7)))
+        if one.newest is not None:
+            console.print(Padding(Text(_cause(one.newest)), (0, 0, 0, 7)))
+        if one.note:
+            said = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
+            console.print(Padding(Text(said, style="dim"), (0, 0, 0, 7)))
+    if none and not as_json:
+        console.print("no incidents")
+
+
+def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Sequence[IncidentEvent]") -> None:
+    """Print all that is known of an incident: the answer, its newest attempts, what happened to it."""
+    console = Console(highlight=False)
+    console.print(_head(one), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts(one):
+        if value:
+            table.add_row(name, Text(value))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    if members:
+        console.print(Text("attempts, the newest first", style="dim"))
+    for stored in members:
+        verdict = f"verdict {stored.id}{'' if stored.final else ', provisional'}"
+        line = f"  {day(stored.at)}  {safe(stored.job, _NAME)}/{stored.attempt}  {verdict}"
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text("what happened, the last first", style="dim"))
+    for event in events:
+        console.print(Text(f"  {_told(event)}"), soft_wrap=True)
+
+
+def step(one: "Incident") -> None:
+    """Print what became of an incident."""
+    print(f"incident {one.id}: {one.state}")
+
+
+def _head(one: "Incident") -> Text:
+    head = Text(f"{one.id:>5}  ").append(f"{one.state:<12}", style=_COLOURS.get(one.state, ""))
+    reason = safe(one.newest.verdict.reason, 100) if one.newest else "no attempt is left"
+    head.append(f"  {reason}", style="bold")
+    return head.append(f"  on {safe(one.node, _NAME)}" if one.node else "")
+
+
+def _size(one: "Incident") -> str:
+    """How many attempts and jobs, and when the last of them failed."""
+    attempts = f"{one.attempts:,} attempt{'' if one.attempts == 1 else 's'}"
+    jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
+    more = f", {one.on_node:,} failures on the node in all" if one.on_node > one.attempts else ""
+    last = f"last {day(one.last)} UTC" if one.attempts == 1 else f"{day(one.opened)} to {day(one.last)} UTC"
+    return f"{attempts}{jobs}{more}, {last}"
+
+
+def _cause(stored: "StoredVerdict") -> str:
+    """The newest attempt, and the line that proves its verdict."""
+    quote = safe(stored.verdict.evidence[0].quote, 160).strip() if stored.verdict.evidence else ""
+    return f"{safe(stored.job, _NAME)}/{stored.attempt}{': ' if quote else ''}{quote}"
+
+
+def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
+    """What is known of an incident, by name; what is "" is not known."""
+    yield "in all", _size(one)
+    yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
+    if one.newest is not None:
+        verdict = one.newest.verdict
+        yield "advice", taxonomy.ADVICE[verdict.recovery]
+        yield "fault", taxonomy.FAULT_WORDS[verdict.fault]
+        yield "next", safe(verdict.suggestion, 1000)
+        yield "proof", _cause(one.newest)
+    yield "others", f"{one.others:,} with the same cause, elsewhere or earlier" if one.others else ""
+    if one.by:
+        yield (
+            one.state,
+            f"{day(one.changed)} UTC by {safe(one.by, _NAME)}{f': {safe(one.note, 2000)}' if one.note else ''}",
+        )
+    yield "fingerprint", safe(one.fingerprint, _NAME)
+
+
+def _told(event: "IncidentEvent") -> str:
+    """Something that happened, on one line."""
+    whose = f" {safe(event.job, _NAME)}/{event.attempt}" if event.job is not None else ""
+    who = "" if event.job is not None else f" by {safe(event.by, _NAME)}"
+    return f"{day(event.at)}  {event.step}{whose}{who}{f': {safe(event.note, _WORDS)}' if event.note else ''}"

@@ -1,0 +1,135 @@
+"""`logdoctor incidents`: look at failures grouped by cause, and say who looks after them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.cli.options import by_option, data_dir_option, login, served_settings
+from logdoctor.errors import IncidentRefused
+
+if TYPE_CHECKING:
+    from logdoctor.store.incidents import Incident, Incidents, Step
+
+
+@click.group()
+def incidents() -> None:
+    """Look at failures grouped by cause, and say who looks after them."""
+
+
+_id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
+_note = click.option("--note", default="", help="Words for those who look next.")
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object for each, a line each.")
+
+
+def _incidents(data_dir: Path | None) -> "Incidents":
+    """The incidents of the data folder, older failures among them; `StoreError` when there is no database."""
+    from logdoctor import build
+    from logdoctor.store.incidents import Incidents
+
+    found = Incidents(build.records(served_settings(data_dir)).database)
+    found.catch_up()
+    return found
+
+
+@incidents.command("list")
+@_json
+@click.option(
+    "--state",
+    type=click.Choice(["new", "acknowledged", "resolved", "all"]),
+    help="Only those in this state; default: new and acknowledged.",
+)
+@click.option("--reason", help="Only those of this reason.")
+@click.option("--node", help="Only those with an attempt that suspects this node.")
+@click.option("--user", help="Only those with an attempt of this user.")
+@click.option("--job", help="Only those with an attempt of this job.")
+@click.option("--text", help="Words in reason, suspected nodes, job, user and first quote.")
+@data_dir_option
+def incidents_list(
+    as_json: bool,
+    state: str | None,
+    reason: str | None,
+    node: str | None,
+    user: str | None,
+    job: str | None,
+    text: str | None,
+    data_dir: Path | None,
+) -> None:
+    """List incidents, those with the newest attempt first."""
+    import msgspec
+
+    from logdoctor.cli import incident_tables
+    from logdoctor.store.incidents import WantedIncidents
+
+    wanted = WantedIncidents(reason=reason, node=node, user=user, job=job, text=text)
+    if state is not None:
+        wanted = msgspec.structs.replace(wanted, states=() if state == "all" else (state,))
+    found = _incidents(data_dir)
+
+    def every() -> "Iterator[Incident]":
+        cursor = None
+        while True:
+            page = found.search(wanted, cursor, 500)
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    incident_tables.incidents(every(), as_json)
+
+
+@incidents.command("show")
+@_id
+@_json
+@data_dir_option
+def incidents_show(id: int, as_json: bool, data_dir: Path | None) -> None:
+    """Print one incident: cause, advice, newest attempts, what happened to it."""
+    from logdoctor.cli import incident_tables
+    from logdoctor.show import ascii_json
+
+    found = _incidents(data_dir)
+    one = found.one(id)
+    if one is None:
+        raise IncidentRefused(f"incident {id}", "does not exist", "List the incidents.")
+    if as_json:
+        click.echo(ascii_json(one))
+    else:
+        incident_tables.incident(one, found.members(id, limit=10).items, found.events(id, limit=20))
+
+
+@incidents.command("acknowledge")
+@_id
+@_note
+@by_option
+@data_dir_option
+def incidents_acknowledge(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
+    """Say that somebody looks after an incident."""
+    _step(id, "acknowledge", note, by, data_dir)
+
+
+@incidents.command("resolve")
+@_id
+@_note
+@by_option
+@data_dir_option
+def incidents_resolve(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
+    """Say that an incident is over; the next attempt that fails so opens another."""
+    _step(id, "resolve", note, by, data_dir)
+
+
+@incidents.command("reopen")
+@_id
+@_note
+@by_option
+@data_dir_option
+def incidents_reopen(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
+    """Say that an incident is not over."""
+    _step(id, "reopen", note, by, data_dir)
+
+
+def _step(id: int, step: "Step", note: str, by: str | None, data_dir: Path | None) -> None:
+    from logdoctor.cli import incident_tables
+
+    found = _incidents(data_dir)
+    incident_tables.step(found.step(id, step, login() if by is None else by, note, time.time(), None))

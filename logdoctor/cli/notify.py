@@ -1,0 +1,95 @@
+"""`logdoctor notify`: try who is told of incidents, look at what became of messages, send them again."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.cli.exits import Settled
+from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logdoctor.store.notices import Notice
+
+NOT_DELIVERED = 1
+_STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
+
+
+@click.group(cls=Settled)
+def notify() -> None:
+    """Try who is told of incidents, look at messages, send them again."""
+
+
+@notify.command("secret")
+def notify_secret() -> None:
+    """Print a new secret that webhooks can be signed with, for LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS."""
+    from logdoctor.notify.signing import new_secret
+
+    click.echo(new_secret())
+
+
+@notify.command("test")
+@click.argument("target", required=False)
+@by_option
+@data_dir_option
+def notify_test(target: str | None, by: str | None, data_dir: Path | None) -> None:
+    """Send TARGET a test message; without TARGET, all of them. A service may run beside it.
+
+    Exit codes: 0 all arrived, 1 one did not, 2 could not work.
+    """
+    from logdoctor import build
+
+    notifier = build.notifier(settings_with(data_dir))
+    names = [target] if target else [one.name for one in notifier.targets()]
+    if not names:
+        raise click.UsageError("No target is set: see docs/notifications.md.")
+    found = [notifier.test(name, by or login(), seconds=90.0) for name in names]
+    _print(found)
+    sys.exit(0 if all(one.state == "delivered" for one in found) else NOT_DELIVERED)
+
+
+@notify.command("list")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--target", help="Only those to this target.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+@data_dir_option
+def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """List messages, the newest first, and what became of them."""
+    from logdoctor import build, show
+
+    found = build.notices(served_settings(data_dir)).notices(None, limit, state, target).items
+    if not as_json:
+        _print(found)
+        return
+    for one in found:
+        click.echo(show.ascii_json(one))
+
+
+@notify.command("retry")
+@click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
+@by_option
+@data_dir_option
+def notify_retry(id: int, by: str | None, data_dir: Path | None) -> None:
+    """Send message ID again, now, which waits or was given up.
+
+    Exit codes: 0 it arrived, 1 it did not, 2 could not work.
+    """
+    from logdoctor import build
+
+    found = build.notifier(served_settings(data_dir)).retry(id, by or login())
+    _print([found])
+    sys.exit(0 if found.state == "delivered" else NOT_DELIVERED)
+
+
+def _print(found: "Sequence[Notice]") -> None:
+    """A line for each message."""
+    from logdoctor.notify.messages import decode, describe
+    from logdoctor.show import day, safe
+
+    for one in found:
+        words = (str(one.id), day(one.at), one.state, one.target, describe(decode(one.body)), one.why)
+        click.echo("  ".join(safe(word, 300) for word in words if word))

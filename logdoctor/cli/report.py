@@ -1,0 +1,104 @@
+"""`logdoctor report`: what failures cost, by reason."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logdoctor.cli.options import data_dir_option, served_settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from logdoctor.report import Costs, Report
+
+_day = click.DateTime(["%Y-%m-%d"])
+_DAY = 86_400
+_WIDE = 130  # columns from which means stand beside medians
+
+
+@click.command("report")
+@click.option("--since", type=_day, metavar="DAY", help="Only failures from this day on (YYYY-MM-DD, UTC).")
+@click.option("--until", type=_day, metavar="DAY", help="Only failures up to this day, with it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--csv", "as_csv", is_flag=True, help="A row for each reason.")
+@data_dir_option
+def report(since: object, until: object, as_json: bool, as_csv: bool, data_dir: Path | None) -> None:
+    """What failures cost, by reason: how many, on how many GPUs, after what time, until what restart."""
+    import msgspec
+
+    from logdoctor import build
+    from logdoctor import report as reports
+    from logdoctor.store.report import Reports
+
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    begin = reports.second(f"{since:%Y-%m-%d}") if since else None
+    end = reports.second(f"{until:%Y-%m-%d}") + _DAY if until else None
+    records = build.records(served_settings(data_dir))
+    try:
+        found = reports.reckon(Reports(records.database).failures(begin, end), begin, end)
+    finally:
+        records.close()
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    elif as_csv:
+        click.echo(reports.as_csv(found), nl=False)
+    else:
+        _show(found)
+
+
+def _show(found: "Report") -> None:
+    """Print the table, subtotals before the reasons of each category, and who decided."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not found.total.count:
+        console.print("no failures")
+        return
+    wide = console.width >= _WIDE
+    console.print(_table(found, wide))
+    if not wide:
+        console.print("GPUs and times are medians", style="dim")
+    known = f"GPU count known for {found.total.gpus.known:,} of {found.total.count:,}"
+    console.print(f"{known}; restarted: {found.total.to_restart.known:,} of {found.total.count:,}", style="dim")
+    decided = ", ".join(f"{name} {number:,}" for name, number in found.decided.items() if number)
+    console.print(f"decided by: {decided}", style="dim", markup=False)
+    if found.cut:
+        console.print(f"only the newest {found.total.count:,} failures are counted", style="yellow")
+
+
+def _table(found: "Report", wide: bool) -> "Table":
+    """The costs of each category and its reasons: medians, and means where there is room for them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2 if wide else 1, 0, 0))
+    table.add_column("reason", no_wrap=True)
+    names = ("GPUs", "to failure", "to restart")
+    medians = [f"median {name}" if wide else name for name in names]
+    for name in ("count", *medians, *([f"mean {name}" for name in names] if wide else ()), "GPU h", "share"):
+        table.add_column(name, justify="right")
+    for category in found.categories:
+        table.add_row(Text(category.name), *_row(category, wide), style="bold")
+        for row in found.reasons:
+            if row.category == category.name:
+                table.add_row(Text(f"  {row.name}"), *_row(row, wide))
+    table.add_row("total", *_row(found.total, wide), style="bold")
+    return table
+
+
+def _row(of: "Costs", wide: bool) -> tuple[str, ...]:
+    from logdoctor.report import length
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}"
+
+    def span(value: float | None) -> str:
+        return "-" if value is None else length(value)
+
+    medians = (number(of.gpus.median), span(of.to_failure.median), span(of.to_restart.median))
+    means = (number(of.gpus.mean), span(of.to_failure.mean), span(of.to_restart.mean)) if wide else ()
+    hours = (f"{of.gpu_hours:,.1f}" if of.gpu_hours < 100 else number(of.gpu_hours)) if of.gpus.known else "-"
+    share = f"{of.share:.1%}" if of.share is not None and of.gpus.known else "-"
+    return f"{of.count:,}", *medians, *means, hours, share

@@ -1,0 +1,156 @@
+"""Who failed when: the cause, and the first error of each rank, whatever part it has in the failure."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from logdoctor.diagnose import suspects
+from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.text import seconds_of
+from logdoctor.types import RankError
+
+_MOST = 64
+_OWN = (8, 4, 2, 1)
+"""How many errors alike are told one by one; the first number that leaves room for all."""
+_LONGEST = 253  # characters of a host's name
+_YEARLESS = 2000  # what `seconds_of` takes where a stamp gives no year
+
+
+class _Heard(NamedTuple):
+    """An error with its writer, and its place among all."""
+
+    at: tuple[float, int, int]
+    error: RankError
+    is_cause: bool
+
+
+def first_errors(readings: list[Reading], found: Sequence[Finding], cause: Finding | None) -> tuple[RankError, ...]:
+    """The cause and the first of the findings of each rank, at most 64, ordered by time as far as lines carry stamps.
+
+    A rank's own lines decide what is said of it, so lines of others between them change nothing. Findings that name no
+    rank count as of their node, or of their stream.
+    """
+    writers = _Writers(readings)
+    first: dict[object, Finding] = {}
+    for finding in sorted(found, key=lambda finding: finding.order):
+        first.setdefault(writers.of(finding), finding)
+    chosen = list(first.values())
+    if cause is not None and all(finding is not cause for finding in chosen):
+        chosen.append(cause)
+    return _folded(_ordered([(writers.error(finding), finding is cause) for finding in chosen], readings))
+
+
+class _Writers:
+    """Names who speaks: looks once at what all streams tell of places, however many findings there are."""
+
+    def __init__(self, readings: list[Reading]) -> None:
+        self._readings = readings
+        self._labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
+        self._aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
+        self._placements: dict[int, str] = {}
+        for reading in readings:
+            self._placements |= suspects.reported_hosts(reading, self._aliases) | reading.record.placements
+        self._alone = [_is_alone(reading) for reading in readings]
+        self._latest = max((time for reading in readings for time in reading.times.values()), default=None)
+
+    def of(self, finding: Finding) -> object:
+        """The rank of a finding, else its node, else its stream."""
+        rank = self._rank(finding)
+        return rank if rank is not None else self._node(finding, rank) or finding.stream
+
+    def error(self, finding: Finding) -> RankError:
+        """A finding as the error of its rank."""
+        rank = self._rank(finding)
+        stream = self._readings[finding.stream].record.stream
+        node, time = self._node(finding, rank), self._time(finding)
+        return RankError(rank, node, stream, finding.line, time, finding.reason, finding.role)
+
+    def _rank(self, finding: Finding) -> int | None:
+        return suspects.rank_of(finding, self._readings, self._labelled)
+
+    def _node(self, finding: Finding, rank: int | None) -> str | None:
+        """Where it was printed: as the line says, or where the rank was placed."""
+        named = finding.origin.node or suspects.own_host(finding)
+        if named is None and rank is not None:
+            named = self._placements.get(rank)
+        elif named is None:
+            named = finding.captures.get("node")
+        return self._aliases.get(named, named)[:_LONGEST].rstrip(".:,") or None if named else None
+
+    def _time(self, finding: Finding) -> float | None:
+        """The stamp of the line; in a stream of one writer also the last before it."""
+        time = seconds_of(finding.text)
+        if time is None and self._alone[finding.stream]:
+            time = finding.time
+        return time if time is None or self._latest is None else _dated(time, self._latest)
+
+
+def _dated(time: float, latest: float) -> float:
+    """The time of a stamp that gave no year in the year that brings it next to the latest stamp of the log."""
+    read, year = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(latest, UTC).year
+    if read.year != _YEARLESS or year == _YEARLESS:
+        return time
+    near: list[float] = []
+    for other in (year - 1, year, year + 1):
+        with suppress(ValueError):  # 29 February
+            near.append(read.replace(year=other).timestamp())
+    return min(near, key=lambda one: abs(one - latest), default=time)
+
+
+def _is_alone(reading: Reading) -> bool:
+    """Whether a stream is of one writer: stamps of others say nothing about when a rank spoke."""
+    return len({where.channel for _, where in reading.lines}) < 2
+
+
+def _ordered(errors: list[tuple[RankError, bool]], readings: list[Reading]) -> list[_Heard]:
+    """The errors as they came: one without a stamp directly behind what its stream told before it, streams without any
+    at the end; all by place when there is no stamp at all."""
+    numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
+    placed = (((numbers[error.stream], error.line), error, is_cause) for error, is_cause in errors)
+    told = sorted(placed, key=lambda one: one[0])
+    now: dict[int, float] = {}
+    for (stream, _), error, _ in told:
+        if error.time is not None:
+            now.setdefault(stream, error.time)
+    heard: list[_Heard] = []
+    for (stream, line), error, is_cause in told:
+        if error.time is not None:
+            now[stream] = error.time
+        heard.append(_Heard((now.get(stream, math.inf), stream, line), error, is_cause))
+    return sorted(heard, key=lambda one: one.at)
+
+
+def _folded(heard: list[_Heard]) -> tuple[RankError, ...]:
+    """The errors, those of many ranks alike told by the first of them and a number when they are too many."""
+    if len(heard) <= _OWN[0]:
+        return tuple(one.error for one in heard)
+    folded: list[_Heard] = []
+    for own in _OWN:
+        folded = _fold(heard, own)
+        if len(folded) <= _MOST:
+            break
+    kept = [one for one in folded if one.is_cause] + [one for one in folded if not one.is_cause]
+    return tuple(one.error for one in sorted(kept[:_MOST], key=lambda one: one.at))
+
+
+def _fold(heard: list[_Heard], own: int) -> list[_Heard]:
+    """The cause, the first `own` of each reason and role, and one for all further of them, where the first of these
+    stands."""
+    seen: dict[tuple[str, str], list[_Heard]] = {}
+    kept: list[_Heard] = [one for one in heard if one.is_cause]
+    for one in heard:
+        if not one.is_cause:
+            seen.setdefault((one.error.reason, one.error.role), []).append(one)
+    for some in seen.values():
+        kept += some[:own]
+        if more := some[own:]:
+            kept.append(more[0]._replace(error=_standing_for(more)))
+    return sorted(kept, key=lambda one: one.at)
+
+
+def _standing_for(some: list[_Heard]) -> RankError:
+    return msgspec.structs.replace(some[0].error, count=len(some))

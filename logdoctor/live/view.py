@@ -1,0 +1,187 @@
+"""One stream as it stood when somebody asked: lines from any place on, whatever its size.
+
+What its archive has and what is not there yet are blocks of about a MiB, of which is known where they begin. So the
+block with a line is found without reading others, and the end of a line that fills many blocks, too.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from logdoctor.compress.cut import MAX_LINE, newlines_of
+from logdoctor.store.archive import FRAME, StreamFile
+
+HEAD, TAIL = 4096, 1024
+"""Bytes that are given of the beginning and of the end of a line that is longer."""
+
+
+class RawLine(NamedTuple):
+    """A line: its number, the place of its first byte in the stream, how many bytes it has, newline left out.
+
+    `head` is the whole of it, or its beginning when it is long; then `tail` is its end.
+    """
+
+    number: int
+    offset: int
+    size: int
+    head: bytes
+    tail: bytes = b""
+
+
+class Run(NamedTuple):
+    """Whole lines from number `line` on, the first byte of which stands at `offset`; the last one of a stream may lack
+    its newline. A line that is longer than `MAX_LINE` comes alone as `long`, without `data`."""
+
+    line: int
+    offset: int
+    data: bytes
+    lines: int
+    long: RawLine | None = None
+
+
+class StreamView:
+    """A stream of `bytes` bytes and `newlines` newlines, which does not change any more when more is sent.
+
+    `archived` bytes are in the file, the rest is `tail`. Methods that read raise `StoreError` when the archive is
+    damaged or was deleted meanwhile.
+    """
+
+    def __init__(self, file: StreamFile, archived: int, newlines: int, tail: Sequence[bytes]) -> None:
+        self._file = file
+        self._offsets, self._lines = file.places(archived)
+        self._archived = len(self._offsets)  # blocks that are in the file
+        self._tail: list[list[bytes]] = []
+        self.bytes, self.newlines = archived, newlines
+        line, room = newlines - sum(part.count(b"\n") for part in tail) + 1, 0
+        for part in (whole[at : at + FRAME] for whole in tail for at in range(0, len(whole), FRAME)):
+            if room < len(part):
+                self._tail.append([])
+                self._offsets.append(self.bytes)
+                self._lines.append(line)
+                room = FRAME
+            self._tail[-1].append(part)
+            room -= len(part)
+            self.bytes += len(part)
+            line += part.count(b"\n")
+
+    def count(self) -> int:
+        """How many lines there are; the last may lack its newline."""
+        if not self._offsets:
+            return 0
+        last = next(self._blocks(len(self._offsets) - 1))
+        return self.newlines + (not last.endswith(b"\n"))
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes, a block at a time."""
+        return self._blocks(0)
+
+    def between(self, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes from offset `begin` to before `end`, a block at a time."""
+        start = max(bisect_right(self._offsets, begin) - 1, 0)
+        for offset, data in zip(self._offsets[start:], self._blocks(start), strict=False):
+            if offset >= end:
+                return
+            yield data[max(begin - offset, 0) : end - offset]
+
+    def first_before(self, line: int, most_lines: int, most_bytes: int) -> int:
+        """From where to read to see what stands before `line`: so many lines before it, fewer when these are more than
+        about so many bytes, and at least one."""
+        block = here = self._block_of(line)
+        while block and self._lines[block] > line - most_lines:
+            if self._offsets[here] - self._offsets[block] >= most_bytes:
+                break
+            block -= 1
+        first = self._lines[block] + 1 if block else 1  # which begins in the block; the one before may begin earlier
+        return max(min(max(line - most_lines, first), line - 1), 1)
+
+    def runs(self, first: int, last: int) -> Iterator[Run]:
+        """The lines from `first` to `last`, in runs of about a MiB."""
+        number, offset, rest = first, 0, b""
+        block = self._block_of(first)
+        skip = True
+        while block < len(self._offsets):
+            for block, data in enumerate(self._blocks(block), block):  # noqa: B020 - from where a long line left off
+                if skip:
+                    begin = _start(data, number - self._lines[block])
+                    if begin is None:  # there is no such line, or it begins with the next block
+                        continue
+                    offset, data, skip = self._offsets[block] + begin, data[begin:], False
+                rest = rest + data if rest else data
+                if (stop := rest.find(b"\n")) > MAX_LINE:  # only the first line may be longer than a block
+                    line = RawLine(number, offset, stop, rest[:HEAD], rest[stop - TAIL : stop])
+                    yield Run(number, offset, b"", 1, line)
+                    if number >= last:
+                        return
+                    number, offset, rest = number + 1, offset + stop + 1, rest[stop + 1 :]
+                end = rest.rfind(b"\n") + 1
+                if end:
+                    run = _run(number, offset, rest[:end], last)
+                    yield run
+                    if run.line + run.lines > last:
+                        return
+                    number, offset, rest = number + run.lines, offset + end, rest[end:]
+                if len(rest) > MAX_LINE:
+                    break
+            else:
+                if rest:
+                    yield Run(number, offset, rest, 1)
+                return
+            line = self._long(number, offset, rest, block)
+            yield Run(number, offset, b"", 1, line)
+            if number >= last:
+                return
+            number, rest, skip = number + 1, b"", True
+            block = self._block_of(number)
+
+    def _long(self, number: int, offset: int, begin: bytes, block: int) -> RawLine:
+        """A line that fills the rest of a block and goes on behind it; what lies between its ends is not read."""
+        end = bisect_right(self._lines, number, block) - 1
+        data = next(self._blocks(end))
+        stop = data.find(b"\n") if end > block else -1
+        stop = len(data) if stop < 0 else stop
+        tail = data[max(stop - TAIL, 0) : stop]
+        return RawLine(number, offset, self._offsets[end] + stop - offset, begin[:HEAD], tail)
+
+    def _block_of(self, line: int) -> int:
+        """The number of the block with the newline before `line`, or with its first byte."""
+        return max(bisect_left(self._lines, line) - 1, 0)
+
+    def _blocks(self, start: int) -> Iterator[bytes]:
+        """The blocks from number `start` on."""
+        if start < self._archived:
+            yield from self._file.frames(start, self._archived)
+        for parts in self._tail[max(start - self._archived, 0) :]:
+            yield b"".join(parts)
+
+
+def _start(data: bytes, skipped: int) -> int | None:
+    """Where in a block the line begins before which so many newlines stand; None when that is not in the block."""
+    if skipped <= 0:
+        return 0
+    newlines = newlines_of(data)
+    begin = int(newlines[skipped - 1]) + 1 if len(newlines) >= skipped else len(data)
+    return begin if begin < len(data) else None
+
+
+def _run(number: int, offset: int, data: bytes, last: int) -> Run:
+    """The lines of a buffer up to number `last`."""
+    count = data.count(b"\n")
+    if number + count - 1 > last:
+        count = max(last - number + 1, 0)
+        data = data[: int(newlines_of(data)[count - 1]) + 1] if count else b""
+    return Run(number, offset, data, count)
+
+
+def lines_of(run: Run) -> Iterator[RawLine]:
+    """The lines of a run."""
+    if run.long is not None:
+        yield run.long
+        return
+    offset = run.offset
+    for number, text in enumerate(run.data.removesuffix(b"\n").split(b"\n"), run.line):
+        yield RawLine(number, offset, len(text), *ends_of(text))
+        offset += len(text) + 1
+
+
+def ends_of(text: bytes) -> tuple[bytes, bytes]:
+    return (text, b"") if len(text) <= HEAD else (text[:HEAD], text[-TAIL:])

@@ -1,0 +1,262 @@
+"""What is told of incidents: messages that are made once, from which nothing private is left to be seen.
+
+All text in them comes from logs and people. Secrets in it are masked before it is cut, for half a secret has the form
+of none.
+"""
+
+import datetime
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from logdoctor.llm.masking import mask
+from logdoctor.store.notices import Untold
+from logdoctor.taxonomy import ADVICE
+from logdoctor.text import harmless
+from logdoctor.types import Evidence, Suspect
+
+MAX_QUOTE = 1000
+"""Characters of a line of a log."""
+MAX_WORDS = 600
+"""Characters of what is said of it."""
+MAX_NAME = 200
+MAX_SUSPECTS = 8
+LISTED = 20
+"""Incidents that a summary tells of; of all others it has the number."""
+NUMBERED = 1000
+BRIEF = 160
+"""Characters of a text in a summary."""
+
+_LOOKED_AT = 20_000  # characters of a text that are looked through for secrets
+_OPENED, _RESOLVED = "incident.opened", "incident.resolved"
+
+
+class SuspectTold(msgspec.Struct, frozen=True):
+    """A node, rank or GPU that may be at fault, and why it is named."""
+
+    node: str | None
+    rank: int | None
+    gpu: str | None
+    why: str
+
+
+class EvidenceTold(msgspec.Struct, frozen=True):
+    """The line that decided."""
+
+    stream: str
+    line: int
+    quote: str
+
+
+class IncidentTold(msgspec.Struct, frozen=True):
+    """An incident as receivers are told of it. `job` and `attempt` are the newest of its `attempts`, which are of
+    `jobs` jobs; the verdict of that one is `provisional` when it may still change. `by` resolved it and said `note`;
+    `link` is "" when nobody set where people reach logdoctor."""
+
+    incident: int
+    state: str
+    opened: str
+    reason: str
+    category: str
+    fault: str
+    recovery: str
+    advice: str
+    provisional: bool
+    confidence: float
+    suspects: tuple[SuspectTold, ...]
+    job: str
+    attempt: int
+    attempts: int
+    jobs: int
+    user: str | None
+    verdict: int
+    decided_by: str
+    evidence: EvidenceTold | None
+    suggestion: str
+    by: str = ""
+    note: str = ""
+    link: str = ""
+
+
+class SummaryTold(msgspec.Struct, frozen=True):
+    """Many incidents at once: how many were opened and how many of those told before were resolved, the first of them,
+    and the numbers of all."""
+
+    opened: int
+    resolved: int
+    incidents: tuple[IncidentTold, ...]
+    numbers: tuple[int, ...]
+    link: str = ""
+
+
+class TrialTold(msgspec.Struct, frozen=True):
+    """That somebody tries whether messages arrive."""
+
+    text: str
+    by: str
+    link: str = ""
+
+
+class Opened(msgspec.Struct, frozen=True, tag_field="type", tag=_OPENED):
+    """A new incident. `timestamp` is when it was told, as RFC 3339 has it."""
+
+    timestamp: str
+    data: IncidentTold
+
+
+class Resolved(msgspec.Struct, frozen=True, tag_field="type", tag=_RESOLVED):
+    """An incident that was told is resolved."""
+
+    timestamp: str
+    data: IncidentTold
+
+
+class Summary(msgspec.Struct, frozen=True, tag_field="type", tag="incidents.summary"):
+    """Many incidents in one message."""
+
+    timestamp: str
+    data: SummaryTold
+
+
+class Trial(msgspec.Struct, frozen=True, tag_field="type", tag="test"):
+    """A message that tells of no incident."""
+
+    timestamp: str
+    data: TrialTold
+
+
+Message = Opened | Resolved | Summary | Trial
+Kind = Literal["incident.opened", "incident.resolved", "incidents.summary", "test"]
+"""The types of messages."""
+
+encode = msgspec.json.Encoder().encode
+"""The JSON of a message, which is the body of a webhook."""
+decode = msgspec.json.Decoder(Message).decode
+
+
+def kind_of(message: Message) -> str:
+    """The type of a message."""
+    return str(message.__struct_config__.tag)
+
+
+def told(untold: Untold, public_url: str) -> IncidentTold:
+    """The incident without secrets, in texts of bounded length."""
+    verdict = untold.verdict.verdict
+    return IncidentTold(
+        incident=untold.id,
+        state=untold.state,
+        opened=stamp(untold.opened),
+        reason=verdict.reason,
+        category=verdict.category,
+        fault=verdict.fault,
+        recovery=verdict.recovery,
+        advice=ADVICE[verdict.recovery],
+        provisional=not untold.verdict.final,
+        confidence=verdict.confidence,
+        suspects=tuple(_suspect(one) for one in verdict.suspects[:MAX_SUSPECTS]),
+        job=private(untold.verdict.job, MAX_NAME),
+        attempt=untold.verdict.attempt,
+        attempts=untold.attempts,
+        jobs=untold.jobs,
+        user=None if untold.verdict.user is None else private(untold.verdict.user, MAX_NAME),
+        verdict=untold.verdict.id,
+        decided_by=verdict.decided_by.kind,
+        evidence=_evidence(verdict.evidence[0]) if verdict.evidence else None,
+        suggestion=_prose(verdict.suggestion),
+        link=f"{public_url}/incidents/{untold.id}" if public_url else "",
+    )
+
+
+def opened(untold: Untold, public_url: str, now: float) -> Opened:
+    """The message of a new incident."""
+    return Opened(stamp(now), told(untold, public_url))
+
+
+def resolved(before: Message, by: str, note: str, now: float) -> Resolved | None:
+    """The message that an incident is resolved, made from the one that told of it; None when that told of none."""
+    if not isinstance(before, Opened):
+        return None
+    said = {"state": "resolved", "by": private(by, MAX_NAME), "note": _prose(note)}
+    return Resolved(stamp(now), msgspec.structs.replace(before.data, **said))
+
+
+def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary:
+    """One message for many: of an incident that comes twice the last word counts."""
+    latest: dict[int, IncidentTold] = {}
+    for message in messages:
+        if isinstance(message, Opened | Resolved):
+            latest[message.data.incident] = message.data
+    gone = sum(one.state == "resolved" for one in latest.values())
+    counted = SummaryTold(
+        len(latest) - gone,
+        gone,
+        tuple(_brief(one) for one in tuple(latest.values())[:LISTED]),
+        tuple(latest)[:NUMBERED],
+        f"{public_url}/" if public_url else "",
+    )
+    return Summary(stamp(now), counted)
+
+
+def trial(by: str, public_url: str, now: float) -> Trial:
+    """The message that somebody has sent to see whether it arrives."""
+    text = "This is a test of logdoctor. Incidents will be told here."
+    return Trial(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
+
+
+def recoveries(message: Message) -> set[str]:
+    """What is to be done about the incidents that a message tells of."""
+    if isinstance(message, Opened | Resolved):
+        return {message.data.recovery}
+    return {one.recovery for one in message.data.incidents} if isinstance(message, Summary) else set()
+
+
+def private(text: str, most: int) -> str:
+    """A text from outside on one line, without secrets and without what steers a terminal, at most `most` characters;
+    a mark at the end tells that it was cut."""
+    return _cut(mask(harmless(text[:_LOOKED_AT], _LOOKED_AT)), most)
+
+
+def stamp(at: float) -> str:
+    """A time to the second, as RFC 3339 has it, in UTC."""
+    return datetime.datetime.fromtimestamp(int(at), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def describe(message: Message) -> str:
+    """A message in a few words, for lists of messages."""
+    if isinstance(message, Trial):
+        return "test"
+    if isinstance(message, Summary):
+        return _counted(message.data)
+    about = f"incident {message.data.incident}: {message.data.reason}, {message.data.job}"
+    return f"{about}, resolved" if isinstance(message, Resolved) else about
+
+
+def _counted(data: SummaryTold) -> str:
+    number = data.opened + data.resolved
+    return f"{number} incident{'' if number == 1 else 's'}"
+
+
+def _suspect(one: Suspect) -> SuspectTold:
+    node, gpu = (None if name is None else private(name, MAX_NAME) for name in (one.node, one.gpu))
+    return SuspectTold(node, one.rank, gpu, _prose(one.why))
+
+
+def _brief(one: IncidentTold) -> IncidentTold:
+    """An incident for a summary, in shorter texts."""
+    evidence = one.evidence and msgspec.structs.replace(one.evidence, quote=_cut(one.evidence.quote, BRIEF))
+    suspects = tuple(msgspec.structs.replace(who, why=_cut(who.why, BRIEF)) for who in one.suspects[:2])
+    suggestion, note = _cut(one.suggestion, BRIEF), _cut(one.note, BRIEF)
+    return msgspec.structs.replace(one, evidence=evidence, suspects=suspects, suggestion=suggestion, note=note)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _evidence(first: Evidence) -> EvidenceTold:
+    return EvidenceTold(private(first.stream, MAX_NAME), first.line, private(first.quote, MAX_QUOTE))
+
+
+def _prose(text: str) -> str:
+    return private(" ".join(text[:_LOOKED_AT].split()), MAX_WORDS)

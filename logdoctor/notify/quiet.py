@@ -1,0 +1,55 @@
+"""Quiet hours: when messages are held back, in the time of a place, whatever its clocks do."""
+
+import datetime
+import re
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+_HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
+_DAY = datetime.timedelta(days=1)
+
+
+class Quiet(NamedTuple):
+    """From `start` to `end` by the clocks of `zone`, over midnight when the end is the earlier one."""
+
+    start: datetime.time
+    end: datetime.time
+    zone: datetime.tzinfo
+
+    def until(self, now: float) -> float | None:
+        """When the quiet hours end that `now` is in, in seconds since the epoch; None when it is in none.
+
+        They are a stretch between two moments: an hour that clocks repeat makes them longer, and none begins twice.
+        """
+        today = datetime.datetime.fromtimestamp(now, self.zone).date()
+        over_midnight = self.end < self.start
+        for day in (today - _DAY, today):
+            begin = self._moment(day, self.start)
+            end = self._moment(day + _DAY if over_midnight else day, self.end)
+            if begin <= now < end:
+                return end
+        return None
+
+    def _moment(self, day: datetime.date, time: datetime.time) -> float:
+        return datetime.datetime.combine(day, time, self.zone).timestamp()
+
+
+def read_quiet(hours: str, zone: str) -> Quiet:
+    """Quiet hours out of `22:00-07:00` and the name of a time zone; `ValueError` says what is wrong."""
+    found = _HOURS.fullmatch(hours.strip())
+    if found is None:
+        raise ValueError(f"{hours[:40]!a} is not like 22:00-07:00")
+    start, end = (datetime.time(int(found[at]), int(found[at + 1])) for at in (1, 3))
+    if start == end:
+        raise ValueError("it begins when it ends")
+    return Quiet(start, end, read_zone(zone))
+
+
+def read_zone(name: str) -> datetime.tzinfo:
+    """The time zone of this name; `ValueError` when this machine knows none."""
+    if name.upper() == "UTC":
+        return datetime.UTC  # there is no need for tzdata
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"this machine knows no time zone {name[:60]!a}; it may lack tzdata") from None

@@ -1,0 +1,281 @@
+"""Failures grouped into incidents: which group a verdict belongs to, and how the groups follow when verdicts change.
+
+All of it happens in the transaction that changes the verdict, so that every current verdict that says `failed` is in
+exactly one incident, and no other verdict is in any.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from logdoctor.store.fit import fit
+from logdoctor.store.schema import OPEN_INCIDENT, incident_attempts, incident_events, incidents, next_event
+from logdoctor.types import Verdict
+
+if TYPE_CHECKING:
+    from logdoctor.store.records import StoredVerdict
+
+BY_US = "logdoctor"
+"""Who takes the steps that nobody took."""
+
+QUIET = 7 * 86_400.0
+"""Seconds after which an open incident that nothing joined is over: the next failure opens a new one, of which people
+are told again."""
+
+_MAX_NODE = 300
+_MAX_WORD = 300  # characters of one thing in what a search looks through
+_MAX_NODES = 32  # nodes of an attempt that a search for text finds it by; a filter by node knows all
+_c, _a = incidents.c, incident_attempts.c
+
+# Statements that every verdict needs are built once: to build them takes longer than to run them. Names of what is
+# bound begin with `of_`, so that they are no columns.
+_HERE = (_a.job == sa.bindparam("of_job"), _a.attempt == sa.bindparam("of_attempt"))
+_HELD = sa.select(incidents).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
+_HAS_JOB = sa.exists().where(_a.incident == _c.id, _a.job == sa.bindparam("of_job")).label("has_job")
+_OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
+_OF_JOB = sa.select(_a.job).where(_a.incident == sa.bindparam("of_id"), _a.job == sa.bindparam("of_job")).limit(1)
+_INSERT, _MOVE = sa.insert(incident_attempts), sa.update(incident_attempts).where(*_HERE)
+_OPENED, _CHANGE = sa.insert(incidents).returning(_c.id), sa.update(incidents).where(_c.id == sa.bindparam("of_id"))
+_TELL = sa.insert(incident_events)
+_LEAVE = sa.delete(incident_attempts).where(*_HERE)
+
+
+class Group(NamedTuple):
+    """What failures of one incident have in common; `node` is "" where it is not part of that."""
+
+    key: str
+    fingerprint: str
+    node: str
+
+
+class Member(NamedTuple):
+    """An attempt of an incident, as its verdict describes it."""
+
+    job: str
+    attempt: int
+    verdict: int
+    at: float
+    user: str | None
+    reason: str
+    category: str
+    recovery: str
+    fault: str
+    words: str
+
+
+def group_of(job: str, verdict: Verdict) -> Group | None:
+    """The group that a job's verdict belongs to; None unless it says `failed`.
+
+    Unknown failures of two jobs are two groups, and failures of the infrastructure are grouped by their first
+    suspected node, too.
+    """
+    if verdict.outcome != "failed":
+        return None
+    fingerprint = fit(verdict.fingerprint or f"reason {verdict.reason}", _MAX_NODE)
+    if verdict.reason == "Unknown":
+        return Group(f"{fingerprint} job {job}", fingerprint, "")
+    node = next((suspect.node for suspect in verdict.suspects if suspect.node), None)
+    if verdict.fault == "infrastructure" and node:
+        node = fit(node, _MAX_NODE)
+        return Group(f"{fingerprint} node {node}", fingerprint, node)
+    return Group(fingerprint, fingerprint, "")
+
+
+def regroup(
+    connection: sa.Connection,
+    former: "StoredVerdict | None",
+    stored: "StoredVerdict",
+    event: int | None = None,
+    told: bool = False,
+) -> None:
+    """Puts the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
+
+    `event` numbers the change, the verdict's own unless another is given. With `told` nobody is notified of an
+    incident that is opened.
+    """
+    group = group_of(stored.job, stored.verdict)
+    failed = former is not None and former.verdict.outcome == "failed"
+    held = connection.execute(_HELD, _place(stored)).first() if failed else None
+    event = stored.event if event is None else event
+    if group is None:
+        if held is not None:
+            connection.execute(_LEAVE, _place(stored))
+            _left(connection, held, stored, event, f"its verdict says {stored.verdict.outcome}")
+        return
+    member = _member(stored)
+    if held is not None and held.key == group.key:
+        connection.execute(_MOVE, _place(stored) | _described(member))
+        _refresh(connection, held, member, event)
+        return
+    into = connection.execute(_OPEN, {"of_key": group.key, "of_job": stored.job}).first()
+    if into is not None and stored.at - into.last > QUIET:
+        _end(connection, into, stored.at, next_event(connection))
+        into = None
+    if held is not None and held.attempts == 1 and into is None:
+        connection.execute(_MOVE, _place(stored) | _described(member))
+        _refresh(connection, held, member, event, **group._asdict())
+    elif into is None:
+        id = _open(connection, group, member, event, told)
+        _enter(connection, id, member, held)
+        if held is not None:
+            _left(connection, held, stored, next_event(connection), f"its verdict says another cause: incident {id}")
+    else:
+        merged = held is not None and held.attempts == 1
+        _join(connection, into, member, held, event, f"with incident {held.id}" if merged and held else "")
+        if merged and held is not None:
+            _merge(connection, held, into, stored, next_event(connection))
+        elif held is not None:
+            why = f"its verdict says another cause: incident {into.id}"
+            _left(connection, held, stored, next_event(connection), why)
+
+
+def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
+    """Says that something of an attempt's verdict changed that changes no group, such as whether it is final."""
+    of = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
+    connection.execute(sa.update(incidents).where(_c.id == of).values(event=event))
+
+
+def rename_user(connection: sa.Connection, job: str, former: str | None, user: str | None) -> None:
+    """Says whose a job is, now that it is known or known better."""
+    words = sa.literal(_word(user)) + sa.func.substr(_a.words, len(_word(former)) + 1)
+    connection.execute(sa.update(incident_attempts).where(_a.job == job).values(user=user, words=words))
+
+
+def enter_step(
+    connection: sa.Connection,
+    incident: int,
+    step: str,
+    by: str,
+    note: str,
+    at: float,
+    job: str | None = None,
+    attempt: int | None = None,
+) -> None:
+    """Appends a step to the story of an incident."""
+    values = {"incident": incident, "at": at, "by": by, "step": step, "note": note, "job": job, "attempt": attempt}
+    connection.execute(_TELL, values)
+
+
+def _place(one: "StoredVerdict | Member") -> dict[str, Any]:
+    return {"of_job": one.job, "of_attempt": one.attempt}
+
+
+def _member(stored: "StoredVerdict") -> Member:
+    verdict = stored.verdict
+    nodes = dict.fromkeys(suspect.node for suspect in verdict.suspects if suspect.node)
+    quote = verdict.evidence[0].quote if verdict.evidence else ""
+    words = (stored.user, verdict.reason, *list(nodes)[:_MAX_NODES], stored.job, quote)
+    return Member(
+        job=stored.job,
+        attempt=stored.attempt,
+        verdict=stored.id,
+        at=stored.at,
+        user=stored.user,
+        reason=fit(verdict.reason, _MAX_WORD),
+        category=verdict.category,
+        recovery=verdict.recovery,
+        fault=verdict.fault,
+        words="\n".join(_word(word) for word in words),
+    )
+
+
+def _word(text: str | None) -> str:
+    return fit(text or "", _MAX_WORD).replace("\n", " ").casefold()
+
+
+def _described(member: Member) -> dict[str, Any]:
+    """What an attempt's verdict says of it."""
+    return {name: value for name, value in member._asdict().items() if name not in ("job", "attempt")}
+
+
+def _facets(member: Member) -> dict[str, Any]:
+    """What an incident shows of its newest attempt."""
+    shown = {name: getattr(member, name) for name in ("reason", "category", "recovery", "fault")}
+    return {**shown, "newest": member.verdict, "last": member.at}
+
+
+def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Row[Any] | None) -> None:
+    """Puts the attempt into an incident, out of that which held it."""
+    if held is None:
+        connection.execute(_INSERT, {"incident": incident, **member._asdict()})
+        return
+    connection.execute(_MOVE, _place(member) | {"incident": incident} | _described(member))
+
+
+def _open(connection: sa.Connection, group: Group, member: Member, event: int, told: bool) -> int:
+    """The id of a new incident of one attempt, which is to be entered."""
+    row = {**group._asdict(), **_facets(member), "event": event, "state": "new", "by": BY_US, "note": ""}
+    row |= {"changed": member.at, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
+    id = int(connection.execute(_OPENED, row).scalar_one())
+    enter_step(connection, id, "opened", BY_US, "", member.at, member.job, member.attempt)
+    return id
+
+
+def _join(
+    connection: sa.Connection, into: sa.Row[Any], member: Member, held: sa.Row[Any] | None, event: int, note: str
+) -> None:
+    _enter(connection, into.id, member, held)
+    opened = min(into.opened, member.at if held is None or held.attempts > 1 else held.opened)
+    counts = {"attempts": into.attempts + 1, "jobs": into.jobs + (not into.has_job), "opened": opened}
+    _refresh(connection, into, member, event, **counts)
+    enter_step(connection, into.id, "joined", BY_US, note, member.at, member.job, member.attempt)
+
+
+def _refresh(connection: sa.Connection, row: sa.Row[Any], member: Member, event: int, **values: Any) -> None:
+    """Lets an incident, one of whose attempts changed or joined, show its newest one."""
+    newest: Member | None = member
+    if (member.at, member.verdict) < (row.last, row.newest or 0):
+        newest = _newest(connection, row.id)  # the clock went back, or it is an old attempt that is judged again
+    shown = _facets(newest) if newest else {}
+    connection.execute(_CHANGE, {"of_id": row.id, "event": event, **shown, **values})
+
+
+def _newest(connection: sa.Connection, incident: int) -> Member | None:
+    columns = [_a[name] for name in Member._fields]
+    query = sa.select(*columns).where(_a.incident == incident).order_by(_a.at.desc(), _a.verdict.desc())
+    row = connection.execute(query.limit(1)).first()
+    return None if row is None else Member(*row)
+
+
+def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict", event: int, note: str) -> None:
+    """Takes an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
+    enter_step(connection, held.id, "left", BY_US, note, stored.at, stored.job, stored.attempt)
+    if held.attempts == 1:
+        _empty(connection, held, stored.at, event, "no failed attempt is left in it")
+        return
+    still = connection.execute(_OF_JOB, {"of_id": held.id, "of_job": stored.job}).first()
+    newest = _newest(connection, held.id)
+    values = {"attempts": held.attempts - 1, "jobs": held.jobs - (still is None), **(_facets(newest) if newest else {})}
+    connection.execute(_CHANGE, {"of_id": held.id, "event": event, **values})
+
+
+def _end(connection: sa.Connection, row: sa.Row[Any], at: float, event: int) -> None:
+    """Resolves an incident that has been quiet for long."""
+    note = f"nothing joined it for {QUIET / 86_400:.0f} days"
+    values = {"of_id": row.id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
+    connection.execute(_CHANGE, values)
+    enter_step(connection, row.id, "resolved", BY_US, note, at)
+
+
+def _merge(
+    connection: sa.Connection, held: sa.Row[Any], into: sa.Row[Any], stored: "StoredVerdict", event: int
+) -> None:
+    """Ends an incident whose only attempt went into another, which takes its place.
+
+    An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles.
+    """
+    note = f"into incident {into.id}"
+    enter_step(connection, held.id, "merged", BY_US, note, stored.at, stored.job, stored.attempt)
+    _empty(connection, held, stored.at, event, f"merged {note}", merged_into=into.id)
+
+
+def _empty(
+    connection: sa.Connection, held: sa.Row[Any], at: float, event: int, note: str, merged_into: int | None = None
+) -> None:
+    """Resolves an incident without attempts; one that a person resolved keeps their name and words."""
+    values: dict[str, Any] = {"attempts": 0, "jobs": 0, "newest": None, "notified": True, "merged_into": merged_into}
+    if held.state != "resolved":
+        values |= {"state": "resolved", "by": BY_US, "note": note, "changed": at}
+        if merged_into is None:
+            enter_step(connection, held.id, "resolved", BY_US, note, at)
+    connection.execute(_CHANGE, {"of_id": held.id, "event": event, **values})

@@ -1,0 +1,132 @@
+"""What a report is reckoned from: the attempts that failed, read at once."""
+
+from typing import NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from logdoctor.store.confirmed import AGREEMENT
+from logdoctor.store.records import begins
+from logdoctor.store.schema import LIVE, STANDS, Database, attempts, confirmations, jobs, verdicts
+
+MOST = 100_000
+"""Failures that a report covers at most, those with the newest verdicts."""
+
+
+class Failure(NamedTuple):
+    """One attempt that failed. Times are seconds since the epoch.
+
+    `failed` is when the whole attempt was said to have ended, else when a verdict first called it failed; `next` is
+    when the next attempt of its job began, None when there is none. `gpus` are those of the job in all, None when it
+    did not tell. `decided` is what made the verdict that stands: a kind of `types.DecidedBy`, "learned", or "person"
+    when a person confirmed or corrected it and that stands.
+    """
+
+    reason: str
+    category: str
+    decided: str
+    started: float
+    failed: float
+    next: float | None
+    gpus: int | None
+
+
+class Failures(NamedTuple):
+    """The failures of a period, and whether older ones were left out because there are too many."""
+
+    items: list[Failure]
+    cut: bool
+
+
+class _Size(msgspec.Struct):
+    """What of a job's facts tells how large it is."""
+
+    gpus: int | None = None
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+
+
+class _Said(msgspec.Struct):
+    by: str
+
+
+_size = msgspec.json.Decoder(_Size)
+_said = msgspec.json.Decoder(_Said)
+_later = attempts.alias("later")
+_first = verdicts.alias("first")
+_FAILED = sa.func.coalesce(
+    attempts.c.ended,
+    sa.select(sa.func.min(_first.c.at))
+    .where(_first.c.job == verdicts.c.job, _first.c.attempt == verdicts.c.attempt, _first.c.outcome == "failed")
+    .scalar_subquery(),
+    verdicts.c.at,
+).label("failed")
+_NEXT = (
+    sa.select(_later.c.started)
+    .where(_later.c.job == verdicts.c.job, _later.c.number > verdicts.c.attempt)
+    .order_by(_later.c.number)
+    .limit(1)
+    .scalar_subquery()
+    .label("next")
+)
+_IS_FAILURE = (STANDS, verdicts.c.outcome == "failed")
+_QUERY = (
+    sa.select(
+        verdicts.c.job,
+        verdicts.c.attempt,
+        verdicts.c.reason,
+        verdicts.c.category,
+        verdicts.c.decided,
+        attempts.c.started,
+        _FAILED,
+        _NEXT,
+    )
+    .join(attempts, sa.and_(attempts.c.job == verdicts.c.job, attempts.c.number == verdicts.c.attempt))
+    .where(*_IS_FAILURE)
+    .order_by(verdicts.c.at.desc(), verdicts.c.id.desc())
+)
+_SIZES = sa.select(jobs.c.job, jobs.c.facts).where(jobs.c.job.in_(sa.select(verdicts.c.job).where(*_IS_FAILURE)))
+_PERSONS = sa.select(confirmations.c.job, confirmations.c.attempt, confirmations.c.body).where(LIVE)
+
+
+class Reports:
+    """Failures of one database; any thread may call. `StoreError` when the database fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def failures(
+        self, since: float | None = None, until: float | None = None, prefixes: tuple[str, ...] = (), most: int = MOST
+    ) -> Failures:
+        """The attempts whose verdict says `failed` and that failed at `since` <= time < `until`, of jobs with one of
+        the prefixes (none means all), the newest verdicts first."""
+        query = _QUERY.where(begins(verdicts.c.job, prefixes)) if prefixes else _QUERY
+        if since is not None:
+            query = query.where(_FAILED >= since)
+        if until is not None:
+            query = query.where(_FAILED < until)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.limit(most + 1)).all()
+            told = connection.execute(_SIZES).all() if rows else ()
+            said = connection.execute(_PERSONS).all() if rows else ()
+        sizes = {job: _gpus(facts) for job, facts in told}
+        persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
+        items = [
+            Failure(
+                reason,
+                category,
+                "person" if (job, attempt) in persons else by,
+                started,
+                failed,
+                following,
+                sizes.get(job),
+            )
+            for job, attempt, reason, category, by, started, failed, following in rows[:most]
+        ]
+        return Failures(items, len(rows) > most)
+
+
+def _gpus(facts: str) -> int | None:
+    """The GPUs of a job in all: as it says, else nodes times ranks on each."""
+    told = _size.decode(facts)
+    return told.gpus or (told.nodes or 0) * (told.ranks_per_node or 0) or None

@@ -1,0 +1,172 @@
+"""The lines of a log as a page shows them: harmless text, what is cited, what was found, and how much is left out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+import regex
+from markupsafe import Markup, escape
+
+from logdoctor.live.log_page import Page
+from logdoctor.live.service import Service
+from logdoctor.live.sifting import Sifted
+from logdoctor.live.view import RawLine
+from logdoctor.store.confirmed import Kept
+from logdoctor.store.names import Key
+from logdoctor.store.records import StoredVerdict
+from logdoctor.text import decode, harmless, last_state, natural
+from logdoctor.types import Evidence
+
+_WIDEST = 4000  # characters of a line that was asked for or is cited
+_BESIDE = 1200  # and of any other
+
+
+class Row(NamedTuple):
+    """One line, or many that rules took (`folded`: each rule with how many). A line that is `taken` by the same rule as
+    the one before it has no `rules`.
+
+    `notes` say what is not shown of a line, `bytes_url` leads to all of it. `cited` is the rule of the evidence, ""
+    when there is none.
+    """
+
+    first: int
+    last: int
+    text: Markup | str
+    cited: str | None = None
+    asked: bool = False
+    hit: bool = False
+    rules: tuple[tuple[str, int], ...] = ()
+    folded: bool = False
+    taken: bool = False
+    notes: tuple[str, ...] = ()
+    bytes_url: str = ""
+
+
+class StreamLink(NamedTuple):
+    """A stream of the attempt: how large it is, as far as that is known at once, and how many lines are cited."""
+
+    name: str
+    url: str
+    size: int
+    packed: bool
+    lines: int | None
+    cited: int
+    here: bool
+
+
+def log_url(name: Key, query: Mapping[str, object]) -> str:
+    """The URL of the page of a stream; values that are None are left out."""
+    given = urlencode({word: value for word, value in query.items() if value is not None})
+    path = f"/jobs/{quote(name.job, safe='')}/attempts/{name.attempt}/streams/{quote(name.stream, safe='')}"
+    return f"{path}?{given}" if given else path
+
+
+def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> list[StreamLink]:
+    """All streams of the attempt, in natural order."""
+    found = []
+    for stream in sorted({*service.streams(name.job, name.attempt), name.stream}, key=natural):
+        key = name._replace(stream=stream)
+        live = service.intake.known(key)
+        size = live.durable if live else service.archive.size(key)
+        cited = sum(one.stream == stream for one in stored.verdict.evidence) if stored else 0
+        lines = live.lines_in if live else None
+        found.append(StreamLink(stream, log_url(key, {}), size, live is None, lines, cited, stream == name.stream))
+    return found
+
+
+def page_rows(found: Page, name: Key, stored: StoredVerdict | None, asked: int | None) -> list[Row]:
+    """The rows of a page; the line that was asked for is one of them, or within a fold."""
+    cited = _evidence(name, stored)
+    rows: list[Row] = []
+    rule: tuple[tuple[str, int], ...] = ()
+    for row in found.rows:
+        here = asked is not None and row.first <= asked <= row.last
+        if row.line is None:
+            rows.append(Row(row.first, row.last, "", asked=here, rules=row.rules, folded=True))
+        else:
+            made = _row(row.line, name, cited.get(row.first), _WIDEST if here else _BESIDE)
+            fresh = not rows or not rows[-1].taken or row.rules != rule
+            rows.append(made._replace(asked=here, rules=row.rules if fresh else (), taken=bool(row.rules)))
+            rule = row.rules
+    return rows
+
+
+def sifted_runs(
+    found: Sifted, name: Key, stored: StoredVerdict | None, words: str, ignore_case: bool
+) -> list[list[Row]]:
+    """The lines that were found, with those around them, in runs of lines that follow each other."""
+    cited, hits = _evidence(name, stored), set(found.hits)
+    rows = []
+    for line in found.lines:
+        row = _row(line, name, cited.get(line.number))
+        if line.number in hits:
+            row = row._replace(hit=True, text=_marked(str(row.text), words, ignore_case))
+        rows.append(row)
+    return _runs(rows)
+
+
+def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> list[list[Row]]:
+    """The lines of a stream that outlive its log: those of the record, and the evidence with its neighbours."""
+    cited = _evidence(name, stored)
+    texts = {one.line: one.text for one in kept if one.stream == name.stream}
+    for one in cited.values():
+        first = one.line - len(one.before)
+        texts |= dict(enumerate((*one.before, one.quote, *one.after), first))
+    rows = []
+    for number, text in sorted(texts.items()):
+        proof = cited.get(number)
+        rows.append(Row(number, number, text[:_WIDEST], None if proof is None else proof.rule or ""))
+    return _runs(rows)
+
+
+def _runs(rows: Sequence[Row]) -> list[list[Row]]:
+    runs: list[list[Row]] = []
+    for row in rows:
+        if runs and runs[-1][-1].last == row.first - 1:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def _evidence(name: Key, stored: StoredVerdict | None) -> dict[int, Evidence]:
+    if stored is None:
+        return {}
+    return {one.line: one for one in reversed(stored.verdict.evidence) if one.stream == name.stream}
+
+
+def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = _BESIDE) -> Row:
+    """A line as it can be read: the last state of what was redrawn, the quote of what is cited."""
+    widest = widest if cited is None else _WIDEST
+    head, tail = decode(line.head), decode(line.tail)
+    shows_end = "\r" in tail.rstrip("\r")
+    text = last_state(tail) if shows_end else head
+    cut = line.size > len(line.head) or len(text) > widest
+    overdrawn = sum(bool(state.strip()) for state in head.rstrip("\r").split("\r")[:-1])
+    notes = []
+    if overdrawn or shows_end:
+        times = "once" if overdrawn == 1 else f"{overdrawn:,} times"
+        notes.append("redrawn in its place; this is its last state" if cut else f"redrawn {times}")
+    if cut:
+        notes.append(f"{'the end' if shows_end else 'a part'} of {_size(line.size)}")
+    if cited is not None and cited.quote not in text[:widest]:
+        text = f"…{cited.quote}"  # it is from far inside a very long line
+    url = f"/v1{log_url(name, {})}/log?line={line.number}" if notes else ""
+    mark = None if cited is None else cited.rule or ""
+    return Row(
+        line.number, line.number, text[:widest] + "…" * (len(text) > widest), mark, notes=tuple(notes), bytes_url=url
+    )
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e6:,.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes"
+
+
+def _marked(text: str, words: str, ignore_case: bool) -> Markup | str:
+    """The text with the words that were looked for marked, harmless."""
+    if not words:
+        return text
+    plain = harmless(text, _WIDEST)
+    parts = regex.split(f"({regex.escape(words)})", plain, flags=regex.IGNORECASE if ignore_case else 0)
+    made = (Markup("<mark>{}</mark>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts))
+    return Markup("").join(made)

@@ -1,0 +1,136 @@
+"""What is done with nodes, in words for people: what will happen, and what has."""
+
+from collections.abc import Sequence
+
+from logdoctor.act.cordon.cordoning import Prospect
+from logdoctor.nodes import NAME, Action, NodeState, PastCordon, Result
+from logdoctor.store.node_places import DRY_RUN, NodeSummary
+
+DOCUMENT = "docs/nodes.md"
+"""Where all of it is told."""
+_CORDONED: dict[str, str] = {
+    "slurm": "Slurm drains {node}: no new job starts there, and what runs there goes on.",
+    "kubernetes": "Kubernetes makes {node} unschedulable and puts the taint logdoctor/cordon on it:"
+    " no new pod starts there, and what runs there goes on.",
+    "file": "A line for {node} goes into the file of cordoned nodes, which your scheduler reads;"
+    " what runs there goes on.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon will stand on record only.",
+}
+_UNCORDONED: dict[str, str] = {
+    "slurm": "Slurm undrains {node}: new jobs may start there again.",
+    "kubernetes": "Kubernetes may schedule on {node} again; our taint goes.",
+    "file": "The line of {node} goes from the file of cordoned nodes.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon ends on record only.",
+}
+_ACTS: dict[str, str] = {
+    "test_nodes": "Test",
+    "cordon": "Cordon",
+    "reboot": "Reboot",
+    "inspect_hardware": "Inspect the hardware of",
+    "restart": "Restart",
+    "rollback_and_skip": "Roll back and skip data of",
+}
+_LAUNCHED: dict[str, str] = {
+    "slurm": "Each world is one srun. Nodes that are busy are waited for in the queue.",
+    "ssh": "The probe is started on each node by SSH. Nothing keeps jobs off meanwhile: test nodes that are idle.",
+    "kubernetes": "Each node of a world gets a pod that is pinned to it.",
+    "local": "The probes are processes on the machine of this service.",
+}
+_STATES = {"waiting": "waits for a person", "approved": "is approved and under way"}
+
+
+def cordoned(how: str, node: str) -> str:
+    """What a cordon does."""
+    return _CORDONED.get(how, "{node} is taken out of service.").format(node=node)
+
+
+def uncordoned(how: str, node: str) -> str:
+    """What the end of a cordon does."""
+    return _UNCORDONED.get(how, "{node} is put back into service.").format(node=node)
+
+
+def launched(launcher: str) -> str:
+    """How a launcher brings a test to the nodes."""
+    return _LAUNCHED.get(launcher, "")
+
+
+def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
+    """How far the caps are used: what is counted, how much of it there is, the cap, and whether it is reached."""
+    caps, fleet = prospect.caps, prospect.fleet
+    most = caps.most_out(fleet)
+    out_of = f"{prospect.out:,} of {fleet:,} nodes"
+    share = f"at most {most:,} ({100 * caps.share:.4g} % of the fleet, whoever took them out)"
+    return [
+        ("Out of service now", out_of, share, prospect.out >= most),
+        (
+            "Cordoned by logdoctor",
+            f"{prospect.ours:,}",
+            f"at most {caps.at_once:,} at once",
+            prospect.ours >= caps.at_once,
+        ),
+        (
+            "Cordoned in the last hour",
+            f"{prospect.last_hour:,}",
+            f"at most {caps.per_hour:,} an hour",
+            prospect.last_hour >= caps.per_hour,
+        ),
+    ]
+
+
+def act(action: Action, job: str | None = None) -> str:
+    """What an action does, in a few words that name its target."""
+    target = few(action.nodes) if action.nodes else (job or "the job")
+    return f"{_ACTS[action.kind]} {target}"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """Names in one line: all of a few, else the first and how many more."""
+    more = f" and {len(names) - most + 1:,} more"
+    return ", ".join(names) if len(names) <= most else ", ".join(names[: most - 1]) + more
+
+
+def step(name: str) -> str:
+    """A step of the audit, as it is read."""
+    return name.replace("_", " ")
+
+
+def state(word: str) -> str:
+    """What the state of an action says, after its name."""
+    return _STATES.get(word, f"is {word}")
+
+
+def service(one: NodeSummary) -> str:
+    """Whether a node is out of service by us."""
+    return "in service" if one.cordon is None else held(one.cordon)
+
+
+def held(cordon: PastCordon) -> str:
+    """What a cordon that stands, or is being made, means for the node."""
+    if cordon.how == DRY_RUN:
+        return "cordoned (dry run)"
+    return "cordoned" if cordon.state == "standing" else "being cordoned"
+
+
+def known(state: NodeState) -> str:
+    """How the cluster knows a node; "" when it says nothing of interest."""
+    told = state.reason in state.raw
+    said = state.raw if told else f"{state.raw} ({state.reason})".strip()
+    return said or ("cordoned" if state.cordoned else "")
+
+
+def is_name(name: str) -> bool:
+    """Whether a node may be called so; names that come out of logs may be anything."""
+    return NAME.fullmatch(name) is not None
+
+
+def speed(one: Result) -> str:
+    """How fast a world gathered: the best bus bandwidth of its slowest node; "" when that was not measured."""
+    best = [max(reading.bandwidth.values()) for reading in one.readings if reading.bandwidth]
+    return f"{min(best):.3g} GB/s" if best else ""
+
+
+def seconds(number: float) -> str:
+    """A time span, for people."""
+    if number < 90:
+        return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
+    return f"{number / 60:.0f} min" if number < 5400 else f"{number / 3600:.1f} h"

@@ -1,0 +1,29 @@
+"""The list of attempts: every verdict that stands, whatever became of its job."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from logdoctor.live.service import Service
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.listing import INCIDENTS, Filters, listing
+from logdoctor.web.pages.rendering import page, router
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The route of the list."""
+    pages, records = router(gate), service.records
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+
+    @pages.get("/attempts")
+    def attempts(request: Request, caller: Reader, filters: Annotated[Filters, Query()]) -> Response:
+        """Current verdicts, newest first."""
+        if "" in request.query_params.values():  # a form was sent: give the list its short name
+            return RedirectResponse(filters.url(), 303)
+        event = records.last_event()  # asked for first, so that nothing falls between the list and its news
+        found = listing(records, filters, caller.prefixes)
+        content = {"filters": filters, "found": found, "event": event, "incident_outcomes": INCIDENTS}
+        return page(request, gate, "attempts.html", content)
+
+    return pages

@@ -1,0 +1,126 @@
+"""What failures cost: Table 3 of the paper for this cluster, by week, and who decided."""
+
+import datetime
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, Field, model_validator
+from starlette.responses import RedirectResponse, Response
+
+from logdoctor import taxonomy
+from logdoctor.live.service import Service
+from logdoctor.report import Report, Week, length, reckon, second
+from logdoctor.store.report import MOST, Reports
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.pages.rendering import page, router
+
+_DAY = 86_400
+PERIODS = {"week": 7, "month": 30, "quarter": 91, "year": 365}
+"""Days of the periods that end now."""
+_DECIDERS = {
+    "rule": "a rule",
+    "learned": "a learned rule",
+    "structure": "the structure of the log",
+    "case": "a past case",
+    "agent": "the Failure Agent",
+    "person": "a person",
+    "nobody": "nobody",
+}
+_WEEKS = 53  # columns
+
+
+class Period(BaseModel):
+    """What the URL of a report says: days, the last one included, or a period that ends now. What is empty counts as
+    not given, because forms send empty fields."""
+
+    within: Literal["week", "month", "quarter", "year", "all"] | None = None
+    begin: datetime.date | None = Field(default=None, alias="from")
+    end: datetime.date | None = Field(default=None, alias="to")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value != ""}
+
+    @property
+    def has_days(self) -> bool:
+        """Whether days are given; they count more than a period that ends now."""
+        return self.begin is not None or self.end is not None
+
+    @property
+    def url(self) -> str:
+        """Its short address."""
+        days = {"from": self.begin and self.begin.isoformat(), "to": self.end and self.end.isoformat()}
+        given = days if self.has_days else {"within": self.within}
+        query = urlencode({name: value for name, value in given.items() if value})
+        return f"/report?{query}" if query else "/report"
+
+    def bounds(self, now: float) -> tuple[float | None, float | None]:
+        """`since` and `until`, in seconds since the epoch; None is open."""
+        if self.has_days:
+            begin = second(self.begin.isoformat()) if self.begin else None
+            return begin, second(self.end.isoformat()) + _DAY if self.end else None
+        return (None, None) if self.within == "all" else (now - PERIODS[self.within or "month"] * _DAY, None)
+
+
+class Columns(NamedTuple):
+    """A chart of weeks: their names, and for each category a number a week."""
+
+    weeks: list[str]
+    series: dict[str, list[float]]
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The route of the report."""
+    pages = router(gate)
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    reports = Reports(service.records.database)
+
+    @pages.get("/report")
+    def report(request: Request, caller: Reader, period: Annotated[Period, Query()]) -> Response:
+        """What failures of a period cost."""
+        if "" in request.query_params.values():  # a form was sent: give the report its short name
+            return RedirectResponse(period.url, 303)
+        since, until = period.bounds(time.time())
+        found = reckon(reports.failures(since, until, caller.prefixes), since, until)
+        return page(request, gate, "report.html", _content(found, period))
+
+    return pages
+
+
+def _content(report: Report, period: Period) -> dict[str, Any]:
+    times = {"since": report.since, "until": report.until}
+    query = urlencode({name: f"{value:.0f}" for name, value in times.items() if value is not None and value >= 0})
+    categories = [row.name for row in report.categories]
+    return {
+        "report": report,
+        "period": period,
+        "periods": PERIODS,
+        "query": f"?{query}" if query else "",
+        "most": MOST,
+        "length": length,
+        "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
+        "known": [name for name in categories if name in taxonomy.CATEGORIES],
+        "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
+        "hours": _columns(report.weeks, {week.monday: week.gpu_hours for week in report.weeks}, categories),
+        "earlier": len(report.weeks) > 0 and _begin(report.weeks) > datetime.date.fromisoformat(report.weeks[0].monday),
+        "counts": _columns(report.weeks, {week.monday: week.counts for week in report.weeks}, categories),
+    }
+
+
+def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
+    """The last weeks up to the last with a failure, those without one too."""
+    if not weeks:
+        return Columns([], {})
+    first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
+    names = [(first + datetime.timedelta(weeks=at)).isoformat() for at in range((last - first).days // 7 + 1)]
+    return Columns(names, {of: [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories})
+
+
+def _begin(weeks: Sequence[Week]) -> datetime.date:
+    """The Monday of the first week that is drawn."""
+    first, last = (datetime.date.fromisoformat(week.monday) for week in (weeks[0], weeks[-1]))
+    return max(first, last - datetime.timedelta(weeks=_WEEKS - 1))

@@ -1,0 +1,197 @@
+"""What a page tells of one verdict beside the verdict itself: its proof, what else is known, and what may be done."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from logdoctor import taxonomy
+from logdoctor.consult.ladder import is_open
+from logdoctor.errors import RequestRefused
+from logdoctor.live.service import Service
+from logdoctor.nodes import NAME, NodeHistory
+from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.incidents import Incident, WantedIncidents
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
+from logdoctor.types import Progress, Verdict
+from logdoctor.web import commands, wording
+from logdoctor.web.cases import calls_about, may_decide, visible_case
+from logdoctor.web.excerpts import Viewer, proofs
+from logdoctor.web.gate import Caller
+
+_CALLS = 20  # model calls on a page, the newest
+_ENDS = 20
+_RULES = 20
+_SUSPECTS = 20  # whose history is told
+_HISTORY = 50  # failures, findings and cordons of a node that are counted
+_LOOKED = 100  # cases that are looked at for those like a failure
+_ALIKE = 6
+_OTHERS = 8  # incidents with the same fingerprint
+
+
+class Alike(NamedTuple):
+    """A past case like this failure; `same` when a line of both names it, else it only had the same reason."""
+
+    case: Confirmation
+    same: bool
+
+
+class Change(NamedTuple):
+    """A verdict of an attempt, and what it says otherwise than the one before."""
+
+    stored: StoredVerdict
+    changes: list[str]
+
+
+def told(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> dict[str, Any]:
+    """All that the page of a verdict shows to a caller who may see its job."""
+    records, verdict = service.records, stored.verdict
+    job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
+    facts = job.facts if job and job.facts != JobFacts() else None
+    calls = calls_about(service, caller, stored)
+    return {
+        "stored": stored,
+        "verdict": verdict,
+        "incident": incident,
+        "viewer": Viewer(stored.job, stored.attempt, service),
+        "proofs": proofs(service, stored),
+        "restart": commands.restart(stored.job, facts, verdict),
+        "nodes": _nodes(service, caller, verdict),
+        "is_node": is_node,
+        "by_step": _by_step(verdict.progress),
+        "losses": _readings(verdict.progress, "loss"),
+        "rates": _readings(verdict.progress, "rate"),
+        "facts": facts,
+        "attempt": attempt,
+        "ends": _ends(attempt),
+        "streams": service.streams(stored.job, stored.attempt),
+        "history": history(records.history(stored.job, stored.attempt)),
+        "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
+        "confirmed": service.casework.confirmed.live(stored.job, stored.attempt),
+        "case": _case_shown(service, caller, stored),
+        "alike": _alike(service, caller, stored) if verdict.outcome == "failed" else [],
+        "others": _others(service, caller, stored, incident),
+        "may_decide": may_decide(caller) and stored.current and verdict.outcome == "failed",
+        "may_ask": stored.current and is_open(verdict) and caller.may("operate", stored.job),
+        "may_act": service.actor is not None and may_decide(caller) and verdict.outcome == "failed",
+        "calls": calls[-_CALLS:],
+        "calls_in_all": len(calls),
+    }
+
+
+def is_node(name: str | None) -> bool:
+    """Whether a name that a log gave can be that of a node, so that a page is there for it."""
+    return bool(name and NAME.fullmatch(name))
+
+
+def history(verdicts: Sequence[StoredVerdict]) -> list[Change]:
+    """The verdicts on an attempt, the newest first, each with what it changed."""
+    former = [*verdicts[1:], None]
+    return [Change(one, changes(before, one) if before else []) for one, before in zip(verdicts, former, strict=True)]
+
+
+def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
+    """What one verdict says otherwise than another, in words."""
+    old, new = before.verdict, after.verdict
+    found = []
+    for name, say in _SAID.items():
+        if (was := say(old)) != (now := say(new)):
+            found.append(f"{name}: {was or 'none'}, now {now or 'none'}")
+    if len(old.evidence) != len(new.evidence):
+        found.append(f"lines of evidence: {len(old.evidence)}, now {len(new.evidence)}")
+    elif {(one.stream, one.line) for one in old.evidence} != {(one.stream, one.line) for one in new.evidence}:
+        found.append("other lines of evidence")
+    return found or ["the same answer from more of the log" if old.compression != new.compression else "details"]
+
+
+def _said_suspects(verdict: Verdict) -> str:
+    named = [wording.suspect(one) for one in wording.suspects(verdict)]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+
+
+_SAID: dict[str, Callable[[Verdict], str]] = {
+    "reason": wording.title,
+    "what to do": lambda verdict: taxonomy.ADVICE[verdict.recovery],
+    "decided by": lambda verdict: wording.decided(verdict.decided_by),
+    "suspects": _said_suspects,
+    "outcome": lambda verdict: verdict.outcome,
+}
+
+
+def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, str]:
+    """The history of each suspected node in a line; nothing for a token that is bound to jobs, for nodes are shared."""
+    names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
+    if caller.prefixes or not names:
+        return {}
+    now = time.time()
+    histories = NodeRecords(service.records.database).histories(names, _HISTORY)
+    return {name: node_line(histories[name], now) for name in names}
+
+
+def node_line(known: NodeHistory, now: float) -> str:
+    """What is on record of a node, in a line."""
+    failures = len(known.failures)
+    parts = [f"{failures}+ failures" if failures >= _HISTORY else wording.count(failures, "failure")]
+    if known.findings:
+        last = known.findings[0]
+        parts.append(f"last test: {last.standing}, {wording.age(now - last.at)}")
+    else:
+        parts.append("never tested")
+    held = next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
+    if held is not None:
+        parts.append(f"cordoned by {held.by}, {wording.age(now - held.at)}")
+    return "; ".join(parts)
+
+
+def _readings(progress: Progress, name: str) -> list[tuple[float, float | None]]:
+    """A quantity over the steps (over the lines where no step is told), when it was read at least twice."""
+    by_step = _by_step(progress)
+    found = [(float((point.step if by_step else point.line) or 0), getattr(point, name)) for point in progress.curve]
+    return found if sum(value is not None for _, value in found) > 1 else []
+
+
+def _by_step(progress: Progress) -> bool:
+    return all(point.step is not None for point in progress.curve)
+
+
+def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alike]:
+    """Past cases like a failure, those first that a line of both names, of these the newest."""
+    confirmed, reason = service.casework.confirmed, stored.verdict.reason
+    digest = confirmed.digest(stored.job, stored.attempt)
+    newest = confirmed.page(limit=_LOOKED).items
+    cases = {one.id: one for one in newest}
+    if reason != "Unknown" and len(newest) == _LOOKED:
+        cases |= {one.id: one for one in confirmed.page(limit=_LOOKED, reason=reason).items}
+    found = []
+    for one in cases.values():
+        own = (one.job, one.attempt) == (stored.job, stored.attempt)
+        same = bool(digest) and digest in one.digests
+        if not own and (same or one.reason == reason) and caller.may("read", one.job):
+            found.append(Alike(one, same))
+    return sorted(found, key=lambda alike: (not alike.same, -alike.case.id))[:_ALIKE]
+
+
+def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
+    """Other incidents of the same fingerprint, resolved ones, too."""
+    if stored.verdict.outcome != "failed" or not stored.verdict.fingerprint:
+        return []
+    wanted = WantedIncidents(
+        states=("new", "acknowledged", "resolved"), fingerprint=stored.verdict.fingerprint, prefixes=caller.prefixes
+    )
+    found = service.incidents.search(wanted, limit=_OTHERS + 1).items
+    return [one for one in found if incident is None or one.id != incident.id][:_OTHERS]
+
+
+def _case_shown(service: Service, caller: Caller, stored: StoredVerdict) -> int | None:
+    """The number of the case that decided, when there is one that the caller may see."""
+    number = wording.case_of(stored.verdict.decided_by)
+    try:
+        return None if number is None else visible_case(service, caller, number).id
+    except RequestRefused:
+        return None
+
+
+def _ends(attempt: Attempt | None) -> list[End]:
+    """How the attempt and its processes ended: the attempt first, then those that failed."""
+    ends = attempt.ends if attempt else ()
+    return sorted(ends, key=lambda end: (end.stream != "", not (end.exit_code or end.signal), end.at))[:_ENDS]

@@ -1,0 +1,216 @@
+"""The list of rules, shipped and learned: what of it is wanted, as it stands in the URL, and its page."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, Field, model_validator
+
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.schema import Claim, FilterRule, Rule
+from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.store.rule_totals import RuleTotals, Total
+
+PAGE = 50
+"""Rules of a page."""
+STATES = ("waiting", "active", "shadow", "retired", "all")
+"""What tabs there are; `waiting` are those that go on only when a person lets them."""
+
+_PATTERN = 300  # characters of a pattern in a list
+_ORDER = {"waiting": 0, "proposed": 1, "shadow": 2, "active": 3, "retired": 4}
+
+
+class Filters(BaseModel):
+    """What the URL of a list says. What is empty counts as not given, because forms send empty fields."""
+
+    state: Literal["waiting", "active", "shadow", "retired", "all"] | None = None
+    kind: Literal["filter", "diagnosis"] | None = None
+    source: Literal["shipped", "learned"] | None = None
+    q: str | None = Field(default=None, max_length=200)
+    page: int = Field(default=1, ge=1, le=100_000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value != ""}
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything but the state is asked for."""
+        return any((self.kind, self.source, self.q))
+
+    def url(self, **changes: str | int | None) -> str:
+        """The URL of this list with some filters changed (None takes one away), from its first page on."""
+        given = {**self.model_dump(exclude={"page"}), **changes}
+        query = urlencode({name: value for name, value in given.items() if value})
+        return f"/rules?{query}" if query else "/rules"
+
+
+class Row(NamedTuple):
+    """A rule as a list looks for it. `says` is the reason or outcome that a diagnosis rule gives, `words` what a search
+    looks through; `job` is whose lines a learned rule was learned from."""
+
+    id: str
+    kind: str
+    status: str
+    waits: bool
+    learned: bool
+    title: str
+    says: str
+    jobs: str
+    pattern: str
+    patterns: int
+    job: str | None
+    words: str
+
+
+class Numbers(NamedTuple):
+    """What a rule did: in how many attempts it took part, with how many lines, and when last; None when never."""
+
+    attempts: int
+    lines: int
+    last: float | None
+
+
+class Shown(NamedTuple):
+    """A row with its numbers (None: not for this caller), and of a learned rule all that is known."""
+
+    row: Row
+    numbers: Numbers | None
+    rule: Learned | None
+
+
+class Listing(NamedTuple):
+    """A page of rules, how many there are in all, and how many there would be with another filter."""
+
+    items: list[Shown]
+    state: str
+    total: int
+    pages: int
+    states: Counter[str]
+    kinds: Counter[str]
+    sources: Counter[str]
+
+
+class Catalogue:
+    """All rules of a service, in the order of their list. What is known of learned ones is read again when one of them
+    changed; their numbers are read for each page."""
+
+    def __init__(self, book: RuleBook, rules: LearnedRules, totals: RuleTotals) -> None:
+        self._rules, self._totals = rules, totals
+        shipped: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
+        self._shipped = [_shipped_row(rule) for rule in shipped]
+        self._reading = threading.Lock()
+        self._known: tuple[int, list[Row]] = (-1, [])
+
+    def listing(self, filters: Filters, sees: Callable[[str | None], bool], sees_all: bool) -> Listing:
+        """The page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all jobs is
+        told how often shipped rules take part, because that is counted over all of them."""
+        rows = [row for row in self._learned() if sees(row.job)] + self._shipped
+        if filters.q:
+            rows = _with_words(rows, filters.q)
+        states: Counter[str] = Counter()
+        for row in _where(rows, filters.kind, filters.source):
+            states.update(_states(row))
+        state = filters.state or ("waiting" if states["waiting"] else "all")
+        of_state = [row for row in rows if state in _states(row)]
+        found = _where(of_state, filters.kind, filters.source)
+        found.sort(key=lambda row: _ORDER["waiting" if row.waits else row.status] if row.learned else 5)
+        chosen = found[(filters.page - 1) * PAGE : filters.page * PAGE]
+        return Listing(
+            self._shown(chosen, sees_all),
+            state,
+            len(found),
+            max(1, -(-len(found) // PAGE)),
+            states,
+            Counter(row.kind for row in _where(of_state, None, filters.source)),
+            Counter(_source(row) for row in _where(of_state, filters.kind, None)),
+        )
+
+    def _shown(self, rows: Sequence[Row], sees_all: bool) -> list[Shown]:
+        learned = self._rules.some([row.id for row in rows if row.learned])
+        totals = self._totals.all() if sees_all else None
+        return [_shown(row, learned.get(row.id), totals) for row in rows]
+
+    def _learned(self) -> list[Row]:
+        """The learned rules, the newest first."""
+        with self._reading:
+            version = self._rules.version()
+            if version != self._known[0]:
+                every = sorted(self._rules.list(), key=lambda rule: (rule.created, rule.place), reverse=True)
+                self._known = version, [_learned_row(rule) for rule in every]
+            return self._known[1]
+
+
+def numbers_of(rule: Learned) -> Numbers:
+    """What a learned rule did, in shadow too."""
+    return Numbers(rule.jobs, rule.lines, rule.last_hit)
+
+
+def numbers_in(totals: dict[str, Total], id: str) -> Numbers:
+    """What a shipped rule did in the verdicts that stand."""
+    total = totals.get(id)
+    return Numbers(total.attempts, total.lines, total.last) if total else Numbers(0, 0, None)
+
+
+def patterns_of(rule: Rule) -> tuple[str, ...]:
+    """The patterns of a shipped rule of which one must match."""
+    return rule.patterns if isinstance(rule, FilterRule) else rule.when.any
+
+
+def _shown(row: Row, rule: Learned | None, totals: dict[str, Total] | None) -> Shown:
+    if rule is not None:
+        return Shown(row, numbers_of(rule), rule)
+    return Shown(row, None if totals is None else numbers_in(totals, row.id), None)
+
+
+def _where(rows: Iterable[Row], kind: str | None, source: str | None) -> list[Row]:
+    return [row for row in rows if kind in (None, row.kind) and source in (None, _source(row))]
+
+
+def _with_words(rows: Iterable[Row], text: str) -> list[Row]:
+    words = text.lower().split()
+    return [row for row in rows if all(word in row.words for word in words)]
+
+
+def _states(row: Row) -> tuple[str, ...]:
+    """The tabs that a rule stands in; a proposed one is among those that wait."""
+    return ("all", row.status, "waiting") if row.waits else ("all", row.status)
+
+
+def _source(row: Row) -> str:
+    return "learned" if row.learned else "shipped"
+
+
+def _learned_row(rule: Learned) -> Row:
+    says = rule.claim.reason if rule.claim else ""
+    return Row(
+        rule.id,
+        "filter" if rule.claim is None else "diagnosis",
+        rule.status,
+        rule.waits,
+        True,
+        rule.title,
+        says,
+        rule.kind if rule.claim is None else "",
+        rule.pattern[:_PATTERN],
+        1,
+        rule.source.job,
+        "\n".join((rule.id, rule.title, rule.pattern, rule.kind, says, rule.agent, rule.source.job or "")).lower(),
+    )
+
+
+def _shipped_row(rule: Rule) -> Row:
+    patterns = patterns_of(rule)
+    says = "" if isinstance(rule, FilterRule) else _claimed(rule.verdict)
+    pattern = patterns[0][:_PATTERN] if patterns else ""
+    words = "\n".join((rule.id, rule.title, *patterns, says)).lower()
+    kind = "filter" if isinstance(rule, FilterRule) else "diagnosis"
+    waits = rule.status == "proposed"
+    return Row(rule.id, kind, rule.status, waits, False, rule.title, says, "", pattern, len(patterns), None, words)
+
+
+def _claimed(claim: Claim) -> str:
+    return claim.reason or claim.outcome or (f"by the table {claim.lookup}" if claim.lookup else "")

@@ -1,0 +1,123 @@
+"""What rules are called on pages, and what a step of one will do, in words for people."""
+
+from collections.abc import Sequence
+
+from logdoctor import taxonomy
+from logdoctor.store.learned import CORDON, ERROR_WORD, Claim, Event, Learned
+
+_STEPS = {
+    "added": "learned",
+    "import": "imported",
+    "approve": "approved",
+    "retire": "retired",
+    "undo": "took back a step",
+    "promote": "let it become active",
+    "demote": "put it back",
+}
+_WORDS = {
+    "taken by": "takes the line",
+    "would take": "would take it (in shadow)",
+    "evidence": "evidence",
+    "named by": "names the cause",
+    "would name": "would name it (in shadow)",
+    "in vain": "matches in vain",
+    "marks": "looks like trouble",
+    "kept": "kept",
+    "because": "because",
+}
+_RISES = ("promote", "approve")
+_LOOKED_AT = "failures of all jobs with a remarkable line that matches"
+
+
+def step(event: Event) -> str:
+    """What was done with a rule."""
+    return _STEPS.get(event.step, event.step)
+
+
+def does(word: str) -> str:
+    """What a finding of `review.why` says that a rule does."""
+    return _WORDS.get(word, word)
+
+
+def waits_for(rule: Learned) -> str:
+    """What a rule that waits for a person waits for."""
+    if rule.waits_for.startswith(ERROR_WORD):
+        what = "a person must say whether lines that look like trouble are harmless"
+    elif rule.waits_for.startswith(CORDON):
+        what = "with it nodes may be taken out, so a person must let it decide"
+    else:
+        what = "a person must let it go on"
+    return what
+
+
+def recovery(claim: Claim) -> str:
+    """What to do about a failure that a learned rule names."""
+    return taxonomy.ADVICE[claim.recovery or taxonomy.REASONS[claim.reason].recovery]
+
+
+def fault(claim: Claim) -> str:
+    """Whose fault a failure is that a learned rule names."""
+    return taxonomy.FAULT_WORDS[claim.fault or taxonomy.REASONS[claim.reason].fault]
+
+
+def last_step(events: Sequence[Event]) -> Event | None:
+    """The latest step, of events that begin with the newest, that is no entry, no undoing and not undone."""
+    undone = {event.undoes for event in events}
+    return next((one for one in events if one.from_status and one.undoes is None and one.id not in undone), None)
+
+
+def leads_to(rule: Learned, name: str, last: Event | None) -> str | None:
+    """The status to which a step leads; None when the rule cannot take it."""
+    if name == "approve":
+        return {"proposed": "shadow", "retired": "shadow", "shadow": "active"}.get(rule.status)
+    if name == "retire":
+        return "retired" if rule.status != "retired" else None
+    return last.from_status if name == "undo" and last is not None else None
+
+
+def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
+    """What will be so after a step, a sentence each."""
+    status = leads_to(rule, name, last)
+    said = []
+    if name == "undo" and last is not None:
+        said.append(f"The step that {last.by} took is taken back: it {_way(last)}.")
+    said.append(_effect(rule, status or rule.status, name == "undo" and last is not None and last.step in _RISES))
+    if name == "approve" and rule.waits_for.startswith(ERROR_WORD) and not rule.harmless:
+        said.append("You say with it that its lines are harmless, although they look like trouble.")
+    if status == "active" and rule.claim is not None and rule.claim.cordons:
+        said.append("Such a verdict asks to take nodes out: what is done then is up to the policy of actions.")
+    said.append("It is written down with your name, and can be taken back.")
+    if name == "undo":
+        said[-1] = "It is written down with your name. An undoing cannot be undone itself: approve or retire instead."
+    return said
+
+
+def _way(event: Event) -> str:
+    if event.from_status == event.to_status:
+        return f"left the rule {event.to_status}"
+    return f"led from {event.from_status} to {event.to_status}"
+
+
+def _effect(rule: Learned, status: str, stays: bool) -> str:
+    """What is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
+    if rule.claim is not None:
+        named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a rule that knows more names them"
+        return {
+            "active": f"From now on {_LOOKED_AT} are {named}.",
+            "shadow": f"From now on it counts {_LOOKED_AT}, and decides nothing.{_rise(rule, stays)}",
+            "retired": "From now on it counts and decides nothing. Verdicts that it made stand.",
+            "proposed": "From now on it counts and decides nothing, until a person lets it.",
+        }[status]
+    where = f"jobs of the kind {rule.kind}"
+    return {
+        "active": f"From now on it takes lines of {where}: they are counted, and nobody reads them any more.",
+        "shadow": f"From now on it counts lines of {where}, and takes none.{_rise(rule, stays)}",
+        "retired": f"From now on it counts and takes no lines of {where}. They are read again.",
+        "proposed": "From now on it counts and takes nothing, until a person lets it.",
+    }[status]
+
+
+def _rise(rule: Learned, stays: bool) -> str:
+    if stays or (rule.claim is not None and rule.claim.cordons):
+        return " It becomes active only when a person approves it again."
+    return " It becomes active when it was watched in enough attempts, or when a person approves it again."

@@ -1,0 +1,43 @@
+"""Which jobs run on a node, as far as anybody has told."""
+
+from typing import NamedTuple
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.live.service import Service
+from logdoctor.store.records import Attempt
+
+_LOOKED_AT = 200  # running attempts, the newest
+
+
+class Running(NamedTuple):
+    """The running attempts whose node list names a node, or that send a stream which is called like it. `all_seen` is
+    False when there are more running attempts than were looked at."""
+
+    attempts: tuple[Attempt, ...]
+    all_seen: bool
+
+
+def running_on(service: Service, node: str) -> Running:
+    """The attempts that run on a node, as far as known: not all senders tell where their job runs."""
+    running = [one for one in service.records.unsettled() if one.ended is None and one.deleted is None]
+    newest = sorted(running, key=lambda one: -one.started)[:_LOOKED_AT]
+    lists: dict[str, bool] = {}
+
+    def named(job: str) -> bool:
+        if job not in lists:
+            lists[job] = _names(service, job, node)
+        return lists[job]
+
+    found = tuple(one for one in newest if named(one.job) or node in service.streams(one.job, one.number))
+    return Running(found, len(running) <= _LOOKED_AT)
+
+
+def _names(service: Service, job: str, node: str) -> bool:
+    """Whether the scheduler's list of a job's nodes names this one."""
+    known = service.records.job(job)
+    if known is None or not known.facts.nodelist or service.actor is None:
+        return False
+    try:
+        return node in service.actor.expand(known.facts.nodelist)
+    except LogdoctorError:
+        return False

@@ -1,0 +1,140 @@
+"""Every page, filled, at three widths: nothing sticks out, nothing keeps readers of screens out, nothing is run that a
+log says."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from eval.demo_cluster import remember, run_jobs
+from tests.browser.conftest import WIDTHS, Cluster, Meet, cluster_in
+from tests.web.conftest import wait_for
+
+NOW = 1.78e9
+HOSTILE_JOB = "<img src=x onerror=alert(1)>"
+HOSTILE = (
+    b"<script>document.title = 'owned'</script>\n"
+    b"\x1b]0;owned\x07\x1b[31;5mred\x1b[0m \x1b[2Jgone\n"
+    b"\xe2\x80\xaerorre on\xe2\x80\xac and \xe2\x81\xa6isolated\xe2\x81\xa9\n"
+    b"\xff\xfe not text \x00 at all\n"
+    b"progress 1\rprogress 2\rprogress 3\n"
+    b"torch.OutOfMemoryError: CUDA out of memory. <b onclick=alert(1)>Tried</b> to allocate 2.00 GiB. GPU 0 has a total"
+    b" capacity of 79.15 GiB of which 1.06 GiB is free. &lt;/code&gt;</code></pre><h1>owned</h1>\n"
+)
+PAGES = {
+    "incidents": "/",
+    "incidents found": "/?text=timeout&state=all",
+    "attempts": "/attempts?outcome=all",
+    "incident": "/incidents/{incident}",
+    "hostile incident": "/incidents/{hostile}",
+    "verdict": "/verdicts/{verdict}",
+    "correction": "/verdicts/{verdict}/correct",
+    "log": "/jobs/llm-70b-pretrain/attempts/1/streams/main",
+    "compressed log": "/jobs/llm-70b-pretrain/attempts/1/streams/main?view=compressed",
+    "search in a log": "/jobs/llm-70b-pretrain/attempts/1/streams/main?q=error",
+    "hostile log": "/jobs/{hostile_job}/attempts/1/streams/main",
+    "rules": "/rules",
+    "shipped rules": "/rules?status=active",
+    "try a line": "/rules/try?line=torch.OutOfMemoryError:+CUDA+out+of+memory",
+    "refused rules": "/rules/refused",
+    "cases": "/cases",
+    "nodes": "/nodes",
+    "node": "/nodes/gpu-12",
+    "unheard node": "/nodes/gpu-99",
+    "cordon": "/nodes/gpu-12/cordon",
+    "tests of nodes": "/node-tests",
+    "new test": "/node-tests/new?nodes=gpu-12,gpu-13",
+    "actions": "/actions",
+    "audit": "/audit",
+    "report": "/report",
+    "notifications": "/notifications",
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A service with two months of failures, last night's logs, and a job that means harm."""
+    folder = tmp_path_factory.mktemp("filled") / "data"
+    remember(folder, NOW)
+    with cluster_in(folder) as cluster:
+        run_jobs(cluster.url)
+        cluster.run(quote(HOSTILE_JOB, safe=""), HOSTILE)
+        wait_for(lambda: cluster.get(f"/v1/incidents?job={quote(HOSTILE_JOB)}")["items"])
+        wait_for(lambda: cluster.get("/v1/incidents?job=llm-7b-eval")["items"])
+        yield cluster
+
+
+def place(cluster: Cluster, name: str) -> str:
+    """The path of a page, whose things are on record."""
+    incident = cluster.get("/v1/incidents?job=llm-70b-pretrain")["items"][-1]
+    hostile = cluster.get(f"/v1/incidents?job={quote(HOSTILE_JOB)}")["items"][0]
+    known = {"incident": incident["id"], "verdict": incident["newest"]["id"], "hostile": hostile["id"]}
+    return PAGES[name].format(**known, hostile_job=quote(HOSTILE_JOB, safe=""))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_stands_at_every_width(filled: Cluster, meet: Meet, name: str) -> None:
+    path = place(filled, name)
+    person = meet(filled.url)
+    for width in WIDTHS.values():
+        person.page.set_viewport_size({"width": width, "height": 900})
+        answer = person.page.goto(filled.url + path)
+        assert answer is not None and answer.status == 200, path
+        assert person.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+    expect(person.page.get_by_role("heading", level=1)).to_have_count(1)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_keeps_nobody_out(filled: Cluster, meet: Meet, name: str, dark: bool) -> None:
+    person = meet(filled.url, dark=dark, width=WIDTHS["phone" if dark else "desk"], bypass_csp=True)
+    page = person.go(place(filled, name))
+    if dark:  # what is folded on a phone is looked at, too
+        page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    found = Axe().run(
+        page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+    )
+    grave = [
+        (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary", "")[:300])
+        for one in found.response["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert not grave, grave
+
+
+@pytest.mark.parametrize("name", ["incidents", "hostile incident", "hostile log", "attempts"])
+def test_what_a_log_says_is_never_run(filled: Cluster, meet: Meet, name: str) -> None:
+    person = meet(filled.url)
+    spoken: list[str] = []
+    person.page.on("dialog", lambda dialog: (spoken.append(dialog.message), dialog.dismiss()))
+    page = person.go(place(filled, name))
+    assert "owned" not in page.title().split(":")[0] or name != "incidents"
+    assert page.locator("main img, main script, main [onclick], main [onerror]").count() == 0
+    assert page.locator("h1").count() == 1
+    assert not spoken
+    shown = page.get_by_role("main").inner_text()
+    assert "\x1b" not in shown and "\x00" not in shown and "\u202e" not in shown
+    if name == "hostile log":
+        assert "<script>document.title" in shown, "the text itself is shown"
+
+
+def test_pages_print_without_what_is_pressed(filled: Cluster, meet: Meet) -> None:
+    page = meet(filled.url).go(place(filled, "incident"))
+    page.emulate_media(media="print")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator("header.top")).to_be_hidden()
+    expect(page.get_by_role("button").first).to_be_hidden()
+
+
+def test_nothing_comes_from_elsewhere(filled: Cluster, meet: Meet) -> None:
+    person = meet(filled.url)
+    asked: list[str] = []
+    person.page.on("request", lambda request: asked.append(request.url))
+    for name in ("incidents", "incident", "log", "report", "rules"):
+        answer = person.page.goto(filled.url + place(filled, name))
+        assert answer is not None
+        policy = answer.headers["content-security-policy"]
+        assert ("unsafe" not in policy and "default-src 'none'" in policy) or "default-src 'self'" in policy
+    assert asked and all(url.startswith(filled.url) for url in asked)

@@ -1,0 +1,132 @@
+"""What is looked for in a log is found, all of it and once, however often the search is gone on with."""
+
+from pathlib import Path
+
+import pytest
+
+from logdoctor.errors import RuleError
+from logdoctor.live.sifting import AROUND, Sieve, Sifted, rank_of, sieve, sift
+from logdoctor.live.view import StreamView
+from tests.live.test_log_page import view_of
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "j" / "1" / "main.zst"
+
+
+def words(text: str, is_pattern: bool = False, ignore_case: bool = True, rank: int | None = None) -> Sieve:
+    return sieve(text, is_pattern, ignore_case, rank)
+
+
+def all_hits(view: StreamView, wanted: Sieve, most: int = 7, seconds: float = HOUR) -> list[int]:
+    """The hits of a search that is gone on with until the end."""
+    hits: list[int] = []
+    at: int | None = 1
+    while at is not None:
+        found = sift(view, at, wanted, most, seconds)
+        assert len(found.hits) <= most and found.first == at and (found.next is None or found.next > at)
+        hits += found.hits
+        at = found.next
+    return hits
+
+
+CONTENT = b"".join(
+    b"step %d \x1b[31mEr\x1b[0mror[%d]: disk (C:\\) full\n" % (n, n) if n % 10 == 0 else b"step %d is fine\n" % n
+    for n in range(1, 5001)
+)
+TENTHS = list(range(10, 5001, 10))
+
+
+@pytest.mark.parametrize("frame", [1 << 20, 777])
+def test_words_are_found_in_every_part_and_behind_colours(path: Path, frame: int) -> None:
+    view = view_of(path, CONTENT, frame)
+    for text in ("Error", "error[", "(C:\\)", "\\) FULL"):
+        assert all_hits(view, words(text)) == TENTHS
+    assert all_hits(view, words("error", ignore_case=False)) == []
+    assert all_hits(view, words("Error", ignore_case=False), most=100) == TENTHS
+    assert all_hits(view, words(r"^step \d*7 is", is_pattern=True)) == [n for n in range(1, 5001) if n % 10 == 7]
+    assert all_hits(view, words("step"), most=400) == list(range(1, 5001))
+    assert all_hits(view, words("not there")) == []
+
+
+def test_a_search_without_time_goes_on_all_the_same(path: Path) -> None:
+    view = view_of(path, CONTENT, 5000)
+    assert all_hits(view, words("error"), seconds=0) == TENTHS
+
+
+def test_hits_come_with_the_lines_around_them(path: Path) -> None:
+    found = sift(view_of(path, CONTENT), 1, words("error[20]"), 10, HOUR)
+    assert found == Sifted(1, 5000, [20], found.lines, None, len(CONTENT))
+    assert [line.number for line in found.lines] == list(range(20 - AROUND, 20 + AROUND + 1))
+    assert found.lines[AROUND].head == b"step 20 Error[20]: disk (C:\\) full"
+
+
+def test_long_lines_are_searched_and_shown_around_the_hit(path: Path) -> None:
+    for size in (5000, 3 << 20):
+        long = b"a" * size + b"the needle" + b"b" * 5000
+        view = view_of(path, b"one\n" + long + b"\nthe needle again")
+        found = sift(view, 1, words("needle"), 10, HOUR)
+        assert found.hits == [2, 3] and found.next is None
+        line = next(line for line in found.lines if line.number == 2)
+        assert b"the needle" in line.head and len(line.head) < 1000 and line.size == len(long)
+
+
+def test_a_needle_where_blocks_meet_within_a_long_line(path: Path) -> None:
+    long = b"a" * ((2 << 20) - 4) + b"needle" + b"b" * (2 << 20)
+    assert all_hits(view_of(path, long + b"\n"), words("needle")) == [1]
+
+
+@pytest.mark.parametrize("pattern", ["(", "a*", r"(?=x)a", r"(a)\1", "a{1,65}", "a{100}", "x" * 301, "[", "é{2}("])
+def test_what_may_not_be_linear_is_refused(pattern: str) -> None:
+    with pytest.raises(RuleError):
+        words(pattern, is_pattern=True)
+
+
+def test_any_words_can_be_looked_for(path: Path) -> None:
+    odd = ["(", "a*", "[", "\\", "^", "$", "{1}", "tab\there", "ö ü", "#", " ", "x" * 300, "(?i)", "\\Q"]
+    view = view_of(path, "\n".join(odd).encode() + b"\n")
+    for number, text in enumerate(odd, 1):
+        assert number in all_hits(view, words(text)), text
+
+
+RANKED = {
+    b"[rank17]: error": 17,
+    b"[rank 17] x": 17,
+    b"[Rank_17] x": 17,
+    b"[default17]: x": 17,
+    b"17: x": 17,
+    b"017:\tx": 17,
+    b" 17: indented": None,
+    b"[1,17]<stdout>: x": 17,
+    b"Rank 17[123][main]: x": 17,
+    b"node-1: [rank17]: x": 17,
+    b"2024-03-02 11:17:47 [rank17] x": 17,
+    b"\x1b[31m[rank17]:\x1b[0m x": 17,
+    b"[rank017]: x": 17,
+    b"3: [rank17]: x": 17,
+    b"[rank1]: 17: x": 1,
+    b"[rank171]: x": 171,
+    b"117: x": 117,
+    b"17:23:24 x": None,
+    b"rank 17 is late": None,
+    b"": None,
+}
+
+
+def test_lines_of_a_rank_are_those_whose_prefix_says_so(path: Path) -> None:
+    for line, rank in RANKED.items():
+        assert rank_of(line) == rank, line
+    view = view_of(path, b"\n".join(RANKED) + b"\n")
+    for rank in (1, 17, 171, 117, 7, 0):
+        wanted = [number for number, one in enumerate(RANKED.values(), 1) if one == rank]
+        assert all_hits(view, words("", rank=rank)) == wanted, rank
+    assert all_hits(view, words("ERROR", rank=17)) == [1]
+    assert all_hits(view, words("x", rank=171)) == [list(RANKED.values()).index(171) + 1]
+
+
+def test_a_rank_that_prints_nothing_costs_no_look_at_every_line(path: Path) -> None:
+    view = view_of(path, b"2024-03-02 11:17:17 [rank3]: x\n" * 50_000)
+    assert all_hits(view, words("", rank=17)) == []

@@ -1,0 +1,312 @@
+"""What people say of verdicts on pages: that they are right, or what it was instead, and what that will teach."""
+
+import html
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.consult.ladder import Ladder
+from logdoctor.errors import ModelUnavailable
+from logdoctor.live.confirming import Ruling
+from logdoctor.live.consulting import Climbing
+from logdoctor.live.service import Service, Stores
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.confirmed import Cited
+from logdoctor.store.learned import DIAGNOSIS
+from logdoctor.store.records import StoredVerdict
+from logdoctor.teach.teacher import Teacher, Terms
+from logdoctor.teach.writer import OfflineWriter, Task, Writer, Written
+from logdoctor.web.pages.correcting import lines_of
+from tests.teach.conftest import HEAD, LEASE, LEASE_AGAIN
+from tests.web.conftest import Guarded, local_client, new_service, wait_for
+from tests.web.test_cases import STRANGE, forms
+from tests.web.test_pages import HOSTILE, Page, changed, checked, page, publish, send, sign_in
+
+LINE = 41
+"""Of what stands behind HEAD."""
+
+
+class Asking:
+    """A writer that asks a model, which must not be asked for a preview."""
+
+    name = "a-model@0123"
+
+    def write(self, task: Task) -> list[Written]:
+        """Nothing: it is asked without a wish of anybody."""
+        raise ModelUnavailable("the model", "was asked", "Do not.")
+
+
+@contextmanager
+def learning(folder: Path, scanner: Scanner, writer: Writer | None = None) -> Iterator[tuple[TestClient, Service]]:
+    """A service that learns rules from what people say."""
+
+    def rungs(stores: Stores) -> Climbing:
+        how = writer or OfflineWriter()
+        teacher = Teacher(stores.rules, stores.confirmed, how, Terms(3, 3), scanner.book, scanner)
+        return Climbing(Ladder(None, 0.8, 2, None), teacher, lambda: 0, lambda: None)
+
+    service = new_service(folder, scanner, ladder=rungs)
+    with local_client(service) as client:
+        yield client, service
+
+
+def sent(client: TestClient, service: Service, job: str, log: str) -> StoredVerdict:
+    """A failure whose lines are kept."""
+    stored = send(client, job, log.encode())
+    wait_for(lambda: service.casework.confirmed.kept(job, 1))
+    return stored
+
+
+def correcting(client: TestClient, stored: StoredVerdict, status: int = 200, **said: str) -> Page:
+    """What answers a form that was filled in."""
+    url = f"/verdicts/{stored.id}/correct"
+    form = {"key": page(client, url).field("key"), "known": "0", "step": "preview", "reason": "OS Error", **said}
+    answer = client.post(url, data=form, follow_redirects=False)
+    assert answer.status_code == status, answer.text[:2000]
+    return checked(answer)
+
+
+def fields(shown: Page, action: str) -> dict[str, str]:
+    """What the first form of a page that leads there would send, without its buttons."""
+    begin = next(n for n, tag in enumerate(shown.tags) if tag.name == "form" and tag.attributes["action"] == action)
+    found: dict[str, str] = {}
+    for tag in shown.tags[begin + 1 :]:
+        if tag.name == "form":
+            break
+        if tag.name == "input":
+            found[tag.attributes["name"]] = tag.attributes.get("value", "")
+        elif tag.name == "textarea":
+            found[tag.attributes["name"]] = "".join(tag.text).lstrip("\n")
+    return found
+
+
+def state(service: Service) -> tuple[Any, ...]:
+    """All that a preview must leave as it is."""
+    rules = service.rules
+    events = [event.id for event in rules.events()]
+    cases = service.casework.confirmed.cases()
+    return rules.version(), rules.list(), rules.refusal_counts(), rules.refusals(), events, cases
+
+
+# --- it is right
+
+
+def test_this_is_right(guarded: Guarded) -> None:
+    stored = publish(guarded.service)
+    sign_in(guarded, guarded.secret("read", "operate", name="ops"))
+    shown = page(guarded.client, f"/verdicts/{stored.id}")
+    url = f"/verdicts/{stored.id}/confirm"
+    assert url in forms(shown) and "Confirm ECC Error" in shown.text
+    assert shown.links()["It was something else"] == f"/verdicts/{stored.id}/correct"
+    form = {"key": shown.field("key"), "fix": "board returned", "comment": ""}
+    answer = guarded.client.post(url, data=form, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/verdicts/{stored.id}#confirmed")
+    told = page(guarded.client, f"/verdicts/{stored.id}")
+    assert "ops says that this is right: case 1." in told.text and told.links()["case 1"] == "/cases/1"
+    case = guarded.service.casework.confirmed.one(1)
+    assert (case.by, case.fix, case.corrects) == ("ops", "board returned", False)
+
+
+# --- it was something else
+
+
+def test_it_was_something_else(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STRANGE)
+    shown = page(client, f"/verdicts/{stored.id}")
+    assert "What was it?" in shown.text and "This is right" not in shown.text
+    assert shown.links()["Say what it was"] == f"/verdicts/{stored.id}/correct"
+    seen = correcting(
+        client, stored, reason="NVLink Error", recovery="restart", fix="reseated it", evidence="main:1\r\n\r\n 2 \r\n"
+    )
+    for words in ("Unknown NVLink Error", "restart from the last checkpoint", "reseated it", STRANGE.decode()[:40]):
+        assert words in seen.text, words
+    assert service.casework.confirmed.cases() == []
+    form = fields(seen, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+    answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
+    assert answer.status_code == 303, checked(answer).text
+    assert answer.headers["location"] == f"/verdicts/{stored.id}#confirmed"
+    told = page(client, f"/verdicts/{stored.id}").text
+    assert "testclient says that it was NVLink Error (restart from the last checkpoint): case 1." in told
+    lines = [Cited("main", n, text) for n, text in enumerate(STRANGE.decode().splitlines(), 1)]
+    assert list(service.casework.confirmed.one(1).evidence) == lines
+
+
+def test_the_form_begins_with_what_the_verdict_cites(client: TestClient, service: Service) -> None:
+    stored = publish(service)
+    shown = page(client, f"/verdicts/{stored.id}/correct")
+    assert fields(shown, f"/verdicts/{stored.id}/correct")["evidence"] == "main:2"
+    assert "the cause" in [html.unescape("".join(tag.text)) for tag in shown.all("mark")]
+
+
+@pytest.mark.parametrize("step", ["preview", "save"])
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("evidence", "main:9", "is not in j/1"),
+        ("evidence", "</textarea><script>alert(1)</script>", "names none"),
+        ("evidence", "\n".join(["main:1"] * 21), "21, more than 20"),
+        ("reason", "", "gives no reason"),
+        ("reason", "Bad Luck", "is no reason"),
+        ("recovery", "pray", "recovery"),
+        ("fault", "the moon", "fault"),
+    ],
+)
+def test_what_cannot_be_taken_stays_in_the_form(
+    client: TestClient, service: Service, field: str, value: str, words: str, step: str
+) -> None:
+    stored = send(client, "j", STRANGE)
+    said = {"reason": "Key Error", "fix": "added <it>", "evidence": "main:1", "step": step, field: value}
+    shown = correcting(client, stored, 422, **said)
+    assert words in shown.text and shown.field("fix") == "added <it>" and "<script>alert" not in shown.source
+    assert html.unescape("".join(shown.all("textarea")[0].text)).strip() == said["evidence"]
+    chosen = [html.unescape("".join(tag.text)) for tag in shown.all("option") if "selected" in tag.attributes]
+    assert chosen == ([] if field == "reason" else ["Key Error"])
+    assert service.casework.confirmed.cases() == []
+
+
+def test_who_may_not_decide_gets_no_form(guarded: Guarded) -> None:
+    stored = publish(guarded.service, "team-b-1")
+    other = publish(guarded.service, "team-a-1")
+    for scopes, prefixes, statuses in ((("read",), (), (403, 403)), (("read", "operate"), ("team-b-",), (403, 404))):
+        guarded.client.cookies.clear()
+        sign_in(guarded, guarded.secret(*scopes, prefixes=prefixes))
+        key = page(guarded.client, "/attempts").field("key")
+        for one, status in zip((stored, other), statuses, strict=True):
+            page(guarded.client, f"/verdicts/{one.id}/correct", status)
+            for step in ("preview", "save"):
+                form = {"key": key, "reason": "Key Error", "step": step}
+                answer = guarded.client.post(f"/verdicts/{one.id}/correct", data=form)
+                assert answer.status_code == status and checked(answer)
+    assert guarded.service.casework.confirmed.cases() == []
+
+
+@pytest.mark.parametrize("data", [{}, {"key": "guess", "reason": "Key Error", "step": "save"}])
+def test_only_forms_of_ours_are_taken(client: TestClient, service: Service, data: dict[str, str]) -> None:
+    stored = publish(service)
+    answer = client.post(f"/verdicts/{stored.id}/correct", data=data)
+    assert answer.status_code == 403 and checked(answer)
+    assert service.casework.confirmed.cases() == []
+
+
+def test_what_did_not_fail_is_not_corrected(client: TestClient, service: Service) -> None:
+    fine = publish(service, "fine", changed(outcome="completed", reason="None"))
+    page(client, f"/verdicts/{fine.id}/correct", 409)
+    page(client, "/verdicts/999/correct", 404)
+
+
+def test_two_people_at_once(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STRANGE)
+    mine = correcting(client, stored, evidence="main:1")
+    form = fields(mine, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+    service.casework.confirm(stored.id, "ops", Ruling("Key Error", evidence=(("main", 2),)))
+    answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
+    assert answer.status_code == 409
+    shown = checked(answer)
+    assert "ops said meanwhile that it was Key Error" in shown.text
+    assert [case.reason for case in service.casework.confirmed.cases()] == ["Key Error"]
+    again = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save", "reason": "OS Error"}
+    answer = client.post(f"/verdicts/{stored.id}/correct", data=again, follow_redirects=False)
+    assert answer.status_code == 303
+    assert [case.reason for case in service.casework.confirmed.cases()] == ["OS Error"]
+
+
+# --- what it will teach
+
+
+def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        sent(client, service, "b", HEAD + LEASE_AGAIN)
+        stored = sent(client, service, "a", HEAD + LEASE)
+        before = state(service)
+        shown = correcting(client, stored, evidence=f"main:{LINE}", fix="ask <b>ops</b> for quota")
+        for words in ("What it will teach", "quota service refused", "shadow", "3 attempts in which it hits"):
+            assert words in shown.text, words
+        assert "Tried on the newest 1 past attempt, all that are kept: it hits in 1, agrees in 0" in shown.text
+        assert state(service) == before, "a preview changes nothing"
+        lesson = client.post(
+            f"/v1/verdicts/{stored.id}/lesson",
+            json={"reason": "OS Error", "evidence": [{"stream": "main", "line": LINE}]},
+        ).json()
+        assert state(service) == before
+        hits = lesson["backtest"]["hits"]
+        assert [(hit["job"], hit["says"], hit["line"]) for hit in hits] == [("b", "open", LINE)]
+        form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+        assert client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False).status_code == 303
+        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
+        assert (rule.pattern, rule.title) == (lesson["rule"]["pattern"], lesson["rule"]["title"])
+        assert rule.claim is not None and rule.claim.suggestion == "ask <b>ops</b> for quota"
+        assert (rule.status, rule.waits_for) == (lesson["rule"]["status"], lesson["rule"]["waits_for"])
+        corrected = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v)
+        told = page(client, f"/verdicts/{corrected.id}")
+        assert "reason: Unknown, now OS Error" in told.text
+        again = correcting(client, corrected, known="1", reason="OS Error", evidence=f"main:{LINE}")
+        assert "No rule." in again.text and "it is watched already" in again.text
+        assert f"/rules/{rule.id}" in again.links().values()
+
+
+def test_a_preview_names_what_contradicts_and_who_is_put_back(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        first = sent(client, service, "a", HEAD + LEASE)
+        service.casework.confirm(first.id, "ops", Ruling("OS Error", evidence=(("main", LINE),)))
+        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
+        wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
+        stored = sent(client, service, "c", HEAD + LEASE.replace("12", "8"))
+        before = state(service)
+        shown = correcting(client, stored, reason="Permission Error", evidence=f"main:{LINE}")
+        assert "No rule." in shown.text and "which failed of OS Error" in shown.text
+        assert "others" in [html.unescape("".join(tag.text)) for tag in shown.all("th")]
+        assert f"{rule.id} goes out of use: it says OS Error" in shown.text
+        assert state(service) == before
+        lesson = client.post(f"/v1/verdicts/{stored.id}/lesson", json={"reason": "Permission Error"}).json()
+        assert lesson["rule"] is None and lesson["put_back"] == [{"rule": rule.id, "status": "retired"}]
+        assert {one["guard"] for one in lesson["refused"]} == {"others"}
+
+
+def test_a_model_is_not_asked_for_a_preview(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner, Asking()) as (client, service):
+        stored = sent(client, service, "a", HEAD + LEASE)
+        shown = correcting(client, stored, evidence=f"main:{LINE}")
+        assert "quota service refused" in shown.text
+        assert "the model a-model@0123 is asked for a pattern first" in shown.text
+
+
+def test_a_rule_that_takes_nodes_out_waits_for_a_person(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        stored = sent(client, service, "a", HEAD + LEASE)
+        shown = correcting(client, stored, reason="Node Failure", evidence=f"main:{LINE}")
+        assert "a person who approves it" in shown.text
+
+
+def test_a_service_that_learns_nothing_says_so(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STRANGE)
+    assert "it learns no rules" in correcting(client, stored).text
+    lesson = client.post(f"/v1/verdicts/{stored.id}/lesson", json={"reason": "Key Error"}).json()
+    assert lesson["rule"] is None and "learns no rules" in lesson["why"] and lesson["corrects"]
+
+
+def test_hostile_text_in_a_preview_does_nothing(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        log = HEAD + f"ERROR quota service refused the lease of team '{HOSTILE}' for 12 nodes\n"
+        stored = sent(client, service, "<b>j", log)
+        shown = correcting(client, stored, evidence=f"main:{LINE}", fix=HOSTILE, comment=HOSTILE)
+        assert "<script>alert" not in shown.source and "quota service refused" in shown.text
+
+
+# --- the lines that prove it
+
+
+@pytest.mark.parametrize(
+    ("text", "streams", "found"),
+    [
+        ("", ["a"], ()),
+        ("12", ["a"], (("a", 12),)),
+        ("a:12\n b c:3 ", ["a", "b c"], (("a", 12), ("b c", 3))),
+        ("x:y:7", [], (("x:y", 7),)),
+    ],
+)
+def test_lines_as_people_write_them(text: str, streams: list[str], found: tuple[tuple[str, int], ...]) -> None:
+    assert lines_of(text, streams) == found

@@ -1,0 +1,258 @@
+"""The list of incidents as a browser gets it: what a row says, what the filters find, what a bound token sees."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.live.service import Service
+from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.types import Suspect
+from logdoctor.web import wording
+from logdoctor.web.incident_filters import IncidentFilters
+from logdoctor.web.listing import PAGE
+from tests.web.conftest import FAILED, LOCAL, Guarded
+from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send
+
+SCRIPT = changed(
+    reason="Key Error", category="Script", fault="user", recovery="fix_first", suspects=(), fingerprint="0" * 16
+)
+"""A failure of the code, which is the same wherever it runs."""
+
+
+def attempt(service: Service, job: str, number: int, at: float, **changes: Any) -> StoredVerdict:
+    """A verdict on one of several attempts of a job."""
+    service.records.put_job(job, JobFacts(), at)
+    stored = service.records.publish(job, number, changed(**changes), True, at)
+    assert stored is not None
+    return stored
+
+
+def ids(shown: Page) -> list[int]:
+    """The incidents of a list, in order."""
+    return [int(tag.attributes["data-id"]) for tag in shown.all("tr") if "data-id" in tag.attributes]
+
+
+def of(service: Service, job: str, number: int = 1) -> int:
+    """The incident that an attempt is in."""
+    found = service.incidents.of(job, number)
+    assert found is not None
+    return found
+
+
+# --- a row
+
+
+def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: Service) -> None:
+    publish(service, "llama", user="research", at=NOW - 7200)
+    shown = page(client, "/")
+    assert ids(shown) == [of(service, "llama")]
+    for word in ("new", "ECC Error", "Infrastructure", "the cause", "Take out the node, then restart", "llama / 1"):
+        assert word in shown.text
+    assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
+    links = shown.links()
+    assert links["ECC Error"] == f"/incidents/{of(service, 'llama')}"
+    assert links["node-1"] == "/nodes/node-1" and links["research"] == "/?user=research"
+
+
+def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, service: Service) -> None:
+    for number in range(1, 8):
+        attempt(service, f"job-{number}", 1, NOW - 10_000 + number)
+    publish(service, "elsewhere", changed(suspects=(Suspect("node-2", None, None, "x"),)), NOW)
+    shown = page(client, "/")
+    assert ids(shown) == [of(service, "elsewhere"), of(service, "job-7")]
+    assert "7th time" in shown.text and "job-7 / 1" in shown.text and "job-3" not in shown.text
+    assert shown.text.count("1 other incident like it") == 2
+
+
+def test_a_cause_that_no_node_has_is_one_row_for_all_jobs(client: TestClient, service: Service) -> None:
+    for job in ("a", "b", "c"):
+        publish(service, job, SCRIPT)
+    shown = page(client, "/")
+    assert len(ids(shown)) == 1 and "Same cause on 3 jobs" in shown.text
+
+
+def test_others_that_look_the_same_are_a_list_of_their_own(client: TestClient, service: Service) -> None:
+    publish(service, "a")
+    publish(service, "b", changed(suspects=(Suspect("node-2", None, None, "x"),)))
+    publish(service, "c", SCRIPT)
+    link = page(client, "/").links()["1 other incident like it"]
+    shown = page(client, link)
+    assert set(ids(shown)) == {of(service, "a"), of(service, "b")}
+    assert "Only incidents that look the same" in shown.text and shown.links()["Show others, too"] == "/?state=all"
+
+
+def test_a_row_says_who_took_it(client: TestClient, service: Service) -> None:
+    publish(service)
+    service.incidents.step(of(service, "j"), "acknowledge", "ops", "", NOW, "new")
+    shown = page(client, "/")
+    assert "acknowledged by ops" in shown.text
+
+
+def test_nothing_hostile_of_a_job_works(client: TestClient, service: Service) -> None:
+    job = HOSTILE.replace("\x00", "")
+    publish(service, job, changed(suspects=(Suspect(job, None, None, job),), fingerprint=job[:40]), user=job)
+    shown = page(client, "/?state=all&text=alert")  # `page` holds the page against what may stand in one
+    assert len(ids(shown)) == 1 and len(shown.all("script")) == 2
+    assert page(client, f"/?node={quote(job)}&user={quote(job)}&reason={quote(job)}") is not None
+
+
+# --- states and filters
+
+
+def test_open_incidents_are_listed_and_states_counted(client: TestClient, service: Service) -> None:
+    for number, job in enumerate(("one", "two", "three")):
+        publish(service, job, changed(fingerprint=f"{number:016}"), NOW + number)
+    service.incidents.step(of(service, "one"), "resolve", "ops", "board replaced", NOW, None)
+    service.incidents.step(of(service, "two"), "acknowledge", "ops", "", NOW, None)
+    shown = page(client, "/")
+    assert ids(shown) == [of(service, "three"), of(service, "two")]
+    for tab in ("Open 2", "New 1", "Acknowledged 1", "Resolved 1", "All 3"):
+        assert tab in shown.text
+    assert ids(page(client, "/?state=resolved")) == [of(service, "one")]
+    assert ids(page(client, "/?state=new")) == [of(service, "three")]
+    assert len(ids(page(client, "/?state=all"))) == 3
+
+
+@pytest.fixture
+def several(service: Service) -> Service:
+    """Two incidents that differ in everything."""
+    publish(service, "a", at=NOW - 10 * 86_400, user="research")
+    oom = {"reason": "Out of Memory Error", "category": "Framework", "recovery": "fix_first", "fault": "user"}
+    suspects = (Suspect("node-2", None, None, "x"),)
+    publish(service, "b", changed(**oom, suspects=suspects, fingerprint="1" * 16), NOW - 60, user="ops")
+    return service
+
+
+@pytest.mark.parametrize(
+    ("query", "job"),
+    [
+        ("reason=ECC+Error", "a"),
+        ("category=Framework", "b"),
+        ("recovery=fix_first", "b"),
+        ("node=node-2", "b"),
+        ("user=research", "a"),
+        ("job=b", "b"),
+        ("within=day", "b"),
+        ("text=MEMORY+node-2", "b"),
+        ("fingerprint=1111111111111111", "b"),
+        ("user=research&category=Infrastructure", "a"),
+    ],
+)
+def test_filters(client: TestClient, several: Service, query: str, job: str) -> None:
+    shown = page(client, f"/?{query}")
+    assert ids(shown) == [of(several, job)]
+    assert "1 incident in all" in shown.text
+
+
+def test_choices_say_how_many_they_would_find(client: TestClient, several: Service) -> None:
+    shown = page(client, "/?reason=ECC+Error")
+    assert "Out of Memory Error (1)" in shown.text and "Infrastructure (1)" in shown.text
+    assert "take out the node, then restart (1)" in shown.text
+    assert "Key Error (0)" in page(client, "/?reason=Key+Error").text
+
+
+def test_filters_stay_in_the_form_and_in_every_link(client: TestClient, several: Service) -> None:
+    shown = page(client, "/?text=ecc&node=node-1&state=all")
+    assert shown.field("text") == "ecc" and shown.field("node") == "node-1" and shown.field("state") == "all"
+    tabs = [target for name, target in shown.links().items() if name == "New"]
+    assert tabs == ["/?text=ecc&state=new&node=node-1"]
+    assert shown.links()["Clear"] == "/?state=all"
+
+
+def test_a_sent_form_gets_a_short_address(client: TestClient, several: Service) -> None:
+    answer = client.get("/?text=&reason=&node=node-2&within=", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?node=node-2")
+
+
+def test_blanks_count_as_nothing() -> None:
+    assert IncidentFilters.model_validate({"text": "  ", "job": " a "}).url() == "/?job=a"
+
+
+@pytest.mark.parametrize("query", ["state=gone", "within=year", "cursor=!", f"text={'x' * 301}"])
+def test_a_wrong_filter_is_told(client: TestClient, query: str) -> None:
+    assert "Go to the incidents" in page(client, f"/?{query}", 400).text
+
+
+def test_pages_go_on_where_the_last_one_ended(client: TestClient, service: Service) -> None:
+    for number in range(PAGE + 3):
+        publish(service, f"job-{number}", changed(fingerprint=f"{number:016}"), NOW - number)
+    first = page(client, "/?category=Infrastructure")
+    assert f"{PAGE + 3} incidents in all; {PAGE} on this page" in first.text
+    second = page(client, first.links()["Older"])
+    assert ids(first) + ids(second) == [of(service, f"job-{number}") for number in range(PAGE + 3)]
+    assert second.links()["Newest"] == "/?category=Infrastructure" and "Older" not in second.links()
+
+
+# --- nothing to show
+
+
+def test_without_logs_the_list_says_how_to_send_one(client: TestClient) -> None:
+    shown = page(client, "/")
+    assert "No logs yet" in shown.text and "logdoctor run --job my-job" in shown.text
+    assert f"{LOCAL}/v1/jobs/my-job/attempts/1/streams/main/log?offset=0" in shown.text
+
+
+def test_a_log_that_was_sent_makes_an_incident(client: TestClient, service: Service) -> None:
+    send(client, "my-job", FAILED)
+    assert "Out of Memory Error" in page(client, "/").text
+
+
+def test_no_failure_is_good_news(client: TestClient, service: Service) -> None:
+    publish(service, "fine", changed(outcome="completed", reason="None"))
+    shown = page(client, "/")
+    assert "No open incidents" in shown.text and "No job has failed" in shown.text
+    assert shown.links()["attempts"] == "/attempts?outcome=all"
+
+
+def test_what_is_settled_is_one_click_away(client: TestClient, service: Service) -> None:
+    publish(service)
+    service.incidents.step(of(service, "j"), "resolve", "ops", "", NOW, None)
+    shown = page(client, "/")
+    assert "No open incidents" in shown.text and shown.links()["Show all 1 incident"] == "/?state=all"
+    assert "No incident is new" in page(client, "/?state=new").text
+
+
+def test_filters_that_find_nothing_say_what_else_there_is(client: TestClient, several: Service) -> None:
+    shown = page(client, "/?state=resolved&node=node-2")
+    assert "Nothing matches these filters" in shown.text
+    assert shown.links()["1 incident in another state"] == "/?state=all&node=node-2"
+
+
+def test_an_incident_whose_attempts_all_left_is_settled(client: TestClient, service: Service) -> None:
+    publish(service)
+    number = of(service, "j")
+    publish(service, "j", changed(outcome="completed", reason="None"), NOW + 1)
+    assert ids(page(client, "/")) == []
+    shown = page(client, "/?state=resolved")
+    assert ids(shown) == [number] and "No failure any more" in shown.text
+
+
+# --- who sees what
+
+
+def test_strangers_come_to_the_login(guarded: Guarded) -> None:
+    answer = guarded.client.get("/?node=node-1", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2F%3Fnode%3Dnode-1")
+
+
+def test_a_bound_token_sees_its_own_jobs_alone(guarded: Guarded) -> None:
+    service = guarded.service
+    publish(service, "mine-1", SCRIPT, NOW - 60, user="research")
+    publish(service, "other-1", SCRIPT, NOW, user="ops")
+    publish(service, "other-2", changed(fingerprint="2" * 16), NOW, user="ops")
+    client = guarded.client
+    client.headers.update(guarded.token("read", prefixes=("mine-",)))
+    shown = page(client, "/?state=all")
+    assert ids(shown) == [of(service, "mine-1")] and "1 incident in all" in shown.text
+    assert "mine-1 / 1" in shown.text and "Same cause" not in shown.text
+    for hidden in ("other", "ops", "ECC", "Infrastructure"):
+        assert hidden not in shown.text
+    assert ids(page(client, "/?state=all&user=ops")) == [] and ids(page(client, "/?state=all&text=other")) == []
+
+
+def test_a_bound_token_is_not_told_of_logs_that_others_sent(guarded: Guarded) -> None:
+    publish(guarded.service, "other-1")
+    guarded.client.headers.update(guarded.token("read", prefixes=("mine-",)))
+    assert "No logs yet" in page(guarded.client, "/").text

@@ -1,0 +1,428 @@
+"""The page of an incident and of a verdict: the answer, the proof, what may be done, and who sees what of it."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.live.service import Service
+from logdoctor.nodes import NodeHistory, PastCordon, PastFailure, PastFinding
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.confirmed import Kept
+from logdoctor.store.records import End, StoredVerdict
+from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
+from logdoctor.web.listing import Filters
+from logdoctor.web.pages.telling import changes, node_line
+from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
+from tests.web.test_cases import enter, forms
+from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
+
+# --- one verdict
+
+
+def test_an_incident_gives_the_answer_and_then_the_proof(client: TestClient) -> None:
+    log = b"".join(b"step %d goes well\n" % n for n in range(40)) + FAILED + b"after\n" * 30
+    stored = send(client, "j", log)
+    cited = stored.verdict.evidence[0]
+    shown = page(client, f"/verdicts/{stored.id}")
+    answer, proof = shown.text.split("Evidence", 1)
+    for word in ("Out of Memory Error", "Do not restart: fix first", stored.verdict.suggestion, cited.quote[:40]):
+        assert word in answer
+    assert "95%, decided by a rule diagnosis/" in answer
+    assert shown.links()[f"Line {cited.line}"] == f"#L{cited.line}"
+    assert "step 39 goes well" in proof and "exit code 1" in proof
+    line = next(tag for tag in shown.tags if tag.attributes.get("id") == f"L{cited.line}")
+    assert line.attributes["class"] == "cited"
+    marked = ["".join(tag.text) for tag in shown.all("mark")]
+    assert marked == [cited.quote]
+    raw = client.get(shown.links()["Raw lines"])
+    assert raw.status_code == 200 and cited.quote.encode() in raw.content
+    assert client.get(shown.links()["JSON"]).json()["id"] == stored.id
+
+
+def test_an_incident_tells_all_that_is_known(client: TestClient, service: Service) -> None:
+    facts = {"name": "run 3", "framework": "megatron", "gpus": 1024, "parent": "j/0", "labels": {"team": "nlp"}}
+    stored = publish(service, "j", FAULT, **facts)
+    service.records.end("j", 1, End("", 1, 9, "NODE_FAIL", NOW))
+    text = page(client, f"/verdicts/{stored.id}").text
+    for words in (
+        "node-1, rank 3, GPU 0000:52:00",
+        "its memory is broken",
+        "Not explained by the cause Runtime Error 1 line, from line 9",
+        "Explained by the cause CUDA Error 8 lines, from line 7",
+        "step 3,659 of 10,000, loss 1.975",
+        "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
+        "filter/x1503190",
+        "signal 9 (SIGKILL), exit code 1, scheduler says NODE_FAIL",
+        "GPUs1024",
+        "teamnlp",
+        "fedcba9876543210",
+    ):
+        assert words in text, words
+
+
+@pytest.mark.parametrize("outcome", ["completed", "running", "cancelled", "recovered"])
+def test_an_incident_without_failure(client: TestClient, service: Service, outcome: str) -> None:
+    fine = changed(outcome=outcome, reason="None", recovery="none", evidence=(), suspects=(), symptoms=())
+    shown = page(client, f"/verdicts/{publish(service, 'j', fine).id}")
+    assert "Nothing to do" in shown.text and "No line of the log proves a failure." in shown.text
+    assert "".join(shown.all("h1")[0].text) == outcome.capitalize()
+
+
+def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Scanner) -> None:
+    service = new_service(tmp_path, scanner, TIMING._replace(linger=0.0))
+    with local_client(service) as client:
+        stored = send(client, "j", b"far away\n" * 20 + b"close by\n" + FAILED)
+        before = page(client, f"/verdicts/{stored.id}")
+        assert "was deleted" not in before.text and "far away" in before.text
+        wait_for(lambda: service.intake.delete("j", 1))
+        after = page(client, f"/verdicts/{stored.id}")
+        assert "The raw log was deleted" in after.text and "Raw lines" not in after.links()
+        assert ["".join(tag.text) for tag in after.all("mark")] == [stored.verdict.evidence[0].quote]
+
+
+def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Service) -> None:
+    first, second = publish(service), publish(service, verdict=changed(reason="CUDA Error"), at=NOW + 1)
+    old, new = page(client, f"/verdicts/{first.id}"), page(client, f"/verdicts/{second.id}")
+    assert "no longer stands" in old.text and "no longer stands" not in new.text
+    assert old.links()["see the one that replaced it"] == f"/verdicts/{second.id}"
+    assert new.links()["ECC Error"] == f"/verdicts/{first.id}"
+    assert page(client, "/attempts").rows() == [f"/verdicts/{second.id}"]
+
+
+def test_a_verdict_on_a_running_job_may_change(client: TestClient, service: Service) -> None:
+    stored = service.records.publish("j", 1, FAULT, False, NOW)
+    assert stored is not None
+    assert "may change" in page(client, f"/verdicts/{stored.id}").text
+    assert "so far" in page(client, "/attempts").text
+
+
+def test_streams_have_their_own_anchors(client: TestClient, service: Service) -> None:
+    two = (*FAULT.evidence, Evidence("j/1/<b>", "<b>", 2, "the other", "", (), ()))
+    shown = page(client, f"/verdicts/{publish(service, verdict=changed(evidence=two)).id}")
+    ids = [tag.attributes.get("id") for tag in shown.all("li")]
+    assert {"L2", "s1-L2"} <= set(ids)
+    assert [html.unescape("".join(tag.text)) for tag in shown.all("h3")] == ["main", "<b>"]
+
+
+def test_a_quote_from_far_inside_a_long_line_is_shown(client: TestClient, service: Service) -> None:
+    send(client, "j", b"x" * 50_000 + b" the cause " + b"x" * 50_000 + b"\n" + FAILED)
+    cited = Evidence("j/1/main", "main", 1, " the cause ", "diagnosis/x", (), ())
+    shown = page(client, f"/verdicts/{publish(service, verdict=changed(evidence=(cited,))).id}")
+    assert "".join(shown.all("mark")[0].text) == "… the cause "
+    assert len(shown.source) < 20_000
+
+
+def test_hostile_logs_do_nothing(client: TestClient) -> None:
+    log = HOSTILE.encode() + b"\n" + b"\xff\xfe" + b"y" * 50_000 + b"\n" + FAILED.rstrip() + HOSTILE.encode() + b"\n"
+    shown = page(client, f"/verdicts/{send(client, 'j', log).id}")
+    assert "<script>alert(1)</script>\"'&" in shown.text  # as text
+    assert not [tag for tag in shown.all("script") if not tag.attributes.get("src")]
+    assert "red{{7*7}}" in shown.text and "31m" not in shown.text
+    assert "\N{REPLACEMENT CHARACTER}" in shown.text
+
+
+def test_hostile_names_and_facts_do_nothing(client: TestClient, service: Service) -> None:
+    job = "<script>alert(1)<script>\"'&amp; {{7*7}} ?#%2f.."
+    suspects = (Suspect(HOSTILE, 1, HOSTILE, HOSTILE),)
+    evidence = (Evidence(HOSTILE, HOSTILE, 2, HOSTILE, HOSTILE, (HOSTILE,), (HOSTILE,)),)
+    symptoms = (Symptom(HOSTILE, 1, HOSTILE, 1, HOSTILE),)
+    verdict = changed(
+        suspects=suspects, evidence=evidence, symptoms=symptoms, why=HOSTILE, suggestion=HOSTILE, problems=(HOSTILE,)
+    )
+    facts = {name: HOSTILE for name in ("name", "user", "framework", "image", "command", "checkpoint_dir", "parent")}
+    stored = publish(service, job, verdict, labels={HOSTILE: HOSTILE}, **facts)
+    service.records.end(job, 1, End("", 1, None, HOSTILE, NOW))
+    incident = f"/incidents/{incident_of(service, stored)}"
+    for path in (f"/verdicts/{stored.id}", incident, f"/verdicts/{stored.id}/correct", Filters(job=job).url()):
+        shown = page(client, path)
+        assert "<script>alert" not in shown.source
+        assert job in html.unescape(shown.source)
+    link = page(client, "/attempts").links()[job]
+    assert page(client, link).rows() == [f"/verdicts/{stored.id}"]
+
+
+def test_endless_facts_are_cut(client: TestClient, service: Service) -> None:
+    stored = publish(service, command="z" * 100_000, labels={f"k{n}": "v" * 10_000 for n in range(100)})
+    assert len(page(client, f"/verdicts/{stored.id}").source) < 40_000
+
+
+# --- an incident
+
+
+def fail(service: Service, job: str, number: int = 1, verdict: Verdict = FAULT, at: float = NOW) -> StoredVerdict:
+    """A failed attempt of a job."""
+    stored = service.records.publish(job, number, verdict, True, at)
+    assert stored is not None
+    return stored
+
+
+def incident_of(service: Service, stored: StoredVerdict) -> int:
+    """The incident that the attempt of a verdict is in."""
+    number = service.incidents.of(stored.job, stored.attempt)
+    assert number is not None
+    return number
+
+
+def test_an_incident_shows_its_newest_attempt_and_leads_to_the_others(client: TestClient, service: Service) -> None:
+    old, new = fail(service, "a", at=NOW - 7200), fail(service, "b")
+    id = incident_of(service, new)
+    assert incident_of(service, old) == id
+    shown = page(client, f"/incidents/{id}")
+    assert "ECC Error on node-1" in shown.text and "2 attempts of 2 jobs, the 2nd failure that suspects" in shown.text
+    assert "b / 1, shown here" in shown.text
+    other = page(client, shown.links()["a / 1"])
+    assert "a / 1, shown here" in other.text and other.links()["b / 1"] == f"/incidents/{id}?verdict={new.id}"
+    stray = publish(service, "c", changed(reason="Hang", fingerprint="f" * 16))
+    page(client, f"/incidents/{id}?verdict={stray.id}", 404)
+    page(client, f"/incidents/{id}?verdict=999", 404)
+    single = page(client, f"/verdicts/{old.id}")
+    assert single.links()[f"Incident {id}"] == f"/incidents/{id}"
+
+
+def test_an_endless_incident_has_pages(client: TestClient, service: Service) -> None:
+    for number in range(1, 62):
+        fail(service, "again", number, at=NOW + number)
+    seen, url = [], "/incidents/1"
+    while url:
+        shown = page(client, url)
+        seen.append(len([tag for tag in shown.all("th") if tag.attributes.get("role") == "rowheader"]))
+        url = shown.links().get("Older", "").partition("#")[0]
+    assert seen == [25, 25, 11]
+
+
+@pytest.mark.parametrize("path", ["/incidents/99", "/incidents/x", "/incidents/0", "/incidents/1?verdict=0"])
+def test_there_is_none(lasting: TestClient, path: str) -> None:
+    answer = lasting.get(path)
+    assert answer.status_code in (400, 404)
+    checked(answer)
+
+
+def test_a_merged_incident_leads_on(client: TestClient, service: Service) -> None:
+    other = changed(fingerprint="a" * 16)
+    first, second = fail(service, "a", verdict=other), fail(service, "b")
+    gone, into = incident_of(service, first), incident_of(service, second)
+    fail(service, "a", at=NOW + 1)
+    answer = client.get(f"/incidents/{gone}", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/incidents/{into}")
+
+
+def test_an_incident_that_all_left_says_so(client: TestClient, service: Service) -> None:
+    id = incident_of(service, fail(service, "a"))
+    fail(service, "a", verdict=changed(outcome="recovered"), at=NOW + 1)
+    shown = page(client, f"/incidents/{id}")
+    assert f"Nothing is left of incident {id}" in shown.text and "resolved" in shown.text
+
+
+# --- its state
+
+
+def step(client: TestClient, id: int, name: str, seen_as: str, note: str = "", status: int = 303) -> Any:
+    """The answer to a button of the page."""
+    key = page(client, f"/incidents/{id}").field("key")
+    form = {"key": key, "seen_as": seen_as, "note": note}
+    answer = client.post(f"/incidents/{id}/{name}", data=form, follow_redirects=False)
+    assert answer.status_code == status, answer.text[:1000]
+    return answer
+
+
+def buttons(shown: Page) -> list[str]:
+    """What the buttons of a page say."""
+    return ["".join(tag.text).strip() for tag in shown.all("button")]
+
+
+def test_an_incident_is_acknowledged_resolved_and_reopened(client: TestClient, service: Service) -> None:
+    id = incident_of(service, fail(service, "a"))
+    shown = page(client, f"/incidents/{id}")
+    assert {"Acknowledge", "Resolve"} <= set(buttons(shown)) and "Reopen" not in buttons(shown)
+    assert f"/incidents/{id}/acknowledge" in forms(shown)
+    assert step(client, id, "acknowledge", "new", "mine <b>").headers["location"] == f"/incidents/{id}"
+    shown = page(client, f"/incidents/{id}")
+    assert "acknowledged by testclient" in shown.text and "mine <b>" in shown.text
+    assert "Resolve" in buttons(shown) and "Acknowledge" not in buttons(shown)
+    step(client, id, "resolve", "acknowledged", "board returned")
+    shown = page(client, f"/incidents/{id}")
+    assert "resolved by testclient" in shown.text and "Reopen" in buttons(shown) and "Resolve" not in buttons(shown)
+    step(client, id, "reopen", "resolved")
+    story = page(client, f"/incidents/{id}").text.partition("What happened")[2]
+    assert [word for word in re.findall(r"(\w+) it", story)][:3] == ["reopened", "resolved", "acknowledged"]
+    assert "board returned" in story and "a / 1 opened" in story
+
+
+def test_who_was_quicker_is_told(client: TestClient, service: Service) -> None:
+    id = incident_of(service, fail(service, "a"))
+    service.incidents.step(id, "acknowledge", "ops", "on it", NOW, "new")
+    shown = checked(step(client, id, "acknowledge", "new", "mine", 409))
+    assert "Somebody was quicker." in shown.text and "ops acknowledged it at" in shown.text
+    assert shown.field("note") == "mine" and shown.field("seen_as") == "acknowledged"
+    found = service.incidents.one(id)
+    assert found is not None and (found.by, found.note) == ("ops", "on it")
+
+
+def test_only_forms_of_ours_take_steps(client: TestClient, service: Service) -> None:
+    id = incident_of(service, fail(service, "a"))
+    key = page(client, f"/incidents/{id}").field("key")
+    for data, headers in (({}, {}), ({"key": "guess"}, {}), ({"key": key}, {"Origin": "https://evil.example"})):
+        answer = client.post(f"/incidents/{id}/resolve", data=data, headers=headers, follow_redirects=False)
+        assert answer.status_code == 403 and checked(answer)
+    answer = client.post(f"/incidents/{id}/explode", data={"key": key}, follow_redirects=False)
+    assert answer.status_code in (404, 422)
+    found = service.incidents.one(id)
+    assert found is not None and found.state == "new"
+
+
+def test_resolved_ones_of_the_same_kind_tell_what_fixed_them(client: TestClient, service: Service) -> None:
+    id = incident_of(service, fail(service, "a", at=NOW - 9000))
+    service.incidents.step(id, "resolve", "ops", "swapped the <i>board</i>", NOW - 8000, "new")
+    stored = fail(service, "b")
+    shown = page(client, f"/incidents/{incident_of(service, stored)}")
+    told = shown.text.partition("Other incidents of the same kind")[2]
+    assert "resolved Incident 1 on node-1: 1 attempt" in told and "ops swapped the <i>board</i>" in told
+
+
+# --- who sees what
+
+
+def test_a_bound_token_sees_its_own_attempts_alone(guarded: Guarded) -> None:
+    service = guarded.service
+    mine, other = fail(service, "mine-1", at=NOW - 60), fail(service, "other-1")
+    foreign = fail(service, "other-2", verdict=changed(fingerprint="b" * 16, suspects=()))
+    case = enter(service, "other-3", fix="secret of others", digests=("1" * 16,))
+    id = incident_of(service, mine)
+    assert incident_of(service, other) == id
+    service.incidents.step(id, "acknowledge", "ops", "note about other-1", NOW, "new")
+    sign_in(guarded, guarded.secret("read", "operate", prefixes=("mine-",)))
+    shown = page(guarded.client, f"/incidents/{id}")
+    assert f"/verdicts/{mine.id}" in shown.source or "mine-1" in shown.text
+    for word in ("other-", "secret of others", "note about", "ops", "failure; never tested", f"/cases/{case.id}"):
+        assert word not in shown.source, word
+    assert forms(shown) == [] and "/correct" not in shown.source and "Cordon" not in shown.text
+    page(guarded.client, f"/incidents/{incident_of(service, foreign)}", 404)
+    page(guarded.client, f"/incidents/{id}?verdict={other.id}", 404)
+    page(guarded.client, f"/verdicts/{other.id}", 404)
+    key = page(guarded.client, "/attempts").field("key")
+    for number, status in ((id, 403), (incident_of(service, foreign), 404)):
+        answer = guarded.client.post(f"/incidents/{number}/resolve", data={"key": key}, follow_redirects=False)
+        assert answer.status_code == status and checked(answer)
+
+
+def test_a_bound_token_steps_what_is_all_its_own(guarded: Guarded) -> None:
+    id = incident_of(guarded.service, fail(guarded.service, "mine-1"))
+    sign_in(guarded, guarded.secret("read", "operate", prefixes=("mine-",), name="team"))
+    step(guarded.client, id, "acknowledge", "new")
+    found = guarded.service.incidents.one(id)
+    assert found is not None and (found.state, found.by) == ("acknowledged", "team")
+
+
+def test_who_may_only_read_sees_no_buttons(guarded: Guarded) -> None:
+    id = incident_of(guarded.service, fail(guarded.service, "a"))
+    sign_in(guarded, guarded.secret("read"))
+    shown = page(guarded.client, f"/incidents/{id}")
+    assert forms(shown) == [] and "Test nodes" not in shown.text and "/correct" not in shown.source
+    key = shown.field("key")
+    assert guarded.client.post(f"/incidents/{id}/resolve", data={"key": key}).status_code == 403
+
+
+def test_suspects_have_their_history(client: TestClient, service: Service) -> None:
+    for number in range(1, 4):
+        stored = fail(service, f"job-{number}", at=NOW + number)
+    shown = page(client, f"/verdicts/{stored.id}")
+    assert "3 failures; never tested" in shown.text
+    assert shown.links()["node-1, rank 3, GPU 0000:52:00"] == "/nodes/node-1"
+
+
+def test_a_node_with_an_odd_name_has_no_page(client: TestClient, service: Service) -> None:
+    odd = changed(suspects=(Suspect("../../x <b>", None, None, "odd"),))
+    shown = page(client, f"/verdicts/{publish(service, verdict=odd).id}")
+    assert "../../x <b>" in shown.text and not [to for to in shown.links().values() if to.startswith("/nodes/")]
+
+
+# --- what else is told
+
+
+def test_the_proof_leads_into_the_log(client: TestClient) -> None:
+    stored = send(client, "j", FAILED)
+    cited = stored.verdict.evidence[0]
+    links = page(client, f"/verdicts/{stored.id}").links()
+    expected = f"/jobs/j/attempts/1/streams/main?line={cited.line}#L{cited.line}"
+    assert links[f"Line {cited.line} in the log"] == expected
+
+
+def test_ranks_and_progress_are_drawn_with_their_numbers(client: TestClient, service: Service) -> None:
+    ranks = (
+        RankError(3, "node-1", "main", 2, 951_000_000.25, "ECC Error", "cause"),
+        RankError(7, None, "main", 9, None, "NCCL Timeout Error", "cascade", 30),
+    )
+    curve = tuple(Point(n, 10 * n, 9.0 / n if n != 3 else None, 100.0 + n) for n in range(1, 9))
+    progress = Progress(80, 100, 1.125, 108.0, 8, "main", curve)
+    shown = page(client, f"/verdicts/{publish(service, verdict=changed(ranks=ranks, progress=progress)).id}")
+    assert len([tag for tag in shown.all("svg") if tag.attributes.get("role") == "img"]) == 3
+    for words in ("First error of each rank", "7 and 29 more", "22:40:00.250", "Loss", "108"):
+        assert words in shown.text, words
+    assert "80" in shown.text and "1.125" in shown.text
+
+
+def test_past_cases_stand_beside_what_fixed_them(client: TestClient, service: Service) -> None:
+    same = enter(service, "old", fix="board <returned>", digests=("1" * 16,), reason="CUDA Error")
+    alike = enter(service, "older", fix="rebooted it", digests=("2" * 16,))
+    enter(service, "else", reason="Key Error", fix="not this")
+    stored = publish(service)
+    service.casework.confirmed.keep_lines(
+        "j", 1, [Kept("main", 2, "the cause", 3)], outcome="failed", reason="ECC Error", digest="1" * 16
+    )
+    told = page(client, f"/verdicts/{stored.id}").text.partition("What it was before")[2]
+    first, second = told.index(f"Case {same.id}"), told.index(f"Case {alike.id}")
+    assert first < second and "board <returned>" in told and "rebooted it" in told and "not this" not in told
+    assert "the same line names it" in told[first:second] and "the same reason" in told[second:]
+
+
+def test_verdict_history_says_what_changed(client: TestClient, service: Service) -> None:
+    publish(service)
+    stored = publish(service, verdict=changed(reason="CUDA Error", suspects=(), recovery="restart"), at=NOW + 1)
+    told = page(client, f"/verdicts/{stored.id}").text.partition("Verdicts on this attempt")[2]
+    assert "reason: ECC Error, now CUDA Error" in told
+    assert "what to do: take out the node, then restart, now restart from the last checkpoint" in told
+    assert "suspects: node-1, rank 3, GPU 0000:52:00, now none" in told
+
+
+def test_a_change_of_nothing_that_counts_is_named() -> None:
+    one = StoredVerdict(1, 1, "j", 1, NOW, True, False, 2, None, FAULT)
+    other = msgspec.structs.replace(one, id=2, verdict=changed(confidence=0.5))
+    assert changes(one, other) == ["details"]
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (NodeHistory("n"), "0 failures; never tested"),
+        (
+            NodeHistory(
+                "n",
+                (PastFailure(1, "j", 1, 0.0, "x"),) * 7,
+                (PastFinding(3, 3600.0, "faulty", "", ""),),
+                (PastCordon(1, "n", "slurm", "standing", "ops", 7000.0, ""),),
+            ),
+            "7 failures; last test: faulty, 1 h ago; cordoned by ops, 3 min ago",
+        ),
+        (
+            NodeHistory("n", (PastFailure(1, "j", 1, 0.0, "x"),) * 50, (), ()),
+            "50+ failures; never tested",
+        ),
+    ],
+)
+def test_a_node_in_a_line(known: NodeHistory, words: str) -> None:
+    assert node_line(known, 7200.0) == words
+
+
+def test_the_command_is_on_the_page_to_be_copied(client: TestClient, service: Service) -> None:
+    stored = publish(service, command="srun <b>train</b>", checkpoint_dir="/ckpt")
+    shown = page(client, f"/verdicts/{stored.id}")
+    texts = [html.unescape("".join(tag.text)) for tag in shown.all("pre") if "data-copy" in tag.attributes]
+    assert texts == ["srun --exclude=node-1 '<b>train</b>'"] and "last checkpoint in /ckpt" in shown.text
+    assert "/static/copy.js" in shown.source
+    fix_first = publish(service, "k", changed(recovery="fix_first"), command="srun x")
+    assert "No command: The verdict says: do not restart: fix first." in page(client, f"/verdicts/{fix_first.id}").text

@@ -1,0 +1,224 @@
+"""Notifications on the page and over the API: tests, messages, and what nobody may see."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.live.delivering import Terms
+from logdoctor.live.notifying import Notifier
+from logdoctor.live.service import Service
+from logdoctor.notify.sending import Target, Way
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.notices import Notices
+from logdoctor.store.records import Records
+from tests.notify.receivers import SECRET, Receiver, receiving
+from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options, wait_for
+
+SLACK = "/services/T0/B0/verysecretpart9876"
+
+
+def notified(folder: Path, scanner: Scanner, receiver: Receiver) -> Service:
+    """A service that tells a webhook and a Slack."""
+    service = new_service(folder, scanner)
+    targets = [
+        Target("ops", "webhook", f"{receiver.url}/hook", (SECRET,)),
+        Target("chat", "slack", receiver.url + SLACK),
+    ]
+    notices = Notices(service.records.database)
+    terms = Terms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
+    service.notifier = Notifier(targets, notices, terms, Way(5.0))
+    service.listeners.append(service.notifier.heed)
+    service.incidents.listeners.append(service.notifier.wake)
+    return service
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def client(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> Iterator[TestClient]:
+    with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
+        yield client
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> Iterator[Guarded]:
+    service = notified(tmp_path / "data", scanner, receiver)
+    with local_client(service, options(wants_token=True)) as client:
+        yield Guarded(client, service)
+
+
+def fail(client: TestClient, job: str = "llama-7b") -> None:
+    client.post(f"/v1/jobs/{job}/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=FAILED)
+    client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
+
+
+def form_key(page: httpx.Response) -> str:
+    found = re.search(r'name="key" value="([^"]+)"', page.text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_failure_is_told(client: TestClient, receiver: Receiver) -> None:
+    fail(client)
+    wait_for(lambda: len(receiver.got) == 2)
+    hook = next(one for one in receiver.got if one.path == "/hook")
+    chat = next(one for one in receiver.got if one.path == SLACK)
+    assert hook.is_signed() and hook.json["type"] == "incident.opened"
+    link = hook.json["data"]["link"]
+    incident = link.removeprefix("https://logdoctor.example")
+    assert client.get(incident).status_code == 200, "the link leads to its page"
+    assert link in [
+        button["url"] for block in chat.json["blocks"] for button in block.get("elements", []) if "url" in button
+    ]
+    wait_for(lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"})
+    client.post(f"/v1{incident}/resolve", json={"note": "fixed", "seen_as": "new"})
+    wait_for(lambda: len(receiver.got) == 4)
+    assert {one.json["type"] for one in receiver.got if one.path == "/hook"} == {"incident.opened", "incident.resolved"}
+
+
+def test_no_secret_is_shown(client: TestClient, receiver: Receiver) -> None:
+    receiver.answers = lambda got, number: (404, {}, f"bad {got.path}".encode())
+    for target in ("ops", "chat"):
+        assert client.post("/v1/notifications/test", json={"target": target}).status_code == 200
+    for told in (client.get("/v1/notifications").text, client.get("/notifications").text):
+        assert "verysecret" not in told and SECRET not in told and "/hook" not in told
+        assert f"{receiver.url}/…9876" in told or "\\u20269876" in told
+
+
+def test_the_api_tries_and_sends_again(client: TestClient, receiver: Receiver) -> None:
+    receiver.always(400, body=b"invalid_payload")
+    fail(client)
+    wait_for(lambda: len(client.get("/v1/notifications", params={"state": "dead"}).json()["items"]) == 2)
+    dead = client.get("/v1/notifications", params={"state": "dead", "target": "ops"}).json()["items"][0]
+    assert dead["why"] == "400: invalid_payload" and dead["about"].startswith("incident ")
+    tried = client.post("/v1/notifications/test", json={"target": "ops"}).json()
+    assert (tried["state"], tried["event"], tried["why"]) == ("dead", "test", "400: invalid_payload")
+    receiver.always(204)
+    again = client.post(f"/v1/notifications/{dead['id']}/retry").json()
+    assert again["webhook_id"] == dead["webhook_id"]
+    wait_for(lambda: len(client.get("/v1/notifications", params={"state": "delivered"}).json()["items"]) == 1)
+    refused = client.post(f"/v1/notifications/{dead['id']}/retry")
+    assert refused.status_code == 409 and "is delivered" in refused.json()["error"]["cause"]
+    assert client.post("/v1/notifications/99/retry").status_code == 404
+    assert client.post("/v1/notifications/test", json={"target": "nobody"}).status_code == 404
+    assert client.get("/v1/notifications", params={"cursor": "x"}).status_code == 400
+    assert client.get("/v1/notifications", params={"state": "lost"}).status_code == 422
+
+
+def test_the_page_sends_a_test(client: TestClient, receiver: Receiver) -> None:
+    page = client.get("/notifications")
+    assert page.status_code == 200 and page.text.count("Send a test") == 2
+    form = {"key": form_key(page), "target": "ops"}
+    told = client.post("/notifications/test", data=form)
+    assert told.status_code == 200 and "The test arrived at ops" in told.text
+    receiver.always(410, body=b"<b>gone</b>")
+    told = client.post("/notifications/test", data=form)
+    assert 'role="alert"' in told.text and "&lt;b&gt;gone" in told.text and "<b>gone" not in told.text
+    assert "It is sent nothing until a test arrives" in told.text
+    assert client.post("/notifications/test", data={"target": "ops"}).status_code == 403, "a form of others"
+    assert client.post("/notifications/test", data=form | {"target": "nobody"}).status_code == 404
+
+
+def test_the_page_sends_a_dead_letter_again(client: TestClient, receiver: Receiver) -> None:
+    receiver.always(400)
+    fail(client, "<b>evil")
+    wait_for(lambda: client.get("/notifications?state=dead").text.count("Send again<") == 2)
+    page = client.get("/notifications")
+    assert "<b>evil" not in page.text and "&lt;b&gt;evil" in page.text
+    id = client.get("/v1/notifications").json()["items"][0]["id"]
+    receiver.always(204)
+    told = client.post(f"/notifications/{id}/retry", data={"key": form_key(page)})
+    assert told.status_code == 200 and str(told.url).endswith(f"/notifications?sent={id}")
+    wait_for(lambda: "arrived at" in client.get(f"/notifications?sent={id}").text)
+    assert client.post(f"/notifications/{id}/retry", data={"key": form_key(page)}).status_code == 409
+
+
+def test_a_page_of_each_state(client: TestClient, receiver: Receiver) -> None:
+    receiver.always(503)
+    fail(client)
+    wait_for(lambda: len(receiver.got) == 2)
+    for query in (
+        "",
+        "?state=dead",
+        "?state=waiting&target=ops",
+        "?state=held",
+        "?target=former",
+        "?cursor=1",
+        "?sent=9",
+    ):
+        assert client.get(f"/notifications{query}").status_code == 200, query
+    assert client.get("/notifications?state=lost").status_code == 400
+
+
+def test_who_may_do_what(guarded: Guarded, receiver: Receiver) -> None:
+    client, reader, operator = guarded.client, guarded.token("read"), guarded.token("operate")
+    bound = guarded.token("admin", prefixes=("team-a-",))
+    test = {"target": "ops"}
+    assert client.get("/v1/notifications", headers=reader).status_code == 200
+    assert client.post("/v1/notifications/test", json=test, headers=reader).status_code == 403
+    assert client.post("/v1/notifications/test", json=test, headers=operator).json()["by"].startswith("token")
+    for answer in (
+        client.get("/v1/notifications", headers=bound),
+        client.post("/v1/notifications/test", json=test, headers=bound),
+        client.post("/v1/notifications/1/retry", headers=bound),
+        client.get("/notifications", headers=bound),
+    ):
+        assert answer.status_code == 403 and "ops" not in answer.text.replace("logdoctor", "")
+    page = client.get("/notifications", headers=reader)
+    assert page.status_code == 200 and "Send a test" not in page.text
+    assert len(receiver.got) == 1
+
+
+def test_a_service_that_tells_nobody(tmp_path: Path, scanner: Scanner) -> None:
+    with local_client(new_service(tmp_path / "data", scanner)) as client:
+        assert client.get("/v1/notifications").json() == {"targets": [], "items": [], "next": None}
+        assert client.post("/v1/notifications/test", json={"target": "ops"}).status_code == 409
+        page = client.get("/notifications")
+        assert page.status_code == 200 and "Nobody is told yet" in page.text
+
+
+def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:
+    receiver.always(503)
+    with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
+        fail(client)
+        wait_for(lambda: len(receiver.got) == 2)
+    kept = Records(f"sqlite:///{tmp_path / 'data' / 'logdoctor.db'}")
+    assert [one.state for one in Notices(kept.database).notices().items] == ["waiting", "waiting"]
+    kept.close()
+    receiver.always(204)
+    with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
+        wait_for(
+            lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"}, 40.0
+        )
+    first, last = (one.id for one in receiver.got if one.path == "/hook")
+    assert first == last
+
+
+def test_a_killed_process_loses_no_message(
+    runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver
+) -> None:
+    """As a loss of power would end it, while a message is on its way and another one waits."""
+    receiver.answers = lambda got, number: "hang"
+    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
+    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
+    with runs(**told, LOGDOCTOR_NOTIFY_SECONDS="1", LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
+        running.start()
+        fail(running.client)  # type: ignore[arg-type]
+        wait_for(lambda: len(receiver.got) == 1)
+        running.kill()
+        receiver.always(204)
+        running.start()
+        delivered = {"state": "delivered"}
+        wait_for(lambda: running.client.get("/v1/notifications", params=delivered).json()["items"], 60.0)
+        assert SECRET not in running.messages() and "/hook" not in running.messages()
+        assert running.stop() == 0
+    assert len({one.id for one in receiver.got}) == 1 and all(one.is_signed() for one in receiver.got)

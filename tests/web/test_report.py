@@ -1,0 +1,163 @@
+"""The report over HTTP and as a page."""
+
+import csv
+import io
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.live.service import Service
+from logdoctor.store.records import JobFacts
+from logdoctor.web.pages.report import Period
+from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran
+from tests.web.conftest import Guarded, wait_for
+from tests.web.test_pages import changed, page, sign_in
+
+EVIL = "<b>evil</b>\"'&"
+
+
+def fill(service: Service, began: float = MONDAY) -> None:
+    """A job that failed twice and ran on, and one of unknown size."""
+    records = service.records
+    records.put_job("big", JobFacts(gpus=1024), began)
+    ran(records, "big", 1, began, began + 2 * HOUR, ECC)
+    ran(records, "big", 2, began + 2.5 * HOUR, began + 6.5 * HOUR, ECC)
+    ran(records, "small", 1, began, began + HOUR, KEY)
+
+
+def report(client: TestClient, **params: Any) -> dict[str, Any]:
+    answer = client.get("/v1/report", params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+def test_json_tells_costs_weeks_and_who_decided(service: Service, client: TestClient) -> None:
+    fill(service)
+    told = report(client)
+    assert [(row["name"], row["count"], row["gpu_hours"]) for row in told["reasons"]] == [
+        ("ECC Error", 2, 6144.0),
+        ("Key Error", 1, 0.0),
+    ]
+    assert told["reasons"][0]["to_restart"] == {"known": 1, "mean": 1800.0, "median": 1800.0}
+    assert told["reasons"][1]["gpus"] == {"known": 0, "mean": None, "median": None}
+    assert told["weeks"] == [
+        {
+            "monday": "2026-11-23",
+            "count": 3,
+            "counts": {"Infrastructure": 2, "Script": 1},
+            "gpu_hours": {"Infrastructure": 6144.0, "Script": 0.0},
+        }
+    ]
+    assert told["decided"]["rule"] == 2 and told["decided"]["structure"] == 1
+
+
+def test_a_period_is_chosen_by_times(service: Service, client: TestClient) -> None:
+    fill(service)
+    assert report(client, since=MONDAY + HOUR, until=MONDAY + 2 * HOUR)["total"]["count"] == 1
+    assert report(client, since=MONDAY + 9 * HOUR)["total"]["count"] == 0
+    for wrong in ({"since": "soon"}, {"until": -1}, {"since": "nan"}, {"until": "inf"}):
+        assert client.get("/v1/report", params=wrong).status_code == 422
+        assert client.get("/v1/report.csv", params=wrong).status_code == 422
+
+
+def test_csv_is_a_file_for_spreadsheets(service: Service, client: TestClient) -> None:
+    fill(service)
+    answer = client.get("/v1/report.csv", params={"until": MONDAY + 3 * HOUR})
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="logdoctor-report.csv"'
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["reason"], row["failures"]) for row in rows] == [("ECC Error", "1"), ("Key Error", "1")]
+
+
+def test_a_bound_token_sees_its_jobs_alone(guarded: Guarded) -> None:
+    fill(guarded.service)
+    mine = guarded.token("read", prefixes=("small",))
+    told = guarded.client.get("/v1/report", headers=mine).json()
+    assert [row["name"] for row in told["reasons"]] == ["Key Error"] and told["total"]["count"] == 1
+    assert "ECC" not in guarded.client.get("/v1/report.csv", headers=mine).text
+    sign_in(guarded, guarded.secret("read", prefixes=("small",)))
+    shown = page(guarded.client, "/report?within=all")
+    assert "Key Error" in shown.text and "ECC" not in shown.source and "6,144" not in shown.source
+
+
+@pytest.mark.parametrize("path", ["/v1/report", "/v1/report.csv"])
+def test_a_token_must_be_for_reading(guarded: Guarded, path: str) -> None:
+    assert guarded.client.get(path).status_code == 401
+    assert guarded.client.get(path, headers=guarded.token("ingest")).status_code == 403
+    assert guarded.client.get("/report", follow_redirects=False).status_code == 303
+
+
+def test_the_page_shows_the_table_and_what_is_not_known(service: Service, client: TestClient) -> None:
+    fill(service)
+    shown = page(client, "/report?within=all")
+    assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100.0% 30.0 min (1 of 3) 30.0 min" in shown.text
+    assert "Key Error 1 - not known" in shown.text
+    assert "GPUs known of 2 of 3" in shown.text and "1 of 3 restarted" in shown.text
+    assert shown.links()["ECC Error"] == "/attempts?outcome=failed&reason=ECC+Error"
+    assert len(re.findall(r'<svg class="chart" role="img"', shown.source)) == 3
+    labels = [tag.attributes["data-label"] for tag in shown.all("td") if "data-label" in tag.attributes]
+    assert len(labels) == 9 * 5, "each cell says on a phone what it is"
+
+
+def test_a_period_is_chosen_by_days_and_stays_in_the_address(service: Service, client: TestClient) -> None:
+    fill(service)
+    shown = page(client, "/report?from=2026-11-23&to=2026-11-23")
+    assert (shown.field("from"), shown.field("to")) == ("2026-11-23", "2026-11-23")
+    assert "Failures3 " in shown.text and "from 2026-11-23 to 2026-11-23" in shown.text
+    assert shown.links()["CSV"] == f"/v1/report.csv?since={MONDAY:.0f}&until={MONDAY + 86_400:.0f}"
+    assert client.get(shown.links()["CSV"]).text.count("\n") == 3
+    assert "No job failed in this period" in page(client, "/report?to=2026-11-22").text
+    assert "No job failed in this period" in page(client, "/report?from=2026-11-24&to=2026-11-01").text
+    sent = client.get("/report?from=2026-11-23&to=", follow_redirects=False)
+    assert (sent.status_code, sent.headers["location"]) == (303, "/report?from=2026-11-23")
+
+
+@pytest.mark.parametrize("wrong", ["from=soon", "to=2026-13-01", "within=ever", "from=2026-11-23%00", "to=99999-01-01"])
+def test_a_wrong_period_is_told(lasting: TestClient, wrong: str) -> None:
+    assert lasting.get(f"/report?{wrong}").status_code == 400
+
+
+@pytest.mark.parametrize("days", ["from=0001-01-01", "to=9999-12-31", "from=0001-01-01&to=9999-12-31", "to=1950-01-01"])
+def test_any_day_is_a_bound(service: Service, client: TestClient, days: str) -> None:
+    fill(service)
+    page(client, f"/report?{days}")
+
+
+def test_without_a_choice_it_is_the_last_month() -> None:
+    assert Period().bounds(MONDAY) == (MONDAY - 30 * 86_400, None)
+    assert Period(within="all").bounds(MONDAY) == (None, None)
+    assert Period().url == "/report"
+
+
+def test_an_empty_service_has_a_report(client: TestClient) -> None:
+    assert "No job failed in this period" in page(client, "/report").text
+    assert "once a job has failed" in page(client, "/report?within=all").text
+
+
+def test_what_comes_from_outside_is_text(service: Service, client: TestClient) -> None:
+    ran(service.records, "j", 1, MONDAY, MONDAY + HOUR, changed(reason=EVIL, category="Script"))
+    shown = page(client, "/report?within=all")
+    assert EVIL in shown.text and "<b>evil" not in shown.source
+
+
+def test_many_years_make_no_endless_chart(service: Service, client: TestClient) -> None:
+    ran(service.records, "old", 1, 1000.0, 2000.0, KEY)
+    fill(service)
+    assert len(report(client)["weeks"]) == 2
+    shown = page(client, "/report?within=all")
+    weeks = re.findall(r'<th scope="row">(\d{4}-\d\d-\d\d)</th>', shown.source)
+    assert len(weeks) == 2 * 53 and weeks[-1] == "2026-11-23"
+    assert "The last 53 weeks" in shown.text
+
+
+def test_a_failure_that_was_sent_is_in_the_report(client: TestClient) -> None:
+    client.put("/v1/jobs/llama", json={"gpus": 8})
+    client.post("/v1/jobs/llama/attempts/1/streams/main/log?offset=0", content=b"KeyError: 'tokens'\n")
+    client.post("/v1/jobs/llama/attempts/1/end", json={"exit_code": 1})
+    told = wait_for(lambda: (found := report(client))["total"]["count"] and found)
+    assert told["total"]["gpus"] == {"known": 1, "mean": 8.0, "median": 8.0}
+    assert datetime.fromisoformat(told["weeks"][0]["monday"]).replace(tzinfo=UTC).weekday() == 0
+    assert "Key Error" in page(client, "/report").text
