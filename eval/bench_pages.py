@@ -11,11 +11,11 @@ import argparse
 import http.client
 import json
 import random
+import re
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ LISTS = {
 }
 PAGES = ("/", "/incidents/{}", "/nodes", "/nodes/gpu-7", "/rules", "/report", "/actions", "/attempts")
 SERVER_MS, PAINT_MS, WEIGHT, ACTION_MS = 100, 500, 200_000, 500
+PAINTED = "performance.getEntriesByName('first-contentful-paint')"
 _ALONE = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 console = Console(highlight=False)
 
@@ -69,7 +70,8 @@ def paint(browser: Browser, url: str, rounds: int) -> Row:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
             page = context.new_page()
             assert (answer := page.goto(at)) is not None and answer.status == 200, at
-            waits.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            page.wait_for_function(f"{PAINTED}.length")
+            waits.append(page.evaluate(f"{PAINTED}[0].startTime"))
             weight = page.evaluate(
                 "['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind))"
                 ".reduce((sum, one) => sum + one.transferSize, 0)"
@@ -81,12 +83,17 @@ def paint(browser: Browser, url: str, rounds: int) -> Row:
 
 def actions(browser: Browser, url: str, rounds: int) -> Row:
     """Milliseconds from a click to the next page loaded, by action."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page, waits = context.new_page(), dict[str, list[float]]()
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    waits: dict[str, list[float]] = {}
     for number in range(1, rounds + 1):
-        for name, take in ACTIONS.items():
-            take(page, f"{url}", number, lambda button, name=name: waits.setdefault(name, []).append(click(page, button)))
-    context.close()
+        for name, path, button in STEPS:
+            page.goto(url + path.format(number, node=f"gpu-{number}"))
+            if "correct" in path:
+                page.locator("select[name=reason]").select_option("Key Error")
+            waits.setdefault(name, []).append(click(page, button))
+            if name == "see what a correction teaches":
+                waits.setdefault("save a correction", []).append(click(page, "^Save the correction$"))
+    page.context.close()
     return {name: {"median_ms": statistics.median(some), "slowest_ms": max(some)} for name, some in waits.items()}
 
 
@@ -94,9 +101,64 @@ def click(page: Page, button: str) -> float:
     """Milliseconds until the page behind a button is loaded."""
     begin = time.perf_counter()
     with page.expect_navigation():
-        page.get_by_role("button", name=button, exact=True).first.click()
+        page.get_by_role("main").get_by_role("button", name=re.compile(button)).first.click()
     return (time.perf_counter() - begin) * 1000
 
 
-Timed = Callable[[str], None]
-ACTIONS: dict[str, Callable[[Page, str, int, Timed], None]] = {}
+STEPS = (
+    ("search", "/", "^Apply$"),
+    ("acknowledge", "/incidents/{}", "^Acknowledge$"),
+    ("resolve", "/incidents/{}", "^Resolve$"),
+    ("reopen", "/incidents/{}", "^Reopen$"),
+    ("confirm", "/verdicts/{}", "^Confirm "),
+    ("see what a correction teaches", "/verdicts/5{}/correct", "teach$"),
+    ("cordon (dry run)", "/nodes/{node}/cordon", "^Cordon "),
+    ("uncordon", "/nodes/{node}/uncordon", "^Uncordon "),
+    ("try a line on all rules", "/rules/try?line=CUDA+error+{}", "^Try"),
+)
+"""Each action with the page it begins on and the button that is pressed."""
+
+
+def show(found: Row) -> None:
+    """The figures with their budgets."""
+    lists_ms = max(one["slowest_ms"] for one in found["list"].values())
+    console.print(f"lists of {found['incidents']:,} incidents: slowest {lists_ms:.0f} ms (budget {SERVER_MS})")
+    for path, one in found["paint"].items():
+        console.print(
+            f"{path}: first paint {one['median_ms']:.0f} ms, slowest {one['slowest_ms']:.0f} (budget {PAINT_MS}); "
+            f"{one['bytes'] / 1000:.0f} kB (budget {WEIGHT / 1000:.0f})"
+        )
+    for name, one in found["actions"].items():
+        console.print(f"{name}: {one['median_ms']:.0f} ms, slowest {one['slowest_ms']:.0f} (budget {ACTION_MS})")
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="1,000 incidents, few rounds")
+    parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help="write the figures here, too")
+    given = parser.parse_args()
+    count, rounds = (1000, 3) if given.quick else (10_000, 10)
+    folder = Path(tempfile.mkdtemp(prefix="logdoctor-"))
+    try:
+        data = folder / "data"
+        data.mkdir()
+        fill(data, count)
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        settings = {"fleet": "gpu-[0-299]", "cordon_at_once": "100", "cordon_per_hour": "100", "cordon_share": "0.5"}
+        with service(data, **settings) as running, sync_playwright() as playwright:
+            url = f"http://127.0.0.1:{running.port}"
+            browser = playwright.chromium.launch(executable_path=chromium, args=[*_ALONE])
+            found: Row = {"incidents": count, "list": lists(running.port, 3 * rounds)}
+            found |= {"paint": paint(browser, url, rounds), "actions": actions(browser, url, rounds)}
+            browser.close()
+    finally:
+        shutil.rmtree(folder)
+    show(found)
+    if given.json:
+        given.json.parent.mkdir(exist_ok=True)
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

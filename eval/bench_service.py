@@ -402,7 +402,7 @@ def incidents(folder: Path, quick: bool) -> Row:
         "detail": "/v1/verdicts/{}",
         "job": "/v1/jobs/job-{}",
         "jobs": "/v1/jobs",
-        "page of incidents": "/",
+        "page of attempts": "/attempts",
         "page of one": "/verdicts/{}",
     }
     choose = random.Random(3)
@@ -423,7 +423,7 @@ def incidents(folder: Path, quick: bool) -> Row:
 
 
 def fill(data: Path, count: int) -> None:
-    """Store verdicts on attempts of 200 jobs and 300 nodes, as a service would have."""
+    """Store verdicts on attempts of 200 jobs and 300 nodes, as a service would have, each an incident of its own."""
     records = Records(f"sqlite:///{data / 'logdoctor.db'}")
     samples = [
         msgspec.json.decode(
@@ -441,7 +441,7 @@ def fill(data: Path, count: int) -> None:
     for number in range(count):
         sample = samples[number % len(samples)]
         suspects = tuple(msgspec.structs.replace(one, node=f"gpu-{number % 300}") for one in sample.suspects)
-        stored = msgspec.structs.replace(sample, suspects=suspects, file=f"{number}")
+        stored = msgspec.structs.replace(sample, suspects=suspects, fingerprint=f"{number:016x}")
         records.publish(f"job-{number % 200}", number // 200 + 1, stored, True, 1.79e9 + number)
     records.close()
 

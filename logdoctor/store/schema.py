@@ -634,8 +634,8 @@ notices = sa.Table(
     sa.Index("ix_notices_incident", "incident", "id"),
 )
 """What is to be told to whom: `key` is the id that receivers know it by, `body` the message, `state` whether it waits,
-is held back, was delivered, is given up (dead), withdrawn or put into a `summary`; `due` when it is tried next, `until` when
-no more, `why` what the last try said, `by` the person who wanted it sent."""
+is held back, was delivered, is given up (dead), withdrawn or put into a `summary`; `due` when it is tried next, `until`
+when no more, `why` what the last try said, `by` the person who wanted it sent."""
 
 notice_targets = sa.Table(
     "notice_targets",
