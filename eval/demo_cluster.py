@@ -100,10 +100,10 @@ def _send(method: str, url: str, body: bytes) -> None:
 
 
 @contextmanager
-def serving(folder: Path, port: int = 0) -> Iterator[str]:
+def serving(folder: Path, port: int = 0, **settings: str) -> Iterator[str]:
     """The URL of `logdoctor serve` over a folder, until the block ends."""
     command = [LOGDOCTOR, "serve", "--port", str(port), "--data-dir", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | settings) as process:
         assert process.stderr is not None
         for line in process.stderr:
             told = json.loads(line) if line.startswith(b"{") else {}

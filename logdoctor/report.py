@@ -103,7 +103,7 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
         by_reason.setdefault((failure.category, failure.reason), []).append(at)
         by_category.setdefault(failure.category, []).append(at)
     reasons = [_costs(reason, category, taken, some, whole) for (category, reason), some in by_reason.items()]
-    decided = Counter(failure.decided for failure in items)
+    decided = Counter(_decider(failure) for failure in items)
     return Report(
         since,
         until,
@@ -114,6 +114,11 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
         {name: decided.pop(name, 0) for name in DECIDED} | dict(sorted(decided.items())),
         failures.cut,
     )
+
+
+def _decider(failure: Failure) -> str:
+    """Who decided; nobody where all that is known is that it failed, whatever told that."""
+    return "nobody" if failure.reason == "Unknown" and failure.decided != "person" else failure.decided
 
 
 def as_csv(report: Report) -> str:

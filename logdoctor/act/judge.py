@@ -171,12 +171,12 @@ def _warnings(board: Board, node: int) -> tuple[str, ...]:
 
 
 def _figures(board: Board, worlds: Iterable[int]) -> str:
-    """The bandwidths of worlds in GB/s, at the largest size that was gathered."""
+    """The bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw them."""
     found = []
     for number in worlds:
-        for reading in board.results[number].readings[:1]:
-            if largest := max(reading.bandwidth, key=int, default=None):
-                found.append(f"{reading.bandwidth[largest]:.3g} GB/s")
+        readings = [reading.bandwidth for reading in board.results[number].readings if reading.bandwidth]
+        if readings:
+            found.append(f"{min(one[max(one, key=int)] for one in readings):.3g} GB/s")
     return ", ".join(found[:6])
 
 

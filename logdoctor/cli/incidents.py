@@ -30,7 +30,7 @@ def _incidents(data_dir: Path | None) -> "Incidents":
     from logdoctor.store.incidents import Incidents
 
     found = Incidents(build.records(served_settings(data_dir)).database)
-    found.catch_up()
+    found.catch_up(time.time())
     return found
 
 

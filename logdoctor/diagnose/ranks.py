@@ -50,10 +50,7 @@ class _Writers:
     def __init__(self, readings: list[Reading]) -> None:
         self._readings = readings
         self._labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
-        self._aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
-        self._placements: dict[int, str] = {}
-        for reading in readings:
-            self._placements |= suspects.reported_hosts(reading, self._aliases) | reading.record.placements
+        self._places = suspects.Places(readings)
         self._alone = [_is_alone(reading) for reading in readings]
         self._latest = max((time for reading in readings for time in reading.times.values()), default=None)
 
@@ -76,10 +73,10 @@ class _Writers:
         """Where it was printed: as the line says, or where the rank was placed."""
         named = finding.origin.node or suspects.own_host(finding)
         if named is None and rank is not None:
-            named = self._placements.get(rank)
+            named = self._places.nodes.get(rank)
         elif named is None:
             named = finding.captures.get("node")
-        return self._aliases.get(named, named)[:_LONGEST].rstrip(".:,") or None if named else None
+        return self._places.aliases.get(named, named)[:_LONGEST].rstrip(".:,") or None if named else None
 
     def _time(self, finding: Finding) -> float | None:
         """The stamp of the line; in a stream of one writer also the last before it."""

@@ -1,7 +1,9 @@
 """Who may be at fault: nodes and ranks that the evidence names, and only those."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import regex
@@ -10,7 +12,18 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.types import Suspect
 
-__all__ = ["Suspect", "divergence", "first_rank", "name", "own_host", "rank_of", "reported_hosts", "tasks_are_ranks"]
+__all__ = [
+    "Places",
+    "Suspect",
+    "divergence",
+    "first_rank",
+    "name",
+    "named_rank",
+    "own_host",
+    "rank_of",
+    "rank_of_stream",
+    "tasks_are_ranks",
+]
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
@@ -19,6 +32,7 @@ _OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+
 _SRUN = regex.compile(
     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
 )
+_MOST_TASKS = 1 << 20  # that are looked at
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
     r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d{1,9})\].{0,200}?"
@@ -33,10 +47,10 @@ def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[
     agreeing = [cause] + [
         f for f in found if f.reason == cause.reason and f.role in ("cause", "proximate") and f is not cause
     ]
-    aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
+    places = Places(readings)
     suspects: dict[str | int, Suspect] = {}
     for finding in agreeing:
-        node = _node(readings, finding, aliases)
+        node = _node(places, finding)
         gpu = finding.captures.get("gpu") or finding.captures.get("pci")
         if node is not None and node not in suspects and (finding is cause or finding.role == "cause"):
             rank = finding.rank if finding is cause else None
@@ -51,41 +65,71 @@ def _why(finding: Finding) -> str:
     return f"{what} (line {finding.line})"
 
 
-def _node(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
+class Places:
+    """Where ranks and tasks ran, as all streams tell it: read once, however many findings are asked about.
+
+    `aliases` map addresses and pods to nodes, `nodes` ranks; `only` is the node of all ranks when it is one.
+    """
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+        self.aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
+        self.nodes: dict[int, str] = {}
+        for reading in readings:
+            self.nodes |= _reported_hosts(reading, self.aliases) | reading.record.placements
+        names = set(self.nodes.values())
+        self.only = names.pop() if len(self.nodes) > 1 and len(names) == 1 else None
+
+    @cached_property
+    def tasks(self) -> dict[int, str]:
+        """The nodes that Slurm reports tasks on when they end; the first report counts."""
+        reports = (_SRUN.search(line.text) for reading in self._readings for line, _ in reading.lines)
+        told = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
+        found: dict[int, str] = {}
+        for task, node in islice(told, _MOST_TASKS):
+            found.setdefault(task, node)
+        return found
+
+
+def _listed(tasks: str) -> Iterator[int]:
+    """The numbers of a list such as "0,2,4-7"."""
+    for part in tasks.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _node(places: Places, finding: Finding) -> str | None:
     """The node that a finding names; for a fault of the machine also the one it was printed on.
 
     An address or a pod stands for the node that has it; a pod without a known node is no node.
     """
     node = finding.captures.get("node")
     if node is None and (finding.reason in _LOCAL or (finding.rule and finding.rule.verdict.here)):
-        node = _speaker(readings, finding, aliases)
+        node = _speaker(places, finding)
     if node is None:
         return None  # who reports a fault of the network need not be who has it
-    node = aliases.get(node.removesuffix(":"), node)
-    return aliases.get(node, node).rstrip(".:,")
+    node = places.aliases.get(node.removesuffix(":"), node)
+    return places.aliases.get(node, node).rstrip(".:,")
 
 
-def _speaker(readings: list[Reading], finding: Finding, aliases: dict[str, str]) -> str | None:
+def _speaker(places: Places, finding: Finding) -> str | None:
     """The node on which a line was printed: as the line says, by its rank, by its task, or because there is one."""
     if host := own_host(finding):
         return host
     origin = finding.origin
-    if origin.node is not None and (origin.node in aliases or not _POD.search(origin.channel)):
+    if origin.node is not None and (origin.node in places.aliases or not _POD.search(origin.channel)):
         return origin.node
-    placements: dict[int, str] = {}
-    for reading in readings:
-        placements |= reported_hosts(reading, aliases) | reading.record.placements
-    if finding.rank is not None and finding.rank in placements:
-        return placements[finding.rank]
-    if origin.task is not None and (node := _node_of_task(readings, origin.task)):
+    if finding.rank is not None and finding.rank in places.nodes:
+        return places.nodes[finding.rank]
+    if origin.task is not None and (node := places.tasks.get(origin.task)):
         return node
-    return next(iter(placements.values())) if len(placements) > 1 and len(set(placements.values())) == 1 else None
+    return places.only
 
 
 _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
 
 
-def reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
+def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
     """The hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
     pods = any(_POD.search(where.channel) for _, where in reading.lines)
     hosts: dict[int, str] = {}
@@ -104,21 +148,6 @@ def own_host(finding: Finding) -> str | None:
     """The host that a line names as its speaker, as syslog and NCCL do."""
     found = _OWN_HOST.match(finding.origin.message)
     return found["host"] if found else None
-
-
-def _node_of_task(readings: list[Reading], task: int) -> str | None:
-    """The node that Slurm reports a task on when the task ends."""
-    for reading in readings:
-        for line, _ in reading.lines:
-            if (report := _SRUN.search(line.text)) and _lists(report["tasks"], task):
-                return report["node"]
-    return None
-
-
-def _lists(tasks: str, task: int) -> bool:
-    """Whether a list such as "0,2,4-7" holds a number."""
-    ends = (part.partition("-") for part in tasks.split(","))
-    return any(int(first) <= task <= int(last or first) for first, _, last in ends)
 
 
 def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
@@ -160,15 +189,25 @@ def rank_of(finding: Finding, readings: list[Reading], labelled: Sequence[bool] 
     """
     if finding.rank is not None:
         return finding.rank
-    if named := _NAMED.search(finding.origin.message[:300]):
-        return int(named["rank"] or named["bracket"])
+    if (named := named_rank(finding.origin.message)) is not None:
+        return named
     reading = readings[finding.stream]
     task = finding.origin.task
     if task is not None and (labelled[finding.stream] if labelled else tasks_are_ranks(reading)):
         return task
-    if stream := _STREAM.search(reading.record.stream):
-        return int(stream["rank"] or stream["folder"])
-    return None
+    return rank_of_stream(reading.record.stream)
+
+
+def named_rank(message: str) -> int | None:
+    """The rank that a message speaks of near its beginning, such as "[Rank 3]"."""
+    named = _NAMED.search(message[:300])
+    return int(named["rank"] or named["bracket"]) if named else None
+
+
+def rank_of_stream(name: str) -> int | None:
+    """The rank that the name of a stream gives, for lines that say nothing themselves."""
+    found = _STREAM.search(name)
+    return int(found["rank"] or found["folder"]) if found else None
 
 
 def tasks_are_ranks(reading: Reading) -> bool:

@@ -19,7 +19,7 @@ from logdoctor.live.keeping import Keeper
 from logdoctor.live.outcomes import came_of
 from logdoctor.live.overtaking import overtaken, superseded
 from logdoctor.live.testing import Bench, Options, Tester
-from logdoctor.nodes import NAME, Action, NodeHistory, NodeState, PastCordon, World
+from logdoctor.nodes import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
 from logdoctor.store.records import Records, StoredVerdict, Wanted
@@ -131,6 +131,11 @@ class Actor:
             minutes=self._means.bench.minutes,
         )
         return nodes, options
+
+    def look(self, nodes: Sequence[str], launcher: str) -> list[Node]:
+        """The nodes of these names as a launcher has them; `LaunchError` when it does not have them or takes too long
+        to say so. Nothing is begun."""
+        return self._tester.look(nodes, launcher)
 
     def worlds(self, test: int) -> tuple[World, ...]:
         """The worlds of the round that a test is in, ended ones among them; none when another process runs it."""

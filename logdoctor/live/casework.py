@@ -9,7 +9,7 @@ from functools import partial
 from logdoctor.compress.kept import revived
 from logdoctor.consult.failure_agent import DIAGNOSE
 from logdoctor.consult.ladder import is_open, is_unsure
-from logdoctor.errors import Busy, ConfirmationRefused, LogdoctorError
+from logdoctor.errors import Busy, ConfirmationOvertaken, ConfirmationRefused, LogdoctorError
 from logdoctor.learn.kind import kind_of
 from logdoctor.live import recheck
 from logdoctor.live.confirming import Foreseen, Ruling, confirmation, rectified
@@ -61,16 +61,31 @@ class Casework:
         self.stopping = False
         """Whether the service stops: nothing more is read."""
 
-    def confirm(self, verdict: int, by: str, ruling: Ruling) -> Confirmation:
-        """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`."""
+    def confirm(self, verdict: int, by: str, ruling: Ruling, known: int | None = None) -> Confirmation:
+        """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
+
+        `known` is the case that counted when they looked, 0 for none: `ConfirmationOvertaken` when another does now, or
+        when the verdict no longer stands. With None nobody asks.
+        """
         stored = self._stored(verdict)
+        if known is not None:
+            self._require_current(stored, known)
         records = self.known(stored.job, stored.attempt)
         text_of = partial(self._raw_line, stored.job, stored.attempt)
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
-        entered = self.confirmed.add(new, time.time())
+        entered = self.confirmed.add(new, time.time(), known)
         if self.consultant:
             self.consultant.hurry()
         return entered
+
+    def _require_current(self, stored: StoredVerdict, known: int) -> None:
+        if stored.current:
+            return
+        live = self.confirmed.live(stored.job, stored.attempt)
+        told = f", {live.by} said meanwhile that it was {live.reason}" if live and live.id != known else ""
+        now = self._records.current(stored.job, stored.attempt)
+        where = f"Look at verdict {now.id}, which replaced it." if now else "Look at its attempt."
+        raise ConfirmationOvertaken(f"verdict {stored.id}", f"it no longer stands{told}", where)
 
     def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
         """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.

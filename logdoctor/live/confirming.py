@@ -105,6 +105,9 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
 
 def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str, int], str | None]) -> Cited:
     text = text_of(stream, line)
+    if text is None:  # the log is gone, and the verdict kept what it cites of it
+        known = (one.quote for one in stored.verdict.evidence if (one.stream, one.line) == (stream, line))
+        text = next(known, None)
     if text is None:
         thing = f"line {line} of stream {ascii(stream)[:80]}"
         raise ConfirmationRefused(thing, f"is not in {stored.job}/{stored.attempt}", "Give lines of its log.")

@@ -14,15 +14,24 @@ from logdoctor.compress.cut import newlines_of
 from logdoctor.compress.filter import compress
 from logdoctor.live.view import RawLine, Run, StreamView, ends_of, lines_of
 from logdoctor.rules.scanner import Scanner
+from logdoctor.text import decode
 from logdoctor.types import Segment
 
 ROWS = 500
 """Rows of a page."""
-LEAD = 100
-"""Rows before the line that is asked for."""
-_SHOWN = 256_000  # bytes of lines on a page
+LEAD = 8
+"""Rows before the line that is asked for: so few that it is on the screen when the page opens."""
+BESIDE = 1200
+"""Characters that are shown of a line, when nobody asked for it and nothing cites it."""
+_LEAD_SHOWN = 320  # bytes of text before the line that is asked for: about 9 lines of a phone
+_PHONE, _FOLD_SHOWN = 36, 108  # bytes that fill one line of a phone, and that tell of a fold
+_WEIGHT = 125_000  # bytes of HTML that the rows of a page make
+_ROW, _RULE = 110, 100  # bytes of it around the text of a line, and of a rule that takes lines
+_ESCAPED = bytes(range(32)) + b"\"&'<>\x7f"  # bytes that take up to five in HTML
 _READ = 8 << 20  # bytes that are read for a page of raw lines
-FOLDED_READ, FOLDED_LINES = 4 << 20, 20_000
+_PORTION = 128 << 10  # bytes that are compressed at a time: a page seldom needs a MiB
+_NEAR = 400  # lines before a page that are compressed first
+FOLDED_READ, FOLDED_LINES = 2 << 20, 10_000
 """Bytes and lines that are compressed for a page."""
 _FAR = 1 << 62
 
@@ -42,8 +51,17 @@ class Row(NamedTuple):
         return self.last - self.first + 1
 
     @property
-    def _bytes(self) -> int:
-        return len(self.line.head) + len(self.line.tail) if self.line else 0
+    def text(self) -> bytes:
+        """About what is shown of its line."""
+        return decode(self.line.head[: 4 * BESIDE])[:BESIDE].encode() if self.line else b""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of HTML it makes."""
+        text = self.text
+        escaped = len(text) - len(text.translate(None, _ESCAPED))
+        rules = 0 if self.line else 2 + min(len(self.rules), 4)  # of lines that are shown, a run names its rule once
+        return _ROW + len(text) + 4 * escaped + _RULE * rules
 
 
 class Page(NamedTuple):
@@ -76,7 +94,8 @@ def raw(view: StreamView, at: int, before: int = LEAD, after: int = ROWS) -> Pag
             for line in lines_of(run):
                 yield Row(line.number, line.number, line)
 
-    return _page(rows, view.first_before(at, before, _READ), at, before, after)
+    first = view.first_before(at, before, _READ)
+    return _page(rows, list(rows(first, at - 1)) if before and first < at else [], at, before, after)
 
 
 def folded(
@@ -93,10 +112,23 @@ def folded(
         return _joined(
             row
             for run in _some(view.runs(first, min(last, first + FOLDED_LINES - 1)), FOLDED_READ)
-            for row in _rows(run, scanner, opened)
+            for part in _portions(run)
+            for row in _rows(part, scanner, opened)
         )
 
-    return _page(rows, view.first_before(at, FOLDED_LINES // 2, FOLDED_READ // 2), at, before, after)
+    return _page(rows, _folded_before(view, rows, at, before) if before else [], at, before, after)
+
+
+def _folded_before(view: StreamView, rows: Source, at: int, most: int) -> list[Row]:
+    """What is left before line `at`, so many rows and more: read from near by when these are enough."""
+    found: list[Row] = []
+    near, begin = _NEAR, at
+    while len(found) <= most and begin > 1 and near <= FOLDED_LINES // 2:
+        first = view.first_before(at, near, FOLDED_READ // 2)
+        if first < begin:
+            found = list(_joined(iter([*rows(first, begin - 1), *found])))
+        near, begin = near * 3, min(first, begin)
+    return found
 
 
 def _some(runs: Iterator[Run], most: int) -> Iterator[Run]:
@@ -109,17 +141,40 @@ def _some(runs: Iterator[Run], most: int) -> Iterator[Run]:
             return
 
 
-def _page(rows: Source, first: int, at: int, before: int, after: int) -> Page:
-    lead = _last_that_fit(list(rows(first, at - 1)) if before and first < at else [], before)
-    found, full = _first_that_fit(rows(at, _FAR), after, _SHOWN - sum(row._bytes for row in lead))
+def _portions(run: Run) -> Iterator[Run]:
+    """The run in parts of whole lines, each about as large as what is compressed at a time."""
+    line, begin = run.line, 0
+    while len(run.data) - begin > _PORTION and (end := run.data.find(b"\n", begin + _PORTION) + 1):
+        data = run.data[begin:end]
+        part = Run(line, run.offset + begin, data, data.count(b"\n"))
+        yield part
+        line, begin = line + part.lines, end
+    if begin < len(run.data) or run.long is not None:
+        yield Run(line, run.offset + begin, run.data[begin:], run.lines - (line - run.line), run.long)
+
+
+def _page(rows: Source, earlier: list[Row], at: int, before: int, after: int) -> Page:
+    lead = _last_that_fit(earlier, before) if after else _last_page(earlier, before)
+    found, full = _first_that_fit(rows(at, _FAR), after, _WEIGHT - sum(row.weight for row in lead))
     return Page(lead + found, full)
 
 
 def _last_that_fit(rows: list[Row], most: int) -> list[Row]:
-    """The last rows: at most so many, and no more bytes than half of a page when others follow."""
-    room, kept = _SHOWN if most >= ROWS else _SHOWN // 2, 0
+    """The last rows, so few that what follows is still on the screen."""
+    room, kept = _LEAD_SHOWN, 0
     for row in reversed(rows[-most:]):
-        room -= row._bytes
+        room -= max(len(row.text), _FOLD_SHOWN if row.line is None else _PHONE)
+        if room < 0:
+            break
+        kept += 1
+    return rows[len(rows) - kept :]
+
+
+def _last_page(rows: list[Row], most: int) -> list[Row]:
+    """The last rows, as many as a page holds; one always fits."""
+    room, kept = _WEIGHT, 0
+    for row in reversed(rows[-most:]):
+        room -= row.weight
         if room < 0:
             break
         kept += 1
@@ -131,7 +186,7 @@ def _first_that_fit(rows: Iterator[Row], most: int, room: int) -> tuple[list[Row
     found: list[Row] = []
     if most:
         for row in rows:
-            room -= row._bytes
+            room -= row.weight
             if found and (len(found) >= most or room < 0):
                 return found, True
             found.append(row)

@@ -150,7 +150,7 @@ class Service:
         if self._started:
             return
         self._started = True
-        self.incidents.catch_up()
+        self.incidents.catch_up(time.time())
         self.rule_totals.catch_up()
         self.intake.start()
         self.watch.start()

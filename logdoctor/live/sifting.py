@@ -12,7 +12,9 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.compress.cut import newlines_of
+from logdoctor.diagnose.suspects import named_rank, rank_of_stream
 from logdoctor.errors import RuleError
+from logdoctor.live.pattern_size import require_small
 from logdoctor.live.view import HEAD, RawLine, Run, StreamView, ends_of
 from logdoctor.rules.match import Matcher
 from logdoctor.text import ANSI, decode, origin, shown
@@ -21,20 +23,20 @@ MAX_PATTERN = 300
 """Characters of a pattern."""
 AROUND = 2
 """Lines of context before and after a hit."""
-_MAX_REPEAT = 64  # larger counted repeats take too long to compile
 _SEARCHED = 64 << 20  # bytes of one line that are searched
 _OVERLAP = 4096  # bytes of a long line that are searched with both of its parts
 _BEFORE, _AFTER = 600, 200  # bytes around a hit that are shown of a long line
-_REPEAT = regex.compile(r"\{(\d*)(?:,(\d*))?\}")
 
 Ints = npt.NDArray[np.int64]
 
 
 class Sieve(NamedTuple):
-    """What is looked for: a pattern, a rank, or lines of the rank with the pattern."""
+    """What is looked for: a pattern, a rank, or lines of the rank with the pattern. `own` is the rank of lines that
+    name none."""
 
     matcher: Matcher
     rank: int | None
+    own: int | None = None
 
     def ends(self, text: bytes) -> Ints:
         """Where hits of the pattern end, or of what may name the rank, in order."""
@@ -42,7 +44,7 @@ class Sieve(NamedTuple):
 
     def fits(self, line: bytes) -> bool:
         """Whether a line is of the rank, when one is wanted."""
-        return self.rank is None or rank_of(line) == self.rank
+        return self.rank is None or rank_of(line, self.own) == self.rank
 
 
 class Sifted(NamedTuple):
@@ -57,21 +59,18 @@ class Sifted(NamedTuple):
     bytes: int
 
 
-def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None) -> Sieve:
-    """What looks for words or a pattern, and for a rank; one of both is needed. `RuleError` for a pattern that may not
-    be linear in time, or takes too long to compile."""
+def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None, stream: str = "") -> Sieve:
+    """What looks for words or a pattern, and for a rank; one of both is needed. The name of the stream may give the
+    rank of its lines. `RuleError` for a pattern that may not be linear in time, or takes too long to compile."""
+    own = rank_of_stream(stream)
     if not words:
-        return Sieve(_matcher(_mark(rank or 0)), rank)
+        return Sieve(_matcher(_ANY if rank == own else _mark(rank or 0)), rank, own)
     if len(words) > MAX_PATTERN:
         raise RuleError("the pattern", f"has more than {MAX_PATTERN} characters", "Use a shorter one.")
     if is_pattern:
-        for found in _REPEAT.finditer(words):
-            if any(len(number) > 9 or int(number) > _MAX_REPEAT for number in found.groups() if number):
-                raise RuleError(
-                    f"pattern {words!r}", f"repeats something more than {_MAX_REPEAT} times", "Simplify it."
-                )
+        require_small(words)
     source = words if is_pattern else regex.escape(words, literal_spaces=True)
-    return Sieve(_matcher(f"(?i){source}" if ignore_case else source), rank)
+    return Sieve(_matcher(f"(?i){source}" if ignore_case else source), rank, own)
 
 
 @functools.lru_cache(maxsize=64)
@@ -79,17 +78,22 @@ def _matcher(pattern: str) -> Matcher:
     return Matcher([pattern])
 
 
+_ANY = r"(?:^)[^\n]"  # once in every line with text
+
+
 def _mark(rank: int) -> str:
-    """What stands in the prefix of a line of a rank, and in some others."""
+    """What stands in a line of a rank, and in some others."""
     number = f"0*{rank}"
-    return rf"[Rr]ank[ :_]?{number}[\]\[]|default{number}\]|,{number}\]<std|(?:^|[^0-9\n]){number}:[ \t]"
+    named = rf"[Rr]ank[ :_]{{0,2}}{number}(?:[^0-9A-Za-z_\n]|$)"
+    return rf"{named}|default{number}\]|,{number}\]<std|(?:^|[^0-9\n]){number}:[ \t]"
 
 
-def rank_of(line: bytes) -> int | None:
-    """The rank that printed a raw line, as its prefix says: the rank, else the task of `srun --label`, else the rank on
-    its node."""
+def rank_of(line: bytes, own: int | None = None) -> int | None:
+    """The rank of a raw line, as diagnosis tells it: the one in its prefix, else the one that its message names, else
+    the task of `srun --label`, else the rank on its node, else that of its stream."""
     where = origin(shown(decode(line[:HEAD])))
-    return next((one for one in (where.rank, where.task, where.local_rank) if one is not None), None)
+    told = (where.rank, named_rank(where.message), where.task, where.local_rank, own)
+    return next((one for one in told if one is not None), None)
 
 
 def sift(view: StreamView, first: int, wanted: Sieve, most: int, seconds: float, around: int = AROUND) -> Sifted:

@@ -125,8 +125,19 @@ class Tester:
             if not begun.cancel():  # it has just begun
                 return begun.result()
             work.cancel()
-            cause = f"the launcher has not said within {_BEGIN_SECONDS:.0f} s which nodes there are"
-            raise LaunchError("a test of nodes", cause, "Look at the cluster.") from error
+            raise _is_silent() from error
+
+    def look(self, names: Sequence[str], launcher: str) -> list[Node]:
+        """The nodes of these names as a launcher has them; nothing is begun. `LaunchError` for nodes it does not know
+        and when it takes too long to say so."""
+        if self._stopping or not self._thread.is_alive():
+            raise _is_stopping()
+        work = self._schedule(self._looked(names, launcher))
+        try:
+            return work.result(_BEGIN_SECONDS)
+        except TimeoutError as error:
+            work.cancel()
+            raise _is_silent() from error
 
     def cancel(self, test: int, by: str) -> None:
         """End a test, whoever runs it: one of another process is ended on record, which that process sees within
@@ -314,6 +325,13 @@ class Tester:
         log.info("test swept", test=test.id, ended=swept)
         return ""
 
+    async def _looked(self, names: Sequence[str], name: str) -> list[Node]:
+        launcher = self._bench.launchers(name)
+        try:
+            return await launcher.inventory(names)
+        finally:
+            await self._close(launcher)
+
     async def _close(self, launcher: Launcher) -> None:
         """Let a launcher go, which may not want to."""
         try:
@@ -378,6 +396,11 @@ class Tester:
 
     def _schedule(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _is_silent() -> LaunchError:
+    cause = f"the launcher has not said within {_BEGIN_SECONDS:.0f} s which nodes there are"
+    return LaunchError("a test of nodes", cause, "Look at the cluster.")
 
 
 def _is_stopping() -> ActionRefused:

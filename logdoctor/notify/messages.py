@@ -228,8 +228,17 @@ def describe(message: Message) -> str:
         return "test"
     if isinstance(message, Summary):
         return _counted(message.data)
-    about = f"incident {message.data.incident}: {message.data.reason}, {message.data.job}"
+    node = next((one.node for one in message.data.suspects if one.node), None)
+    where = f" on {node}" if node else ""
+    about = f"incident {message.data.incident}: {message.data.reason}{where}, {message.data.job}"
     return f"{about}, resolved" if isinstance(message, Resolved) else about
+
+
+def numbers(message: Message) -> list[int]:
+    """The incidents that a message tells of, of a summary those that it lists."""
+    if isinstance(message, Opened | Resolved):
+        return [message.data.incident]
+    return list(message.data.numbers[:LISTED]) if isinstance(message, Summary) else []
 
 
 def _counted(data: SummaryTold) -> str:

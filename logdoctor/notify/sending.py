@@ -5,32 +5,43 @@ more of one than `shown` gives.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Coroutine
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
+import regex
 
 from logdoctor.notify import slack
-from logdoctor.notify.messages import decode, private
+from logdoctor.notify.messages import decode
 from logdoctor.notify.signing import headers
 
-MAX_ANSWER = 1 << 16
+MAX_ANSWER = 4096
 """Bytes of an answer that are read."""
 LONGEST_RETRY_AFTER = 6 * 3600.0
 """A receiver that asks to be left alone for longer is asked again after so many seconds."""
 
 _PULSE = 0.1  # seconds between two looks whether to stop
-_SAID = 200  # characters of an answer that are kept
 _LATER = (408, 425, 429)
 _ENDING = 4  # characters at the end of a URL that are shown
+_WORD = regex.compile(rb"[a-z_]{3,60}+(?![^\s\"',.:;}])")
+_KNOWN = frozenset(
+    """action_prohibited channel_is_archived channel_not_found invalid_blocks invalid_payload invalid_token
+    missing_text_or_fallback_or_attachments no_active_hooks no_service no_service_id no_team no_text
+    posting_to_general_channel_denied rate_limited rollup_error team_disabled too_many_attachments user_not_found
+    """.split()
+)
+"""What Slack and those who are like it say is wrong. No other word of an answer is kept: a receiver may repeat the
+secrets that it was sent, whole or in part, written in any way."""
 
 Outcome = Literal["taken", "later", "refused", "gone"]
 """What became of a message: `later` is tried again, `gone` means that nothing is to be sent there any more."""
@@ -78,7 +89,7 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
     It ends within the seconds of `way`, whatever the receiver does: also a name that does not resolve, or an answer
     that drips, must not hold the caller. It is broken off when `stopping` is set.
     """
-    loop = asyncio.new_event_loop()  # closed without waiting for threads that look up names
+    loop = _Loop()
     try:
         posting = _until(stopping, _posted(target, id, body, way))
         return loop.run_until_complete(asyncio.wait_for(posting, way.seconds))
@@ -93,6 +104,30 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that looks up names in threads that hold up nobody: those of an executor are waited for when the
+    process ends, and a look-up can take half a minute when no name server answers."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **how: Any) -> Any:
+        found: asyncio.Future[Any] = self.create_future()
+
+        def settle(answer: Any, error: OSError | UnicodeError | None) -> None:
+            if not found.done():
+                found.set_result(answer) if error is None else found.set_exception(error)
+
+        def look_up() -> None:
+            answer, trouble = None, None
+            try:
+                answer = socket.getaddrinfo(host, port, **how)
+            except (OSError, UnicodeError) as error:
+                trouble = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.call_soon_threadsafe(settle, answer, trouble)
+
+        threading.Thread(target=look_up, name="name look-up", daemon=True).start()
+        return await found
 
 
 async def _until(stopping: threading.Event | None, posting: Coroutine[None, None, Answer]) -> Answer:
@@ -125,7 +160,7 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> Answer:
                 answer += part
                 if len(answer) >= MAX_ANSWER:
                     break
-        return judged(response.status_code, _said(bytes(answer), target), response.headers.get("retry-after"))
+        return judged(response.status_code, _said(bytes(answer)), response.headers.get("retry-after"))
 
 
 def judged(status: int, said: str, retry_after: str | None) -> Answer:
@@ -154,13 +189,10 @@ def _seconds(retry_after: str | None) -> float | None:
     return min(max(left, 0.0), LONGEST_RETRY_AFTER)
 
 
-def _said(answer: bytes, target: Target) -> str:
-    """The beginning of an answer, without secrets of ours that it may repeat."""
-    text = answer[:MAX_ANSWER].decode("utf-8", "replace")
-    for secret in (target.url, *target.secrets, urlsplit(target.url).path):
-        if len(secret) > 1:
-            text = text.replace(secret, "<secret>")
-    return private(" ".join(text[:4000].split()), _SAID)
+def _said(answer: bytes) -> str:
+    """The word in the beginning of an answer that says what is wrong; "" when none is known."""
+    words = (found.group().decode() for found in _WORD.finditer(answer[:MAX_ANSWER]))
+    return next((word for word in words if word in _KNOWN), "")
 
 
 def _trouble(error: httpx.HTTPError) -> str:

@@ -65,7 +65,8 @@ def _incident(data: IncidentTold, is_resolved: bool) -> tuple[list[Block], str]:
         blocks += _proof(data)
     blocks += _button("Open the incident", data.link)
     blocks.append(_context(f"logdoctor, incident {data.incident}"))
-    told = [f"{_escaped(data.reason, HEADER)}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
+    where = f" on {_code(place, _NAME)}" if place else ""
+    told = [f"{_escaped(data.reason, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
     if data.evidence and not is_resolved:
         told.append(_code(data.evidence.quote, 300))
     if _is_usable(data.link):
@@ -83,7 +84,7 @@ def _proof(data: IncidentTold) -> list[Block]:
     blocks = []
     if data.evidence is not None:
         of = f"Line {data.evidence.line} of {_code(data.evidence.stream, _NAME)}:\n"
-        blocks.append(_marked(of + _fenced(data.evidence.quote, SECTION - len(of) - 16)))
+        blocks.append(_marked(of + _fenced(data.evidence.quote, SECTION - _units(of) - 16)))
     if data.suggestion:
         blocks.append(_plain(data.suggestion))
     return blocks

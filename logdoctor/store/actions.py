@@ -148,6 +148,12 @@ class Actions:
         items = [_read(row) for row in rows[:limit]]
         return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
 
+    def actions_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredAction]:
+        """What was proposed because of these verdicts, of up to 500, the newest first."""
+        mine = sa.select(node_actions).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
+        with self._database.reading() as connection:
+            return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
+
     def counted(self) -> dict[str, int]:
         """How many actions there are in each state."""
         with self._database.reading() as connection:

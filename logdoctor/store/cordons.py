@@ -110,6 +110,13 @@ class Cordons:
         with self._database.reading() as connection:
             return _open(connection, how, at)
 
+    def cordons_after(self, verdicts: Sequence[int], limit: int = 50) -> list[PastCordon]:
+        """The cordons that hold nodes, or may, because of these verdicts, of up to 500; the newest first."""
+        mine = sa.select(node_cordons).where(_c.verdict.in_(list(verdicts)[:500]), OPEN_CORDON)
+        with self._database.reading() as connection:
+            rows = connection.execute(mine.order_by(_c.id.desc()).limit(max(limit, 1)))
+            return [read_cordon(row) for row in rows]
+
     def cordons(
         self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
     ) -> list[PastCordon]:

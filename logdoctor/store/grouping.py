@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from logdoctor.store.fit import fit
-from logdoctor.store.schema import OPEN_INCIDENT, incident_attempts, incident_events, incidents, next_event
+from logdoctor.store.schema import (
+    OPEN_INCIDENT,
+    attempts,
+    ends,
+    incident_attempts,
+    incident_events,
+    incidents,
+    next_event,
+)
 from logdoctor.types import Verdict
 
 if TYPE_CHECKING:
@@ -30,8 +38,13 @@ _c, _a = incidents.c, incident_attempts.c
 # Statements that every verdict needs are built once: to build them takes longer than to run them. Names of what is
 # bound begin with `of_`, so that they are no columns.
 _HERE = (_a.job == sa.bindparam("of_job"), _a.attempt == sa.bindparam("of_attempt"))
-_HELD = sa.select(incidents).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
+_HELD = sa.select(incidents, _a.at.label("failed_at")).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
 _HAS_JOB = sa.exists().where(_a.incident == _c.id, _a.job == sa.bindparam("of_job")).label("has_job")
+_ENDED = sa.select(sa.func.max(ends.c.at)).where(
+    ends.c.job == sa.bindparam("of_job"),
+    ends.c.attempt == sa.bindparam("of_attempt"),
+    sa.exists().where(attempts.c.job == ends.c.job, attempts.c.number == ends.c.attempt, attempts.c.ended.is_not(None)),
+)
 _OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
 _OF_JOB = sa.select(_a.job).where(_a.incident == sa.bindparam("of_id"), _a.job == sa.bindparam("of_job")).limit(1)
 _INSERT, _MOVE = sa.insert(incident_attempts), sa.update(incident_attempts).where(*_HERE)
@@ -49,7 +62,7 @@ class Group(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An attempt of an incident, as its verdict describes it."""
+    """An attempt of an incident, as its verdict describes it; `at` is when it failed."""
 
     job: str
     attempt: int
@@ -91,7 +104,9 @@ def regroup(
     """Puts the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
 
     `event` numbers the change, the verdict's own unless another is given. With `told` nobody is notified of an
-    incident that is opened.
+    incident that is opened; nor when a verdict that was final is corrected, and its failure was told of already.
+
+    An attempt that is judged anew has failed when it failed: it makes no incident newer.
     """
     group = group_of(stored.job, stored.verdict)
     failed = former is not None and former.verdict.outcome == "failed"
@@ -102,31 +117,39 @@ def regroup(
             connection.execute(_LEAVE, _place(stored))
             _left(connection, held, stored, event, f"its verdict says {stored.verdict.outcome}")
         return
-    member = _member(stored)
+    member = _member(stored, _failed_at(connection, stored, held))
     if held is not None and held.key == group.key:
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event)
         return
     into = connection.execute(_OPEN, {"of_key": group.key, "of_job": stored.job}).first()
-    if into is not None and stored.at - into.last > QUIET:
+    if into is not None and member.at - into.last > QUIET:
         _end(connection, into, stored.at, next_event(connection))
         into = None
     if held is not None and held.attempts == 1 and into is None:
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event, **group._asdict())
     elif into is None:
-        id = _open(connection, group, member, event, told)
+        told |= former is not None and former.final and held is not None and held.notified
+        id = _open(connection, group, member, event, told, stored.at)
         _enter(connection, id, member, held)
         if held is not None:
             _left(connection, held, stored, next_event(connection), f"its verdict says another cause: incident {id}")
     else:
         merged = held is not None and held.attempts == 1
-        _join(connection, into, member, held, event, f"with incident {held.id}" if merged and held else "")
+        _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
         if merged and held is not None:
             _merge(connection, held, into, stored, next_event(connection))
         elif held is not None:
             why = f"its verdict says another cause: incident {into.id}"
             _left(connection, held, stored, next_event(connection), why)
+
+
+def end_quiet(connection: sa.Connection, now: float) -> None:
+    """Resolves the new incidents that nothing joined for so long that they are over."""
+    query = sa.select(incidents).where(_c.state == "new", _c.last < now - QUIET).order_by(_c.id)
+    for row in connection.execute(query).all():
+        _end(connection, row, now, next_event(connection))
 
 
 def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
@@ -160,7 +183,15 @@ def _place(one: "StoredVerdict | Member") -> dict[str, Any]:
     return {"of_job": one.job, "of_attempt": one.attempt}
 
 
-def _member(stored: "StoredVerdict") -> Member:
+def _failed_at(connection: sa.Connection, stored: "StoredVerdict", held: sa.Row[Any] | None) -> float:
+    """When an attempt failed: when that was first said, but not after its end."""
+    if held is not None:
+        return float(held.failed_at)
+    ended = connection.scalar(_ENDED, _place(stored))
+    return stored.at if ended is None else min(stored.at, ended)
+
+
+def _member(stored: "StoredVerdict", at: float) -> Member:
     verdict = stored.verdict
     nodes = dict.fromkeys(suspect.node for suspect in verdict.suspects if suspect.node)
     quote = verdict.evidence[0].quote if verdict.evidence else ""
@@ -169,7 +200,7 @@ def _member(stored: "StoredVerdict") -> Member:
         job=stored.job,
         attempt=stored.attempt,
         verdict=stored.id,
-        at=stored.at,
+        at=at,
         user=stored.user,
         reason=fit(verdict.reason, _MAX_WORD),
         category=verdict.category,
@@ -202,23 +233,29 @@ def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Ro
     connection.execute(_MOVE, _place(member) | {"incident": incident} | _described(member))
 
 
-def _open(connection: sa.Connection, group: Group, member: Member, event: int, told: bool) -> int:
+def _open(connection: sa.Connection, group: Group, member: Member, event: int, told: bool, now: float) -> int:
     """The id of a new incident of one attempt, which is to be entered."""
     row = {**group._asdict(), **_facets(member), "event": event, "state": "new", "by": BY_US, "note": ""}
-    row |= {"changed": member.at, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
+    row |= {"changed": now, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
     id = int(connection.execute(_OPENED, row).scalar_one())
-    enter_step(connection, id, "opened", BY_US, "", member.at, member.job, member.attempt)
+    enter_step(connection, id, "opened", BY_US, "", now, member.job, member.attempt)
     return id
 
 
 def _join(
-    connection: sa.Connection, into: sa.Row[Any], member: Member, held: sa.Row[Any] | None, event: int, note: str
+    connection: sa.Connection,
+    into: sa.Row[Any],
+    member: Member,
+    held: sa.Row[Any] | None,
+    event: int,
+    now: float,
+    note: str,
 ) -> None:
     _enter(connection, into.id, member, held)
     opened = min(into.opened, member.at if held is None or held.attempts > 1 else held.opened)
     counts = {"attempts": into.attempts + 1, "jobs": into.jobs + (not into.has_job), "opened": opened}
     _refresh(connection, into, member, event, **counts)
-    enter_step(connection, into.id, "joined", BY_US, note, member.at, member.job, member.attempt)
+    enter_step(connection, into.id, "joined", BY_US, note, now, member.job, member.attempt)
 
 
 def _refresh(connection: sa.Connection, row: sa.Row[Any], member: Member, event: int, **values: Any) -> None:

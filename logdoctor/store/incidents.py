@@ -14,7 +14,7 @@ from logdoctor.errors import IncidentRefused
 from logdoctor.store import incident_search as search
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.fit import MAX_ID, fit, fit_id, fit_limit
-from logdoctor.store.grouping import BY_US, enter_step, regroup
+from logdoctor.store.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incident_search import FACETS, State, WantedIncidents
 from logdoctor.store.records import VERDICT_FIELDS, Page, StoredVerdict, after, begins, cursor_of, read_verdicts
 from logdoctor.store.schema import (
@@ -52,10 +52,10 @@ class Incident(msgspec.Struct, frozen=True):
 
     `event` numbers the changes of all incidents, together with those of verdicts. `node` is "" where the cause is not
     that of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all
-    attempts. `opened` is when the first attempt failed, `last` when the newest did, whose verdict is `newest`; None
-    when all attempts left. `attempts` and `jobs` are those that the caller may see. `on_node` is how many failed
-    attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was merged stands
-    for the incident `merged_into`.
+    attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
+    is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see. `on_node` is how
+    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was
+    merged stands for the incident `merged_into`.
     """
 
     id: int
@@ -156,11 +156,11 @@ class Incidents:
             return connection.scalar(query)
 
     def covers(self, id: int, prefixes: tuple[str, ...]) -> bool:
-        """Whether all attempts of an incident are of jobs with these prefixes: then its state may be changed."""
+        """Whether all attempts that ever were in an incident are of jobs with these prefixes: then its state may be
+        changed, and what people said of it be read."""
+        query = sa.select(_c.id).where(_c.id == fit_id(id), search.visible(prefixes))
         with self._database.reading() as connection:
-            found = _read(connection, [fit_id(id)], prefixes)
-            total = connection.scalar(sa.select(_c.attempts).where(_c.id == fit_id(id)))
-            return bool(found) and found[0].attempts == total
+            return connection.scalar(query) is not None and not _with_others(connection, [fit_id(id)], prefixes)
 
     def members(self, id: int, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> Page:
         """A page of the current verdicts of an incident's attempts, newest first; `CursorError` for a bad cursor."""
@@ -218,17 +218,19 @@ class Incidents:
     def newer(self, event: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[Incident]:
         """The incidents that changed after an event, in the order of their last change: for resuming a stream.
 
-        Merged ones and those without attempts are among them, so that a list knows what left it.
+        Merged ones and those without attempts are among them, so that a list knows what left it. With prefixes those
+        are not that only attempts of others are left in: nothing is told of these.
         """
         query = sa.select(_c.id).where(_c.event > min(max(event, 0), MAX_ID), search.visible(prefixes))
         with self._database.reading() as connection:
             ids = connection.scalars(query.order_by(_c.event).limit(fit_limit(limit))).all()
             return _read(connection, ids, prefixes)
 
-    def catch_up(self) -> int:
+    def catch_up(self, now: float) -> int:
         """How many current verdicts that say `failed` were in no incident; now each is in one, and nobody is notified.
 
-        Those are of a database that an older version wrote. The second time there are none.
+        Those are of a database that an older version wrote. The second time there are none. When there were any, what
+        nothing joined for long before `now` is resolved: nobody is to work off the past.
         """
         lone = verdicts.join(bodies, bodies.c.verdict == verdicts.c.id).outerjoin(
             incident_attempts, _a.verdict == verdicts.c.id
@@ -238,10 +240,13 @@ class Incidents:
         number = 0
         while True:
             with self._database.writing() as connection:
+                next_event(connection)  # from here on nobody else enters a verdict
                 found = read_verdicts(connection.execute(query))
                 for stored in found:
                     regroup(connection, None, stored, next_event(connection), told=True)
-            number += len(found)
+                number += len(found)
+                if number and len(found) < _CAUGHT_UP:  # with the last ones, so that a crash leaves none as they are
+                    end_quiet(connection, now)
             if len(found) < _CAUGHT_UP:
                 return number
 
@@ -284,8 +289,11 @@ def _read(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ..
     found = _verdicts(connection, [one.newest for one in seen.values() if one.newest is not None])
     on_nodes = _on_nodes(connection, {row.node for row in rows.values() if row.node}, prefixes)
     alike = _alike(connection, {row.fingerprint for row in rows.values()}, prefixes)
+    others = _with_others(connection, list(rows), prefixes)
     return [
-        _incident(connection, rows[id], seen[id], found, on_nodes, alike) for id in dict.fromkeys(ids) if id in rows
+        _incident(connection, rows[id], seen[id], found, on_nodes, alike, id not in others)
+        for id in dict.fromkeys(ids)
+        if id in rows
     ]
 
 
@@ -296,8 +304,9 @@ def _incident(
     found: Mapping[int, StoredVerdict],
     on_nodes: Mapping[str, int],
     alike: Mapping[str, int],
+    covered: bool,
 ) -> Incident:
-    told = seen.attempts == row.attempts or row.by == BY_US
+    told = covered or row.by == BY_US
     return Incident(
         id=row.id,
         event=row.event,
@@ -316,6 +325,15 @@ def _incident(
         on_node=on_nodes.get(row.node, 0),
         others=alike.get(row.fingerprint, 0) - (row.attempts > 0),
     )
+
+
+def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> set[int]:
+    """Which of the incidents ever had an attempt of a job that may not be seen: what people said may be of that."""
+    if not prefixes:
+        return set()
+    story = incident_events.c
+    other = sa.exists().where(story.incident == _c.id, story.job.is_not(None), ~begins(story.job, prefixes))
+    return set(connection.scalars(sa.select(_c.id).where(_c.id.in_(ids), other)))
 
 
 def _seen(connection: sa.Connection, rows: Mapping[int, sa.Row[Any]], prefixes: tuple[str, ...]) -> dict[int, _Seen]:

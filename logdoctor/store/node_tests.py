@@ -188,6 +188,12 @@ class NodeTests:
         items = [_read(row) for row in rows[:limit]]
         return TestPage(items, str(items[-1].id) if len(rows) > limit else None)
 
+    def tests_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredTest]:
+        """The tests that were begun because of these verdicts, of up to 500, the newest first."""
+        mine = sa.select(node_tests).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
+        with self._database.reading() as connection:
+            return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
+
     def results(self, test: int) -> list[Result]:
         """How the worlds of a test ended, in the order in which they did."""
         with self._database.reading() as connection:

@@ -85,7 +85,7 @@ _QUERY = (
     .where(*_IS_FAILURE)
     .order_by(verdicts.c.at.desc(), verdicts.c.id.desc())
 )
-_SIZES = sa.select(jobs.c.job, jobs.c.facts).where(jobs.c.job.in_(sa.select(verdicts.c.job).where(*_IS_FAILURE)))
+_SIZES = sa.select(jobs.c.job, jobs.c.facts)
 _PERSONS = sa.select(confirmations.c.job, confirmations.c.attempt, confirmations.c.body).where(LIVE)
 
 
@@ -105,10 +105,11 @@ class Reports:
             query = query.where(_FAILED >= since)
         if until is not None:
             query = query.where(_FAILED < until)
+        failing = query.order_by(None).with_only_columns(verdicts.c.job)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(most + 1)).all()
-            told = connection.execute(_SIZES).all() if rows else ()
-            said = connection.execute(_PERSONS).all() if rows else ()
+            told = connection.execute(_SIZES.where(jobs.c.job.in_(failing))).all() if rows else ()
+            said = connection.execute(_PERSONS.where(confirmations.c.job.in_(failing))).all() if rows else ()
         sizes = {job: _gpus(facts) for job, facts in told}
         persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
         items = [

@@ -392,6 +392,7 @@ node_tests = sa.Table(
     sa.Column("followed", sa.Boolean, nullable=False),
     sa.Index("ix_node_tests_state", "state", "id"),
     sa.Index("ix_node_tests_followed", "followed", "id"),
+    sa.Index("ix_node_tests_verdict", "verdict", "id"),
 )
 """`nodes`, `options` and `conclusion` are JSON; `followed` once all that follows from its end is on record."""
 
@@ -445,6 +446,7 @@ node_cordons = sa.Table(
     sa.Index("ix_node_cordons_node", "node", "id"),
     sa.Index("ix_node_cordons_state", "state", "id"),
     sa.Index("ix_node_cordons_recent", "how", "at"),
+    sa.Index("ix_node_cordons_verdict", "verdict", "id"),
 )
 """`owner` is the name that stands on the node, whatever the settings say later."""
 
@@ -477,6 +479,7 @@ node_actions = sa.Table(
     sa.Column("changed", sa.Double, nullable=False),
     sa.Index("ix_node_actions_subject", "subject", "id"),
     sa.Index("ix_node_actions_state", "state", "id"),
+    sa.Index("ix_node_actions_verdict", "verdict", "id"),
 )
 """`body` is the action as it was proposed, as JSON, `why` says why it is in its state. Actions that come to the same
 have the same `subject`, a digest."""

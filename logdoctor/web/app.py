@@ -93,6 +93,7 @@ def application(service: Service, options: Options) -> FastAPI:
     app.state.stopping = stopping
     app.state.waiting = partial(actions.waiting, service)
     gate = Gate(service.tokens, options.wants_token, options.rate)
+    app.state.problem_page = partial(rendering.problem_page, gate)
     app.include_router(health.routes(service, gate, state))
     app.include_router(ingest.routes(service, gate, options.allowed, options.limits))
     app.include_router(shippers.routes(service, gate, options.allowed, options.labels))

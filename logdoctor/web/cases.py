@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from logdoctor.errors import ConfirmationRefused, RequestRefused
+from logdoctor.errors import ConfirmationOvertaken, ConfirmationRefused, RequestRefused
 from logdoctor.live.confirming import Foreseen, Ruling
 from logdoctor.live.service import Service
 from logdoctor.store.confirmed import Confirmation
@@ -76,12 +76,12 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     @deciding.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def confirm(caller: Operator, id: VerdictId, said: ConfirmIn) -> Response:
         """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
-        return _json(enter(service, caller, id, Ruling(**said.model_dump())))
+        return _json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
     @deciding.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def correct(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
         """Say what a failure was instead. Without `evidence` the lines count that look worst."""
-        return _json(enter(service, caller, id, _ruling(said)))
+        return _json(enter(service, caller, id, _ruling(said), said.known))
 
     @deciding.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
     def lesson(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
@@ -108,11 +108,16 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     return router
 
 
-def enter(service: Service, caller: Caller, id: int, ruling: Ruling) -> Confirmation:
-    """The case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken."""
+def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int | None = None) -> Confirmation:
+    """The case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken.
+
+    `known` is the case that they saw to count, 0 for none; None when they do not say.
+    """
     decidable(service, caller, id)
     try:
-        return service.casework.confirm(id, caller.who, ruling)
+        return service.casework.confirm(id, caller.who, ruling, known)
+    except ConfirmationOvertaken as error:
+        raise RequestRefused(409, "overtaken", error.thing, error.cause, error.next_step) from error
     except ConfirmationRefused as error:
         raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
 
@@ -216,7 +221,7 @@ def _as_out(call: StoredExchange) -> dict[str, object]:
 
 def _ruling(said: CorrectIn) -> Ruling:
     evidence = tuple((one.stream, one.line) for one in said.evidence)
-    return Ruling(**said.model_dump(exclude={"evidence"}), evidence=evidence)
+    return Ruling(**said.model_dump(exclude={"evidence", "known"}), evidence=evidence)
 
 
 def _foreseen_out(foreseen: Foreseen) -> dict[str, object]:

@@ -32,22 +32,35 @@ class Restart(NamedTuple):
     why_not: str = ""
 
 
-def restart(job: str, facts: JobFacts | None, verdict: Verdict) -> Restart:
-    """How to restart a failed job without the nodes that the verdict takes out."""
+def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence[str] | None = None) -> Restart:
+    """How to restart a failed job without the nodes that the verdict takes out, and those that a test of its nodes
+    found `faulty` (None when there was no test)."""
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown":
         return Restart(why_not="Nobody knows why it failed, so nobody knows whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
         return Restart(why_not=f"The verdict says: {ADVICE[verdict.recovery]}.")
-    nodes = nodes_to_leave_out(verdict)
-    if verdict.recovery == "isolate_and_restart" and not nodes:
+    nodes = list(dict.fromkeys((*nodes_to_leave_out(verdict), *(faulty or ()))))[:_MOST_NODES]
+    if verdict.recovery == "isolate_and_restart" and not nodes and faulty is None:
         return Restart(why_not="A node has to be left out, and none is known to be at fault. Test the nodes first.")
     known = facts or JobFacts()
     lines, notes = _lines(job, known, nodes)
     if not lines:
-        return Restart(why_not="Nobody told how the job was started. Send its launcher and its command.")
+        return Restart(why_not=_not_told(known))
     return Restart(lines, (*_before(known, verdict), *notes))
+
+
+def _not_told(facts: JobFacts) -> str:
+    """What has to be known of a job before it can be started again."""
+    launcher = (facts.launcher or "").strip()[:40]
+    if facts.command:
+        return "The command on record cannot be read as one command. Send it again, on one line."
+    if launcher.lower() in _KUBERNETES:
+        return f"It was started with {launcher}, where it has another name. Send that as the name of the job."
+    if launcher:
+        return f"It was started with {launcher}, but its command is not on record. Send it with the job."
+    return "Nobody told how the job was started. Send its launcher and its command."
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:

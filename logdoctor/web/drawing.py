@@ -61,7 +61,7 @@ def sparkline(points: Sequence[tuple[float, float | None]], label: str, end: flo
 
 def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> Markup:
     """When each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where times
-    are not known. Many ranks alike share a row."""
+    are not known or all the same. Many ranks alike share a row."""
     label = "First error of each rank"
     if not ranks:
         return _svg(40, label, _text(0, 24, "No rank reported an error", "label"))
@@ -75,16 +75,20 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -
     ]
     if course.scale.least < course.scale.most:
         parts.append(_text(100, bottom + 16, course.words(course.scale.most), "tick", "end"))
+    if course.same_time:
+        where = "their line" if course.kind == "line" else "their place in the log"
+        parts.append(_text(0, bottom + 34, f"All stamps tell the same second: marks stand by {where}.", "label"))
+        bottom += 18
     first = rows[0].error
     return _svg(bottom + 22, label, Markup("").join(parts), f"{_called(first)}; {len(rows)} rows.")
 
 
-def bars(items: Sequence[tuple[str, float]], unit: str, label: str) -> Markup:
-    """A horizontal bar for each item, its name and value above it."""
+def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float | None = None) -> Markup:
+    """A horizontal bar for each item, its name and value above it; of `whole`, else of the greatest."""
     if not items:
         return _svg(40, label, _text(0, 24, "Nothing to draw", "label"))
     amounts = [(name, value if math.isfinite(value) else 0.0) for name, value in items]
-    most = max(value for _, value in amounts) or 1.0
+    most = whole or max(value for _, value in amounts) or 1.0
     parts = []
     for number, (name, value) in enumerate(amounts):
         y = 30 * number
@@ -180,26 +184,30 @@ class _Row(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone."""
+    """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone. With
+    `same_time` times are known, but tell nothing apart."""
 
     kind: str
     scale: _Scale
     zero: float
     places: tuple[float, ...]
+    same_time: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[_Row]) -> "_Course":
         times = [row.error.time for row in rows]
         known = [time for time in times if time is not None]
-        if len(known) * 2 >= len(rows):
+        told = len(known) * 2 >= len(rows)
+        same = told and len(rows) > 1 and min(known) == max(known)
+        if told and not same:
             begin = min(known)
             placed = tuple(begin if time is None else time for time in times)
             return cls("time", _Scale.over(known), times[0] if times[0] is not None else begin, placed)
         lines = tuple(float(row.error.line) for row in rows)
         if len({row.error.stream for row in rows}) == 1:
-            return cls("line", _Scale.over(lines), 0.0, lines)
+            return cls("line", _Scale.over(lines), 0.0, lines, same)
         order = tuple(float(number) for number in range(1, len(rows) + 1))
-        return cls("order", _Scale.over(order), 0.0, order)
+        return cls("order", _Scale.over(order), 0.0, order, same)
 
     def words(self, at: float) -> str:
         """What stands at a place of the axis."""

@@ -1,5 +1,6 @@
 """Which incidents a list shows, as it stands in the URL, and the page that comes of it."""
 
+import re
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -11,6 +12,18 @@ from logdoctor.web.listing import PAGE, WINDOWS, Text
 OPEN: tuple[State, ...] = ("new", "acknowledged")
 """States of incidents that somebody should look at; a list shows these when it is not told otherwise."""
 _STATES: tuple[State, ...] = (*OPEN, "resolved")
+_PREFIX = re.compile(
+    r"""\s*(?:
+        \[?(?:default|rank|Rank)?\ ?\d{1,6}\]?:                        # 11:  [rank11]:  [default0]:
+        |\[(?=[^\]]*\d)[\w./:-]{1,80}\]:?                            # [ds/agent/gpu-07]  [12:30:01]
+        |\[?[IWEF]\d{3,4}\s[\d:.]+(?:\s+\d+)?(?:\s[\w./-]+:\d+)?\]?   # [E804 20:26:11.741734404 Some.cpp:632]
+        |\[?(?:[A-Z][a-z]{2}\s)?[A-Z][a-z]{2}\s+\d{1,2}\s[\d:]{5,8}(?:\s\d{4})?\]?   # [Sun Jul 23 12:00:00 2026]
+        |\[?\d{4}-\d\d-\d\d[T\ ][\d:.,]+Z?\]?                       # 2026-11-21 10:00:00,123
+        |(?=[\w.-]*\d)\w+-[\w.-]+:(?=\s)                            # gpu-07:
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_PREFIXES = 6  # of a line, at most
 
 
 class IncidentFilters(BaseModel):
@@ -72,6 +85,26 @@ class IncidentFilters(BaseModel):
             since=now - WINDOWS[self.within] if self.within else None,
             prefixes=prefixes,
         )
+
+
+def unprefixed(quote: str) -> str:
+    """A line without the ranks, hosts and times that its writer puts before what it says; the whole line when nothing
+    is left of it."""
+    rest = quote
+    for _ in range(_PREFIXES):
+        found = _PREFIX.match(rest)
+        if found is None:
+            break
+        rest = rest[found.end() :]
+    return rest.strip() or quote.strip()
+
+
+def says_nothing(one: Incident) -> bool:
+    """Whether an incident names neither a node nor other jobs; small screens leave that out."""
+    named = one.newest is not None and any(
+        who.node or who.gpu or who.rank is not None for who in one.newest.verdict.suspects
+    )
+    return not (one.node or one.jobs > 1 or named)
 
 
 class IncidentListing(NamedTuple):

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 import regex
 from markupsafe import Markup, escape
 
-from logdoctor.live.log_page import Page
+from logdoctor.live.log_page import BESIDE, Page
 from logdoctor.live.service import Service
 from logdoctor.live.sifting import Sifted
 from logdoctor.live.view import RawLine
@@ -18,7 +18,6 @@ from logdoctor.text import decode, harmless, last_state, natural
 from logdoctor.types import Evidence
 
 _WIDEST = 4000  # characters of a line that was asked for or is cited
-_BESIDE = 1200  # and of any other
 
 
 class Row(NamedTuple):
@@ -84,7 +83,7 @@ def page_rows(found: Page, name: Key, stored: StoredVerdict | None, asked: int |
         if row.line is None:
             rows.append(Row(row.first, row.last, "", asked=here, rules=row.rules, folded=True))
         else:
-            made = _row(row.line, name, cited.get(row.first), _WIDEST if here else _BESIDE)
+            made = _row(row.line, name, cited.get(row.first), _WIDEST if here else BESIDE)
             fresh = not rows or not rows[-1].taken or row.rules != rule
             rows.append(made._replace(asked=here, rules=row.rules if fresh else (), taken=bool(row.rules)))
             rule = row.rules
@@ -135,7 +134,7 @@ def _evidence(name: Key, stored: StoredVerdict | None) -> dict[int, Evidence]:
     return {one.line: one for one in reversed(stored.verdict.evidence) if one.stream == name.stream}
 
 
-def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = _BESIDE) -> Row:
+def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE) -> Row:
     """A line as it can be read: the last state of what was redrawn, the quote of what is cited."""
     widest = widest if cited is None else _WIDEST
     head, tail = decode(line.head), decode(line.tail)

@@ -405,6 +405,13 @@ class ConfirmIn(BaseModel):
     fix: str = Field(default="", max_length=4000, description="what fixed it")
     comment: str = _WORDS
     suggestion: str = Field(default="", max_length=4000, description="what to do next time")
+    known: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**63 - 1,
+        description="id of the case that counted when you looked, 0 for none: 409 when that changed or the verdict no "
+        "longer stands. Without it, nobody asks.",
+    )
 
 
 class LineIn(BaseModel):
@@ -542,8 +549,34 @@ class PutBackOut(BaseModel):
     status: str
 
 
+_LESSON: dict[str, Any] = {
+    "reason": "Dataset Loading Error",
+    "corrects": True,
+    "digests": ["5b0c8d5a1f2e3d4c"],
+    "evidence": [{"stream": "main", "line": 17, "quote": "giving up on /data/shard-17.tar"}],
+    "why": "",
+    "rule": {
+        "pattern": r"giving up on \S+\.tar$",
+        "title": "giving up on /data/shard-17.tar",
+        "status": "shadow",
+        "waits_for": "",
+        "claim": {"reason": "Dataset Loading Error", "fault": "user", "recovery": "fix_first", "suggestion": ""},
+        "stream": "main",
+        "line": 17,
+        "attempts": 3,
+    },
+    "known": "",
+    "backtest": {"attempts": 2000, "complete": True, "agree": 1, "contradict": 0, "open": 0, "hits": []},
+    "refused": [],
+    "put_back": [],
+    "asks": "",
+}
+
+
 class LessonOut(BaseModel):
     """What a correction would teach if it was saved."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_LESSON]})
 
     reason: str
     corrects: bool

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from logdoctor.act.cordon.cordoning import Prospect
-from logdoctor.nodes import NAME, Action, NodeState, PastCordon, Result
+from logdoctor.nodes import NAME, Action, Conclusion, NodeState, PastCordon, Result
 from logdoctor.store.node_places import DRY_RUN, NodeSummary
 
 DOCUMENT = "docs/nodes.md"
@@ -36,6 +36,7 @@ _LAUNCHED: dict[str, str] = {
     "kubernetes": "Each node of a world gets a pod that is pinned to it.",
     "local": "The probes are processes on the machine of this service.",
 }
+_TOLD = 3  # nodes, or links, that have a sentence each
 _STATES = {"waiting": "waits for a person", "approved": "is approved and under way"}
 
 
@@ -124,9 +125,33 @@ def is_name(name: str) -> bool:
 
 
 def speed(one: Result) -> str:
-    """How fast a world gathered: the best bus bandwidth of its slowest node; "" when that was not measured."""
-    best = [max(reading.bandwidth.values()) for reading in one.readings if reading.bandwidth]
-    return f"{min(best):.3g} GB/s" if best else ""
+    """How fast a world gathered: the bus bandwidth of the largest gather, as its slowest node saw it; "" when that was
+    not measured."""
+    found = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in one.readings if reading.bandwidth]
+    return f"{min(found):.3g} GB/s" if found else ""
+
+
+def answers(found: Conclusion) -> list[tuple[str, str]]:
+    """What a test came to, the worst first: a word (faulty, slow, link, open, healthy) and a sentence each."""
+    said = []
+    count = len(found.findings)
+    for word in ("faulty", "slow"):
+        bad = [one for one in found.findings if one.standing == word]
+        if len(bad) > _TOLD:
+            said.append((word, f"{len(bad):,} of {count:,} nodes are {word}: {few([one.node for one in bad], 6)}"))
+        else:
+            said += [(word, f"{one.node} is {word}: {one.why}") for one in bad]
+    for link in found.links[:_TOLD]:
+        said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both ends are good"))
+    if len(found.links) > _TOLD:
+        said.append(("link", f"{len(found.links) - _TOLD:,} more links are bad"))
+    undecided = found.named("indeterminate")
+    if undecided:
+        are = "is" if len(undecided) == 1 else "are"
+        said.append(("open", f"{len(undecided):,} of {count:,} nodes {are} not decided: {few(undecided, 6)}"))
+    if not said:
+        said.append(("healthy", "The node is healthy" if count == 1 else f"All {count:,} nodes are healthy"))
+    return said
 
 
 def seconds(number: float) -> str:

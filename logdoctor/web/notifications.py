@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from logdoctor.errors import NoticeRefused, RequestRefused
 from logdoctor.live.notifying import Notifier, TargetState
 from logdoctor.live.service import Service
-from logdoctor.notify.messages import decode, describe
+from logdoctor.notify.messages import decode, describe, numbers
 from logdoctor.store.notices import Notice, NoticePage, Notices
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import Cursor, Limit
@@ -52,7 +52,8 @@ class NotificationOut(BaseModel):
     target: str = Field(examples=["ops"])
     event: Literal["incident.opened", "incident.resolved", "incidents.summary", "test"]
     incident: int | None = Field(examples=[12])
-    about: str = Field(examples=["incident 12: ECC Error, llama-7b"])
+    incidents: list[int] = Field(examples=[[12]], description="those that it tells of, the first 20 of a summary")
+    about: str = Field(examples=["incident 12: ECC Error on gpu-12, llama-7b"])
     webhook_id: str = Field(examples=["msg_5f0c1e2a"], description="by which receivers tell that it is the same")
     state: State
     tries: int = Field(examples=[1])
@@ -141,7 +142,8 @@ def shown(page: NoticePage) -> list[NotificationOut]:
 def told(notice: Notice) -> NotificationOut:
     """A message as callers see it."""
     fields = {name: getattr(notice, name) for name in NotificationOut.model_fields if hasattr(notice, name)}
-    return NotificationOut(**fields, about=describe(decode(notice.body)), webhook_id=notice.key)
+    message = decode(notice.body)
+    return NotificationOut(**fields, incidents=numbers(message), about=describe(message), webhook_id=notice.key)
 
 
 def tried(service: Service, target: str, by: str) -> Notice:

@@ -52,6 +52,13 @@ _RETRY_AFTER = {429: 1, 503: 5, 507: 10}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
+_FOR_PEOPLE = {
+    404: ("there is none", "Check the address."),
+    405: ("it cannot be opened so", "Go back, and load the page again."),
+}
+"""What a wrong address means to a person."""
+
+
 class Details(BaseModel):
     """What is wrong, why, and what to do."""
 
@@ -134,11 +141,21 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = _CODES.get(error.status_code, "refused")
-    result = problem(error.status_code, code, request.url.path, str(error.detail), "See /openapi.json.")
+    if _wants_page(request) and error.status_code in _FOR_PEOPLE:
+        cause, next_step = _FOR_PEOPLE[error.status_code]
+        told = RequestRefused(error.status_code, _CODES[error.status_code], "this page", cause, next_step)
+        result: Response = request.app.state.problem_page(request, told)
+    else:
+        code = _CODES.get(error.status_code, "refused")
+        result = problem(error.status_code, code, request.url.path, str(error.detail), "See /openapi.json.")
     for name, value in (error.headers or {}).items():
         result.headers[name] = value
     return result
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a browser asks, not a program."""
+    return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

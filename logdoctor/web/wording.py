@@ -26,11 +26,20 @@ def title(verdict: Verdict) -> str:
 
 
 def advice(verdict: Verdict) -> str:
-    """Whether to restart; what became of the job when nothing failed."""
+    """Whether to restart; what became of the job when nothing failed. Where a node is to be taken out and none is
+    known, what finds it."""
     if verdict.outcome == "running":
         return "Nothing to do: it runs"
+    if wants_node(verdict):
+        return "Find the faulty node: test the job's nodes, then restart"
     words = taxonomy.ADVICE[verdict.recovery]
     return words[:1].upper() + words[1:]
+
+
+def wants_node(verdict: Verdict) -> bool:
+    """Whether a node is to be taken out, and the verdict names none."""
+    failed = verdict.outcome == "failed" and verdict.recovery == "isolate_and_restart"
+    return failed and not any(one.node for one in verdict.suspects)
 
 
 def fault(verdict: Verdict) -> str:

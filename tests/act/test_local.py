@@ -64,7 +64,7 @@ def test_inventory_is_what_was_asked_for_in_its_order() -> None:
     every = asyncio.run(launcher.inventory([]))
     assert [node.name for node in every] == ["local-0", "local-1", "local-2"]
     assert asyncio.run(launcher.inventory(["local-2", "local-0"])) == [every[2], every[0]]
-    with pytest.raises(LaunchError, match="'local-3': is no local node"):
+    with pytest.raises(LaunchError, match="'local-3': the local launcher does not have it"):
         asyncio.run(launcher.inventory(["local-0", "local-3"]))
 
 

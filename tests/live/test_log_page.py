@@ -7,8 +7,8 @@ import pytest
 from logdoctor.compress.cut import MAX_LINE, cut
 from logdoctor.compress.filter import compress
 from logdoctor.live import log_page
-from logdoctor.live.log_page import LEAD, ROWS, Page, folded, raw
-from logdoctor.live.view import StreamView
+from logdoctor.live.log_page import BESIDE, LEAD, ROWS, Page, Row, folded, raw
+from logdoctor.live.view import RawLine, StreamView
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import StreamFile
 from logdoctor.store.frames import Packer
@@ -74,12 +74,39 @@ def test_a_page_holds_so_many_bytes_whatever_the_lines_are_like(path: Path) -> N
     content = b"".join(b"%04d" % n + b"x" * 6000 + b"\n" for n in range(3000))
     view = view_of(path, content + b"y" * (30 << 20) + b"\nlast\n")
     for page in (raw(view, 1500), raw(view, 1500, before=ROWS, after=0), raw(view, 3001), raw(view, 3003, ROWS, 0)):
-        assert sum(len(text) for text in texts(page)) < 300_000
+        assert sum(min(len(text), BESIDE) for text in texts(page)) < 130_000
         assert [row.first for row in page.rows] == list(range(page.first, page.last + 1))
     assert 1500 in [row.first for row in raw(view, 1500).rows]
     long = next(row.line for row in raw(view, 3001).rows if row.first == 3001)
     assert long is not None and long.size == 30 << 20
     assert texts(raw(view, 3003, ROWS, 0))[-1] == b"last"
+
+
+def test_few_lines_stand_before_the_one_that_is_asked_for_and_fewer_when_they_are_long(path: Path) -> None:
+    for width, before in ((20, LEAD), (100, 3), (300, 1), (3000, 0)):
+        view = view_of(path, (b"x" * width + b"\n") * 50)
+        for page in (raw(view, 30), raw(view, 30, after=1)):
+            assert page.first == 30 - before, "the line is on the screen of a phone, too"
+        assert raw(view, 30, before=ROWS, after=0).first == 1
+
+
+def test_a_row_weighs_what_it_makes_as_html() -> None:
+    plain, hostile = (RawLine(1, 0, 200, text * 200) for text in (b"a", b"<"))
+    assert Row(1, 1, hostile).weight - Row(1, 1, plain).weight == 200 * len("&lt;") == 800
+    assert Row(1, 9, None, (("a", 4), ("b", 5))).weight > Row(1, 9, None, (("a", 9),)).weight
+
+
+def test_pages_of_folds_go_back_from_each_other(path: Path, scanner: Scanner) -> None:
+    taken = taken_line(scanner)
+    view = view_of(path, b"".join(b"own %d\n" % n if n % 50 == 0 else taken + b"\n" for n in range(1, 40_001)))
+    at, seen = 40_001, []
+    while at > 1:
+        page = folded(view, scanner, at, before=ROWS, after=0)
+        assert page.last == at - 1 and 0 < len(page.rows) <= ROWS
+        assert all(one.last + 1 == two.first for one, two in zip(page.rows, page.rows[1:], strict=False))
+        seen = [row.first for row in page.rows if row.line] + seen
+        at = page.first
+    assert seen == list(range(50, 40_001, 50))
 
 
 def test_nothing_is_shown_of_an_empty_stream(path: Path) -> None:

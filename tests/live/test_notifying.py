@@ -251,7 +251,7 @@ def test_tries_with_growing_waits_and_one_id(desk: Desk) -> None:
     assert waits[0] < 10 and max(waits) > 3600
     assert GIVE_UP * 0.8 < desk.now - NOON < GIVE_UP * 1.2
     (notice,) = desk.notices.notices(target="ops").items
-    assert notice.state == "dead" and notice.why == "given up: 500: down"
+    assert notice.state == "dead" and notice.why == "given up: 500"
 
 
 def test_what_is_no_use_is_not_tried_again(desk: Desk) -> None:

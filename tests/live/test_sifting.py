@@ -111,7 +111,18 @@ RANKED = {
     b"[rank171]: x": 171,
     b"117: x": 117,
     b"17:23:24 x": None,
-    b"rank 17 is late": None,
+    b"rank 17 is late": 17,
+    b"[E ProcessGroupNCCL.cpp:915] [Rank 17] NCCL watchdog thread terminated": 17,
+    b"[E ProcessGroupNCCL.cpp:632] [PG ID 0 Rank 17] Watchdog caught": 17,
+    b"3: [E cpp:915] [Rank 17] x": 17,
+    b"5: rank: 17, of 64": 17,
+    b"Rank 17": 17,
+    b"[E cpp:915] [Rank 171] x": 171,
+    b"[E cpp:915] [Rank 7] x": 7,
+    b"[E cpp:915] [Rank 1] x": 1,
+    b"local_rank 17 of its node": None,
+    b"Rank 17th": None,
+    b"Frank 17": None,
     b"": None,
 }
 
@@ -124,7 +135,19 @@ def test_lines_of_a_rank_are_those_whose_prefix_says_so(path: Path) -> None:
         wanted = [number for number, one in enumerate(RANKED.values(), 1) if one == rank]
         assert all_hits(view, words("", rank=rank)) == wanted, rank
     assert all_hits(view, words("ERROR", rank=17)) == [1]
-    assert all_hits(view, words("x", rank=171)) == [list(RANKED.values()).index(171) + 1]
+    assert all_hits(view, words("]: x", rank=171)) == [list(RANKED.values()).index(171) + 1]
+
+
+def test_lines_that_name_no_rank_are_of_the_rank_of_their_stream(path: Path) -> None:
+    view = view_of(path, b"a\n\n[rank3]: b\nc [Rank 77] d\ne\n")
+    for stream, rank, wanted in (
+        ("rank_77", 77, [1, 4, 5]),
+        ("rank_77", 3, [3]),
+        ("rank_77", 7, []),
+        ("main", 77, [4]),
+    ):
+        assert all_hits(view, sieve("", False, True, rank, stream)) == wanted
+    assert all_hits(view, sieve("a", False, True, 77, "1/77/stderr.log")) == [1, 4]
 
 
 def test_a_rank_that_prints_nothing_costs_no_look_at_every_line(path: Path) -> None:

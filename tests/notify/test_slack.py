@@ -133,7 +133,7 @@ def test_what_a_person_sees_of_an_incident() -> None:
     assert suggestion["text"]["text"].startswith("Take the node out and reset")
     assert actions["elements"][0]["url"] == "https://logdoctor.example/incidents/12"
     assert payload["text"] == (
-        "ECC Error: *Take out the node, then restart*\nJob `llama-7b`, attempt 1\n"
+        "ECC Error on `gpu-12`: *Take out the node, then restart*\nJob `llama-7b`, attempt 1\n"
         "`Cuda failure 'uncorrectable ECC error'`\nhttps://logdoctor.example/incidents/12"
     )
 

@@ -18,7 +18,7 @@ from logdoctor.errors import CursorError, IncidentRefused
 from logdoctor.store import incident_search, schema
 from logdoctor.store.grouping import BY_US, QUIET, group_of
 from logdoctor.store.incidents import Incident, Incidents, State, Told, WantedIncidents
-from logdoctor.store.records import JobFacts, Records, StoredVerdict
+from logdoctor.store.records import End, JobFacts, Records, StoredVerdict
 from logdoctor.types import Evidence, Suspect, Verdict
 from tests.store.test_records import BASE, on
 
@@ -125,7 +125,7 @@ def test_a_provisional_verdict_that_changes_keeps_its_incident(records: Records,
         publish(records, "a", 1, what, float(at), final=False)
     one = known(incidents, 1)
     assert (found(incidents), one.attempts, one.fingerprint, one.node) == ([1], 1, "f1", "")
-    assert (one.opened, one.last) == (1.0, 4.0) and incidents.counts(EVERY)["reason"] == {"Key Error": 1}
+    assert (one.opened, one.last) == (1.0, 1.0) and incidents.counts(EVERY)["reason"] == {"Key Error": 1}
     publish(records, "a", 1, USER_CODE, 5.0)
     assert known(incidents, 1).event > one.event and known(incidents, 1).newest == records.current("a", 1)
     publish(records, "b", 1, UNKNOWN, 6.0)
@@ -221,12 +221,62 @@ def test_a_failure_that_comes_back_after_long_opens_anew(records: Records, incid
     assert (one.state, one.attempts, one.others) == ("new", 1, 1)
 
 
-def test_the_newest_attempt_is_that_of_the_latest_verdict(records: Records, incidents: Incidents) -> None:
+def test_the_newest_attempt_is_that_which_failed_last(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, USER_CODE, 5.0)
     publish(records, "a", 2, verdict(USER_CODE, recovery="ask_human"), 3.0)
     assert known(incidents, 1).last == 5.0 and incidents.counts(EVERY)["recovery"] == {"fix_first": 1}
-    publish(records, "a", 1, verdict(USER_CODE, confidence=0.1), 1.0)  # the clock went back
-    assert known(incidents, 1).last == 3.0 and incidents.counts(EVERY)["recovery"] == {"ask_human": 1}
+    publish(records, "a", 2, verdict(USER_CODE, confidence=0.1), 9.0)  # judged again
+    assert known(incidents, 1).last == 5.0 and known(incidents, 1).newest == records.current("a", 1)
+    publish(records, "a", 1, DONE, 10.0)
+    assert known(incidents, 1).last == 3.0 and known(incidents, 1).newest == records.current("a", 2)
+
+
+MONTH = 30 * 86_400.0
+
+
+def notified(records: Records) -> dict[int, bool]:
+    with records.database.reading() as connection:
+        query = sa.select(schema.incidents.c.id, schema.incidents.c.notified)
+        return {id: told for id, told in connection.execute(query)}
+
+
+def test_an_old_failure_that_is_corrected_is_no_new_one(records: Records, incidents: Incidents) -> None:
+    for number in (1, 2, 3):
+        publish(records, "a", number, USER_CODE, float(number))
+    with records.database.writing() as connection:
+        connection.execute(sa.update(schema.incidents).values(notified=True))
+    publish(records, "a", 3, verdict(USER_CODE, suggestion="use .get"), MONTH)
+    one = known(incidents, 1)
+    assert (one.opened, one.last, one.newest) == (1.0, 3.0, records.current("a", 3))
+    publish(records, "a", 2, verdict(USER_CODE, fingerprint="f9"), MONTH)
+    other = known(incidents, 2)
+    assert (other.opened, other.last, other.changed, other.attempts) == (2.0, 2.0, MONTH, 1)
+    assert notified(records) == {1: True, 2: True}, "they know of it"
+    publish(records, "a", 1, verdict(USER_CODE, fingerprint="f9"), MONTH + 1)
+    assert (known(incidents, 2).opened, known(incidents, 2).last) == (1.0, 2.0), "it is no other failure than it was"
+    publish(records, "b", 1, verdict(USER_CODE, fingerprint="f9"), MONTH + 2)
+    assert known(incidents, 2).state == "resolved" and incidents.of("b", 1) == 3 and not notified(records)[3]
+
+
+def test_a_failure_that_turns_out_to_be_another_is_told(records: Records, incidents: Incidents) -> None:
+    publish(records, "a", 1, UNKNOWN, 1.0)
+    with records.database.writing() as connection:
+        connection.execute(sa.update(schema.incidents).values(notified=True))
+    publish(records, "a", 2, UNKNOWN, 2.0, final=False)
+    publish(records, "a", 2, verdict(suspects=on("gpu-12")), 3.0)
+    assert (incidents.of("a", 2), notified(records)) == (2, {1: True, 2: False})
+
+
+def test_no_attempt_failed_after_its_end(records: Records, incidents: Incidents) -> None:
+    records.open_attempt("a", 1, 1.0)
+    records.end("a", 1, End("main", 1, None, None, 2.0))
+    records.end("a", 1, End("", 1, None, None, 3.0))
+    publish(records, "a", 1, DONE, 4.0)
+    publish(records, "a", 1, USER_CODE, MONTH)  # a person says so
+    assert (known(incidents, 1).opened, known(incidents, 1).last) == (3.0, 3.0)
+    records.end("a", 2, End("main", 0, None, None, 5.0))  # one stream of several
+    publish(records, "a", 2, USER_CODE, 8.0)
+    assert known(incidents, 1).last == 8.0
 
 
 # steps
@@ -404,6 +454,21 @@ def test_a_bound_token_sees_nothing_of_other_jobs(filled: Incidents, records: Re
     assert b"b-1" not in msgspec.json.encode(every)
 
 
+def test_what_was_said_of_others_stays_theirs(records: Records, incidents: Incidents) -> None:
+    publish(records, "a-1", 1, USER_CODE, 1.0)
+    publish(records, "b-1", 1, USER_CODE, 2.0)
+    incidents.step(1, "acknowledge", "ops", "b-1 leaked its key", 3.0, None)
+    publish(records, "b-1", 1, DONE, 4.0)
+    mine = known(incidents, 1, ("a-",))
+    assert (mine.attempts, mine.by, mine.note, mine.state) == (1, "", "", "acknowledged")
+    assert "leaked" not in str(incidents.events(1, prefixes=("a-",))) and not incidents.covers(1, ("a-",))
+    assert "leaked" not in str(incidents.search(WantedIncidents(prefixes=("a-",))).items)
+    assert "leaked" not in str(incidents.newer(0, prefixes=("a-",)))
+    publish(records, "a-1", 1, DONE, 5.0)
+    assert not incidents.covers(1, ("a-",)), "none is left, but there were others"
+    assert incidents.covers(1, ("a-", "b-")) and incidents.events(1, prefixes=("a-", "b-"))[-1].by == BY_US
+
+
 def test_who_had_an_attempt_in_it_hears_that_it_is_over(records: Records, incidents: Incidents) -> None:
     publish(records, "a-1", 1, USER_CODE, 1.0)
     publish(records, "a-1", 1, DONE, 2.0)
@@ -475,13 +540,27 @@ def test_a_database_of_an_older_version_is_caught_up(records: Records, incidents
     with records.database.writing() as connection:
         for table in ("incident_events", "incident_attempts", "incidents"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
-    assert found(incidents) == [] and incidents.catch_up() == 4 and incidents.catch_up() == 0
+    assert found(incidents) == [] and incidents.catch_up(QUIET) == 4 and incidents.catch_up(MONTH) == 0
     assert [known(incidents, id).attempts for id in (1, 2)] == [3, 1] and known(incidents, 1).opened == 1.0
     with records.database.reading() as connection:
         assert set(connection.scalars(sa.select(schema.incidents.c.notified))) == {True}
     publish(records, "new", 1, UNKNOWN, 10.0)
     with records.database.reading() as connection:
         assert not connection.scalar(sa.select(schema.incidents.c.notified).where(schema.incidents.c.id == 3))
+
+
+def test_the_past_is_nothing_to_work_off(records: Records, incidents: Incidents) -> None:
+    for number, at in enumerate((1.0, 2.0, MONTH, MONTH + 1), 1):
+        publish(records, "a", number, verdict(USER_CODE, fingerprint=f"f{number % 2}{at > 2}"), at)
+    with records.database.writing() as connection:
+        for table in ("incident_events", "incident_attempts", "incidents"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    assert incidents.catch_up(MONTH + QUIET) == 4
+    assert [known(incidents, id).state for id in (1, 2, 3, 4)] == ["resolved", "resolved", "new", "new"]
+    assert known(incidents, 1).by == BY_US and steps(incidents, 1) == ["opened", "resolved"]
+    assert found(incidents, WantedIncidents()) == [4, 3]
+    publish(records, "a", 5, UNKNOWN, 1.0)
+    assert incidents.catch_up(9 * MONTH) == 0 and known(incidents, 5).state == "new", "it was here before"
 
 
 def test_an_incident_of_many_attempts_is_not_rewritten(records: Records, incidents: Incidents) -> None:
@@ -615,7 +694,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def the_model_agrees(self) -> None:
-        assert self.incidents.catch_up() == 0
+        assert self.incidents.catch_up(self.now) == 0
         with self.records.database.reading() as connection:
             rows = {row.id: row for row in connection.execute(sa.select(schema.incidents))}
             held = {(row.job, row.attempt): row for row in connection.execute(sa.select(schema.incident_attempts))}

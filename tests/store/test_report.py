@@ -144,6 +144,19 @@ def test_only_jobs_of_the_prefixes_are_seen(week: Records) -> None:
     assert told(week, ("BIG",)) == told(week, ("%",)) == told(week, ("b_g",)) == []
 
 
+def test_facts_of_other_jobs_are_not_read(records: Records) -> None:
+    for job, at in (("a-1", 100.0), ("b-1", 900.0)):
+        ran(records, job, 1, at, at + 10, ECC)
+        records.put_job(job, JobFacts(gpus=8), at)
+        confirmed(records, job, "ops", 1)
+    with records.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET facts = 'damaged' WHERE job = 'b-1'")
+        connection.exec_driver_sql("UPDATE confirmations SET body = 'damaged' WHERE job = 'b-1'")
+    reports = Reports(records.database)
+    for found in (reports.failures(prefixes=("a-",)), reports.failures(until=500.0)):
+        assert [(one.decided, one.gpus) for one in found.items] == [("person", 8)]
+
+
 def test_the_next_attempt_may_have_any_higher_number_and_begin_early(records: Records) -> None:
     ran(records, "j", 1, MONDAY, MONDAY + HOUR, ECC)
     ran(records, "j", 7, MONDAY + 0.5 * HOUR, MONDAY + 2 * HOUR, ECC)

@@ -27,6 +27,7 @@ from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.labels import label_map
+from logdoctor.web.pages import background
 from logdoctor.web.server import listener, server
 
 LOCAL = "http://127.0.0.1"
@@ -78,6 +79,12 @@ def local_client(service: Service, chosen: Options | None = None) -> TestClient:
 def service(tmp_path: Path, scanner: Scanner) -> Service:
     """A service over the test's folder, which `client`, `guarded` or `served` starts and stops."""
     return new_service(tmp_path / "data", scanner)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages wait for what they began, however slow the machine is."""
+    monkeypatch.setattr(background, "_SOON", 30.0)
 
 
 @pytest.fixture
@@ -192,7 +199,7 @@ class Running:
 
         self.port = wait_for(port, 30)
         self.client.close()
-        self.client = httpx.Client(base_url=self.url, timeout=20)
+        self.client = httpx.Client(base_url=self.url, timeout=60)
         return self
 
     def start_with_token(self, *scopes: str) -> dict[str, str]:

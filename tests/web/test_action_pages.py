@@ -75,6 +75,20 @@ def test_an_approved_test_is_watched(actor: Actor, client: TestClient) -> None:
     assert "wanted by action 2" in page(client, "/node-tests/2").text
 
 
+def test_a_test_of_nodes_that_the_launcher_does_not_have_is_not_offered(actor: Actor, client: TestClient) -> None:
+    elsewhere = Action("test_nodes", ("gpu-01", "rack-9"), "ask", "it hangs", None, None)
+    proposed = actor.records.propose(elsewhere, "llama", 2, NOW)
+    assert proposed is not None
+    asked = page(client, f"/actions/{proposed.id}/approve")
+    assert "Not now: node rack-9: is not known here. Check its name." in asked.text
+    assert not buttons(asked) and "Refuse instead" in asked.links()
+    form = filled(page(client, f"/actions/{proposed.id}/refuse"))
+    answer = client.post(f"/actions/{proposed.id}/approve", data=form, follow_redirects=False)
+    assert answer.status_code == 409
+    told = checked(answer).text
+    assert f"Action {proposed.id} was not done: node rack-9: is not known here" in told and "waits again" in told
+
+
 def test_advice_is_for_people(actor: Actor, client: TestClient) -> None:
     asked = page(client, "/actions/3/approve")
     assert "logdoctor does nothing by itself here" in asked.text
@@ -147,7 +161,7 @@ def test_the_number_of_waiting_actions_is_for_those_who_may_see_them(
 ) -> None:
     bound = service.tokens.create("bound", ["read"], ("team-a-",))[0]
     free = service.tokens.create("free", ["read"])[0]
-    assert waiting(service) == waiting(service, Caller(free, "free")) == 3
+    assert waiting(service, Caller(None, "")) == waiting(service, Caller(free, "free")) == 3
     assert waiting(service, Caller(bound, "bound")) == 0
 
 

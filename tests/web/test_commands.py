@@ -58,16 +58,25 @@ def test_a_job_without_a_number_is_submitted_again() -> None:
         ({"command": COMMAND}, {"suspects": ()}, "none is known to be at fault"),
         ({"command": COMMAND}, {"suspects": (Suspect("--all; rm -rf /", None, None, ""),)}, "none is known"),
         ({}, {}, "Nobody told how"),
-        ({"command": "echo 'half"}, {}, "Nobody told how"),
-        ({"command": "python t.py\nrm -rf /"}, {}, "Nobody told how"),
-        ({"command": "python \u202et.py"}, {}, "Nobody told how"),
-        ({"launcher": "kubernetes", "name": "a b; rm"}, {}, "Nobody told how"),
+        ({"command": "echo 'half"}, {}, "cannot be read as one command"),
+        ({"command": "python t.py\nrm -rf /"}, {}, "cannot be read as one command"),
+        ({"command": "python \u202et.py"}, {}, "cannot be read as one command"),
+        ({"launcher": "slurm"}, {}, "started with slurm, but its command is not on record"),
+        ({"launcher": "kubernetes", "name": "a b; rm"}, {}, "where it has another name"),
         ({"command": COMMAND}, {"outcome": "completed"}, "did not fail"),
     ],
 )
 def test_no_restart_without_a_reason(facts: dict[str, str], verdict: dict[str, Any], why: str) -> None:
     found = restart("j", JobFacts(**facts), changed(**verdict))  # type: ignore[arg-type]
     assert found.lines == () and why in found.why_not
+
+
+def test_what_a_test_of_the_nodes_found_decides_where_the_verdict_names_none() -> None:
+    unnamed, job = changed(suspects=()), JobFacts(command=f"srun {COMMAND}")
+    assert restart("j", job, unnamed, None).lines == ()
+    assert restart("j", job, unnamed, ("gpu-2",)).lines == (f"srun --exclude=gpu-2 {COMMAND}",)
+    assert restart("j", job, unnamed, ()).lines == (f"srun {COMMAND}",)
+    assert restart("j", job, FAULT, ("gpu-2",)).lines == (f"srun --exclude=node-1,gpu-2 {COMMAND}",)
 
 
 def test_what_a_sender_told_runs_nothing_else() -> None:

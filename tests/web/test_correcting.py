@@ -1,6 +1,7 @@
 """What people say of verdicts on pages: that they are right, or what it was instead, and what that will teach."""
 
 import html
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,8 @@ from logdoctor.teach.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.web.pages.correcting import lines_of
 from tests.teach.conftest import HEAD, LEASE, LEASE_AGAIN
 from tests.web.conftest import Guarded, local_client, new_service, wait_for
-from tests.web.test_cases import STRANGE, forms
-from tests.web.test_pages import HOSTILE, Page, changed, checked, page, publish, send, sign_in
+from tests.web.test_cases import STRANGE, enter, forms
+from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 
 LINE = 41
 """Of what stands behind HEAD."""
@@ -104,9 +105,10 @@ def test_this_is_right(guarded: Guarded) -> None:
     assert shown.links()["It was something else"] == f"/verdicts/{stored.id}/correct"
     form = {"key": shown.field("key"), "fix": "board returned", "comment": ""}
     answer = guarded.client.post(url, data=form, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/verdicts/{stored.id}#confirmed")
-    told = page(guarded.client, f"/verdicts/{stored.id}")
-    assert "ops says that this is right: case 1." in told.text and told.links()["case 1"] == "/cases/1"
+    assert (answer.status_code, answer.headers["location"]) == (303, "/incidents/1?case=1#confirmed")
+    told = page(guarded.client, answer.headers["location"])
+    assert "Saved as case 1: ops says that this is right." in told.text and told.links()["case 1"] == "/cases/1"
+    assert "ops says that this is right: case 1." in page(guarded.client, f"/verdicts/{stored.id}").text
     case = guarded.service.casework.confirmed.one(1)
     assert (case.by, case.fix, case.corrects) == ("ops", "board returned", False)
 
@@ -128,7 +130,7 @@ def test_it_was_something_else(client: TestClient, service: Service) -> None:
     form = fields(seen, f"/verdicts/{stored.id}/correct") | {"step": "save"}
     answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
     assert answer.status_code == 303, checked(answer).text
-    assert answer.headers["location"] == f"/verdicts/{stored.id}#confirmed"
+    assert answer.headers["location"] == "/incidents/1?case=1#confirmed"
     told = page(client, f"/verdicts/{stored.id}").text
     assert "testclient says that it was NVLink Error (restart from the last checkpoint): case 1." in told
     lines = [Cited("main", n, text) for n, text in enumerate(STRANGE.decode().splitlines(), 1)]
@@ -212,6 +214,58 @@ def test_two_people_at_once(client: TestClient, service: Service) -> None:
     answer = client.post(f"/verdicts/{stored.id}/correct", data=again, follow_redirects=False)
     assert answer.status_code == 303
     assert [case.reason for case in service.casework.confirmed.cases()] == ["OS Error"]
+
+
+def test_after_saving_the_incident_says_what_is_saved(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        stored = sent(client, service, "a", HEAD + LEASE)
+        number = service.incidents.of("a", 1)
+        answer = client.post(
+            f"/verdicts/{stored.id}/correct",
+            data={
+                "key": page(client, f"/verdicts/{stored.id}").field("key"),
+                "known": "0",
+                "step": "save",
+                "reason": "OS Error",
+                "evidence": f"main:{LINE}",
+            },
+            follow_redirects=False,
+        )
+        assert answer.headers["location"] == f"/incidents/{number}?case=1#confirmed"
+        wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
+        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
+        answer = client.get(answer.headers["location"])
+        shown = checked(answer)
+        assert "Saved as case 1" in shown.text and "The verdict below says so now." in shown.text
+        assert f"/rules/{rule.id}" in shown.links().values() and "Refresh" not in answer.headers
+        assert "Saved as" not in page(client, "/incidents/1").text
+
+
+def test_until_the_verdict_is_corrected_the_page_says_so(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        stored = publish(service, "a")
+        case = enter(service, "a", reason="Key Error", verdict=stored.id, corrects=True, at=time.time())
+        number = service.incidents.of("a", 1)
+        answer = client.get(f"/incidents/{number}?case={case.id}")
+        assert "The verdict is being corrected." in checked(answer).text and answer.headers["Refresh"].startswith(
+            "2; url=/incidents/"
+        )
+        service.records.publish("a", 1, changed(reason="Key Error", fingerprint="d" * 16, suspects=()), True, NOW)
+        answer = client.get(f"/incidents/{number}?case={case.id}")
+        assert "being corrected" not in checked(answer).text and "Refresh" not in answer.headers
+
+
+def test_a_correction_of_lines_that_are_gone_is_saved_all_the_same(client: TestClient, service: Service) -> None:
+    stored = publish(service)
+    seen = correcting(client, stored, reason="Key Error", evidence="main:2")
+    assert "nothing is left of its log" in seen.text or "No rule." in seen.text
+    assert "Save the correction" in seen.text
+    form = fields(seen, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+    assert client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False).status_code == 303
+    (case,) = service.casework.confirmed.cases()
+    assert case.evidence == (Cited("main", 2, "the cause"),)
+    told = page(client, "/incidents/1?case=1").text
+    assert "The verdict below stays as it is" in told
 
 
 # --- what it will teach

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,15 @@ def test_without_times_lines_say_the_order() -> None:
     assert told[-2:] == ["line 10", "line 110"]
     places = [svg.attrib["x"] for svg in elements(drawing.rank_times(some, None), "svg")[1:]]
     assert places == ["2%", "11.6%", "98%"]
+
+
+def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
+    some = [RankError(rank, None, "main", 10 * rank, 99.0, "Key Error", "proximate") for rank in (1, 2, 11)]
+    told = words(drawing.rank_times(some, ("main", 10)))
+    assert told[-3:] == ["line 10", "line 110", "All stamps tell the same second: marks stand by their line."]
+    assert "+0 s" not in told
+    later = [*some[:2], msgspec.structs.replace(some[2], time=99.5)]
+    assert words(drawing.rank_times(later, ("main", 10)))[-2:] == ["+0 s", "+0.5 s"]
 
 
 def test_lines_of_several_streams_are_not_compared() -> None:

@@ -10,9 +10,21 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.live.service import Service
-from logdoctor.nodes import NodeHistory, PastCordon, PastFailure, PastFinding
+from logdoctor.nodes import (
+    Action,
+    ActionKind,
+    Conclusion,
+    Finding,
+    Node,
+    NodeHistory,
+    PastCordon,
+    PastFailure,
+    PastFinding,
+    Standing,
+)
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Kept
+from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, StoredVerdict
 from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
 from logdoctor.web.listing import Filters
@@ -281,7 +293,7 @@ def test_resolved_ones_of_the_same_kind_tell_what_fixed_them(client: TestClient,
     stored = fail(service, "b")
     shown = page(client, f"/incidents/{incident_of(service, stored)}")
     told = shown.text.partition("Other incidents of the same kind")[2]
-    assert "resolved Incident 1 on node-1: 1 attempt" in told and "ops swapped the <i>board</i>" in told
+    assert "resolved Incident 1 on node-1: 1 attempt" in told and "ops: swapped the <i>board</i>" in told
 
 
 # --- who sees what
@@ -426,3 +438,115 @@ def test_the_command_is_on_the_page_to_be_copied(client: TestClient, service: Se
     assert "/static/copy.js" in shown.source
     fix_first = publish(service, "k", changed(recovery="fix_first"), command="srun x")
     assert "No command: The verdict says: do not restart: fix first." in page(client, f"/verdicts/{fix_first.id}").text
+
+
+# --- what is under way because of it
+
+
+def propose(service: Service, kind: ActionKind, nodes: tuple[str, ...], stored: StoredVerdict) -> int:
+    """An action that waits because of a verdict."""
+    action = Action(kind, nodes, "ask", "to find the node", stored.id)
+    kept = NodeRecords(service.records.database).propose(action, stored.job, stored.attempt, NOW)
+    assert kept is not None
+    return kept.id
+
+
+def run_test(service: Service, stored: StoredVerdict, **standings: Standing) -> int:
+    """A finished test of nodes because of a verdict."""
+    kept = NodeRecords(service.records.database)
+    nodes = [Node(name) for name in standings]
+    test = kept.begin_test("local", nodes, {}, "ops", stored.id, NOW)
+    findings = tuple(Finding(name, standing, "measured") for name, standing in standings.items())
+    kept.finish_test(test, Conclusion(findings, rounds=2), NOW)
+    return test
+
+
+UNNAMED = changed(reason="NCCL Timeout Error", suspects=(), fingerprint="c" * 16)
+
+
+def test_what_waits_for_an_incident_is_on_its_page(client: TestClient, service: Service) -> None:
+    older, stored = fail(service, "a", at=NOW - 60, verdict=UNNAMED), fail(service, "b", verdict=UNNAMED)
+    fail(service, "elsewhere", verdict=changed(fingerprint="e" * 16))
+    action = propose(service, "test_nodes", ("gpu-1", "gpu-2"), older)
+    shown = page(client, f"/incidents/{incident_of(service, stored)}")
+    assert "Find the faulty node: test the job's nodes, then restart" in shown.text
+    assert "Waits for a person Test gpu-1, gpu-2" in " ".join(shown.text.split())
+    assert f"/actions/{action}" in shown.links().values()
+    assert "Waits for a person" not in page(client, "/incidents/2").text
+    kept = NodeRecords(service.records.database)
+    kept.decide(action, False, "ops", "not tonight", NOW)
+    told = page(client, f"/incidents/{incident_of(service, stored)}").text
+    assert "Test gpu-1, gpu-2: refused by ops" in told and "not tonight" in told
+
+
+@pytest.mark.parametrize(
+    ("standings", "advice", "told"),
+    [
+        ({"gpu1": "healthy", "gpu2": "healthy"}, "Restart: test 1 found no faulty node", "all 2 nodes are healthy"),
+        ({"gpu1": "healthy", "gpu2": "faulty"}, "Take out gpu2, then restart", "1 faulty: gpu2; 1 healthy"),
+        ({"gpu1": "indeterminate"}, "Find the faulty node", "1 indeterminate: gpu1"),
+    ],
+)
+def test_what_a_test_found_is_on_the_page(
+    client: TestClient, service: Service, standings: dict[str, Standing], advice: str, told: str
+) -> None:
+    stored = fail(service, "a", verdict=UNNAMED)
+    test = run_test(service, stored, **standings)
+    shown = page(client, f"/incidents/{incident_of(service, stored)}")
+    assert advice in shown.text.partition("At fault")[0] and f"Test {test}: {told}" in shown.text
+    assert shown.links()[f"Test {test}"] == f"/node-tests/{test}"
+
+
+def test_a_cordon_that_stands_is_told_with_its_end(client: TestClient, service: Service) -> None:
+    stored = fail(service, "a")
+    kept = NodeRecords(service.records.database)
+    cordon = kept.want_cordon("node-1", "file", "ops", NOW, "bad", stored.id)
+    kept.step_cordon(cordon.id, "standing", "ops", "", NOW)
+    text = page(client, f"/incidents/{incident_of(service, stored)}").text
+    assert "node-1 is cordoned by ops" in text
+    kept.step_cordon(cordon.id, "undone", "ops", "", NOW)
+    assert "is cordoned by" not in page(client, f"/incidents/{incident_of(service, stored)}").text
+
+
+def test_a_bound_token_sees_nothing_of_nodes_under_way(guarded: Guarded) -> None:
+    stored = fail(guarded.service, "mine-1", verdict=UNNAMED)
+    propose(guarded.service, "test_nodes", ("gpu-1",), stored)
+    run_test(guarded.service, stored, gpu1="faulty")
+    sign_in(guarded, guarded.secret("read", "operate", prefixes=("mine-",)))
+    shown = page(guarded.client, f"/incidents/{incident_of(guarded.service, stored)}")
+    for word in ("gpu", "/actions/", "/node-tests/", "Waits for"):
+        assert word not in shown.text and word not in " ".join(shown.links().values()), word
+
+
+# --- where no line is known to be the cause
+
+
+def test_without_a_cause_the_end_of_the_log_is_shown(client: TestClient) -> None:
+    log = b"".join(b"step %d goes well\n" % n for n in range(60)) + b"<b>flux</b> lost sync\nexit\n"
+    stored = send(client, "j", log)
+    assert stored.verdict.reason == "Unknown" and not stored.verdict.evidence
+    shown = page(client, f"/verdicts/{stored.id}")
+    answer, proof = shown.text.split("Evidence", 1)
+    assert "end of the log" in answer and "nobody" in answer and "Confidence" not in answer
+    assert "The last 20 lines of main" in proof and "<b>flux</b> lost sync" in proof and "step 42 goes" in proof
+    assert "step 41 goes well" not in proof
+    end = "/jobs/j/attempts/1/streams/main?line=62#L62"
+    assert shown.links()["Open the log at its end"] == end and client.get(end).status_code == 200
+    assert shown.links()["main"].startswith("/jobs/j/attempts/1/streams/main")
+
+
+def test_the_quote_of_the_answer_is_what_the_rule_matched(client: TestClient) -> None:
+    noise = b"[node-%d] {" + b'"level": "info", "source": "agent", ' * 20
+    stored = send(client, "j", noise + FAILED.splitlines()[1] + b"\n")
+    assert stored.verdict.reason == "Out of Memory Error"
+    answer = page(client, f"/verdicts/{stored.id}").text.split("Evidence", 1)[0]
+    assert "CUDA out of memory" in answer and answer.count('"level"') < 4
+
+
+def test_what_logdoctor_closed_by_itself_was_no_fix(client: TestClient, service: Service) -> None:
+    fail(service, "a", at=NOW - 30 * 86_400)
+    stored = fail(service, "b")
+    id = incident_of(service, stored)
+    assert id != 1
+    text = page(client, f"/incidents/{id}").text
+    assert "Last time" not in text and "closed by itself: nothing joined it for 7 days" in text

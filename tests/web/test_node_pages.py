@@ -16,11 +16,12 @@ from logdoctor.act.cordon.cordoning import Cordoning
 from logdoctor.act.cordon.dry_run import DryRun
 from logdoctor.live.acting import Actor
 from logdoctor.live.service import Service
-from logdoctor.nodes import NodeState
+from logdoctor.nodes import Conclusion, Finding, NodeState
 from logdoctor.store import schema
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import JobFacts
 from logdoctor.types import Suspect
+from logdoctor.web import node_wording
 from logdoctor.web.pages import background
 from logdoctor.web.pages.nodes import PAGE
 from tests.recorded_nodes import FAULTY, LINK, NOW, OPEN, RecordedLauncher, kept_test
@@ -169,7 +170,7 @@ def test_a_node_shows_its_history_with_the_proof(client: TestClient, service: Se
     assert "wrong data: failed with gpu-04" in shown.text and "llama" in shown.text
     targets = {tag.attributes["href"] for tag in shown.all("a")}
     assert {
-        f"/verdicts/{verdict}",
+        f"/incidents/1?verdict={verdict}",
         f"/node-tests/{test}",
         f"/node-tests/{test}#world-4",
         "/audit?node=gpu-02",
@@ -403,8 +404,33 @@ def test_a_conclusion_is_told_with_its_worlds(
 ) -> None:
     test = kept_test(kept, conclusion)
     shown = page(client, f"/node-tests/{test}")
+    for _, sentence in node_wording.answers(conclusion):
+        assert sentence in " ".join(shown.text.split())
     assert words in " ".join(shown.text.split()) and "first round" in shown.text and "38 GB/s" in shown.text
     assert "World" in shown.text and page(client, f"/node-tests/{test}?round=2").text.count("accused") == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (FAULTY, [("faulty", "gpu-02 is faulty: wrong data: failed with gpu-04")]),
+        (
+            Conclusion((Finding("a", "healthy", "x"), Finding("b", "healthy", "x")), rounds=2),
+            [("healthy", "All 2 nodes are healthy")],
+        ),
+        (
+            Conclusion(tuple(Finding(f"n{number}", "faulty", "x") for number in range(4)), rounds=2),
+            [("faulty", "4 of 4 nodes are faulty: n0, n1, n2, n3")],
+        ),
+        (
+            Conclusion((Finding("a", "slow", "half as fast"), Finding("b", "indeterminate", "x")), rounds=2),
+            [("slow", "a is slow: half as fast"), ("open", "1 of 2 nodes is not decided: b")],
+        ),
+    ],
+    ids=["faulty", "healthy", "many", "slow"],
+)
+def test_a_test_that_is_over_begins_with_its_answer(found: Conclusion, said: list[tuple[str, str]]) -> None:
+    assert node_wording.answers(found) == said
 
 
 def test_hostile_words_of_nodes_do_no_harm(client: TestClient, kept: NodeRecords) -> None:

@@ -205,14 +205,14 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
     assert len(page(client, "/attempts?outcome=all").rows()) == 5
     assert page(client, "/attempts?outcome=running").rows() == [ids["running"]]
     tabs = page(client, "/attempts?outcome=running").text
-    for tab in ("Incidents 3", "Failed 1", "Recovered 1", "Cancelled 1", "Running 1", "Completed 1", "All 5"):
+    for tab in ("To look at 3", "Failed 1", "Recovered 1", "Cancelled 1", "Running 1", "Completed 1", "All 5"):
         assert tab in tabs
 
 
 def test_no_incidents_is_good_news(client: TestClient, service: Service) -> None:
     publish(service, "fine", changed(outcome="completed", reason="None"))
     shown = page(client, "/attempts")
-    assert "No incidents" in shown.text
+    assert "Nothing to look at" in shown.text
     assert shown.links()["Show all 1 verdict"] == "/attempts?outcome=all"
 
 
@@ -265,7 +265,7 @@ def test_choices_are_counted_as_if_they_were_not_made_yet(client: TestClient, se
 def test_nothing_matches(client: TestClient, several: Service) -> None:
     shown = page(client, "/attempts?node=none")
     assert "Nothing matches these filters" in shown.text
-    assert shown.links()["Show all incidents"] == "/"
+    assert shown.links()["Show all attempts"] == "/attempts"
     assert shown.field("node") == "none"
     assert "another outcome" in page(client, "/attempts?job=c").text
 
@@ -484,10 +484,22 @@ def test_a_revoked_token_ends_the_session(guarded: Guarded, monkeypatch: pytest.
     assert "expired or was revoked" in page(guarded.client, "/login").text
 
 
+def test_the_head_says_as_whom_one_is_signed_in_and_leads_only_where_one_may_go(guarded: Guarded) -> None:
+    sign_in(guarded, guarded.secret("read", "operate", name="ops"))
+    shown = page(guarded.client, "/attempts")
+    assert "Signed in as ops: read, operate" in shown.text and "/nodes" in shown.links().values()
+    guarded.client.cookies.clear()
+    sign_in(guarded, guarded.secret("read", name="team", prefixes=("mine-",)))
+    for path, status in (("/attempts", 200), ("/actions", 403)):
+        shown = page(guarded.client, path, status)
+        assert "Signed in as team: read, jobs mine-*" in shown.text
+        assert not {"/nodes", "/actions", "/notifications"} & set(shown.links().values())
+
+
 def test_a_token_bound_to_jobs_sees_no_others(guarded: Guarded) -> None:
     mine, other = publish(guarded.service, "mine-1"), publish(guarded.service, "other-1", changed(reason="Hang"))
     sign_in(guarded, guarded.secret("read", prefixes=("mine-",)))
-    shown = page(guarded.client, "/?outcome=all")
+    shown = page(guarded.client, "/attempts?outcome=all")
     assert shown.rows() == [f"/verdicts/{mine.id}"]
     assert "All 1" in shown.text and "Hang" not in shown.text
     page(guarded.client, f"/verdicts/{other.id}", 404)
@@ -539,16 +551,16 @@ def test_paths_of_ours_are_kept(target: str) -> None:
 def test_static_files_are_ours_and_small(client: TestClient) -> None:
     shown = page(client, "/")
     wanted = [tag.attributes.get("href") or tag.attributes["src"] for tag in shown.all("link", "script", "img")]
-    assert len(set(wanted)) == 3
-    for path in wanted:
-        answer = client.get(path)
-        assert answer.status_code == 200 and len(answer.content) < 12_000
+    assert len(set(wanted)) == 4
+    answers = [client.get(path) for path in {*wanted, *(f"/static/{one.name}" for one in STATIC.iterdir())}]
+    for answer in answers:
+        assert answer.status_code == 200 and len(answer.content) < 40_000
         assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", answer.content)
 
 
 def test_the_style_sheet_knows_every_outcome() -> None:
     style = (STATIC / "style.css").read_text()
-    for word in ("prefers-color-scheme: dark", "@media print", ":focus-visible", ".failed", ".recovered", ".running"):
+    for word in ("color-scheme: light dark", "@media print", ":focus-visible", ".failed", ".recovered", ".running"):
         assert word in style
 
 

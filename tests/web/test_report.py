@@ -93,7 +93,8 @@ def test_a_token_must_be_for_reading(guarded: Guarded, path: str) -> None:
 def test_the_page_shows_the_table_and_what_is_not_known(service: Service, client: TestClient) -> None:
     fill(service)
     shown = page(client, "/report?within=all")
-    assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100.0% 30.0 min (1 of 3) 30.0 min" in shown.text
+    assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100 % 30.0 min (1 of 3) 30.0 min" in shown.text
+    assert "3 of 3" in shown.text and "a rule (2)" in shown.source and "66.7 %" in shown.source
     assert "Key Error 1 - not known" in shown.text
     assert "GPUs known of 2 of 3" in shown.text and "1 of 3 restarted" in shown.text
     assert shown.links()["ECC Error"] == "/attempts?outcome=failed&reason=ECC+Error"

@@ -37,7 +37,8 @@ class LocalLauncher:
         for name in names:
             if name not in known:
                 last = self._nodes[-1].name if self._nodes else "none"
-                raise LaunchError(f"node {name[:80]!r}", "is no local node", f"The last one is {last}.")
+                cause = "the local launcher does not have it"
+                raise LaunchError(f"node {name[:80]!r}", cause, f"The last one is {last}.")
         return [known[name] for name in names] if names else list(self._nodes)
 
     async def run(self, task: Task) -> list[Answer]:

@@ -18,7 +18,7 @@ from logdoctor.web import node_wording
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import ActionId, Cursor
 from logdoctor.web.nodes import performed
-from logdoctor.web.pages.background import Deeds, Fleet, operator, reader
+from logdoctor.web.pages.background import Deeds, Fleet, operator, reader, unreached
 from logdoctor.web.pages.rendering import checked_form, page, router
 from logdoctor.web.running import Running, running_on
 from logdoctor.web.verdicts import not_found
@@ -51,7 +51,14 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         """What waits for a person, or what became of the rest; newest first."""
         found = kept.actions(state, cursor, PAGE)
         rehearsed = {one.id for one in found.items if is_rehearsed(one)}
-        content = {"found": found, "state": state, "counts": kept.counted(), "cursor": cursor, "rehearsed": rehearsed}
+        content = {
+            "found": found,
+            "state": state,
+            "counts": kept.counted(),
+            "cursor": cursor,
+            "rehearsed": rehearsed,
+            "incidents": {one.id: incident_of(one) for one in found.items},
+        }
         return show(request, caller, "actions.html", content)
 
     @pages.get("/actions/{id}")
@@ -117,7 +124,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             decided = performed(lambda: actor.approve(id, caller.who, why))
             fleet.forget()
             if decided.state == "waiting":  # it could not be done now, and can be approved again
-                raise RequestRefused(409, "refused", f"action {id}", "was not done", decided.why)
+                next_step = "The action waits again. Mend this and approve it anew, or refuse it."
+                raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
             begun = actor.begun.get(id)
             return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"
 
@@ -148,8 +156,11 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             jobs = Running(
                 tuple({one: None for each in seen for one in each.attempts}), all(one.all_seen for one in seen)
             )
+        plan = _plan(service, stored) if approving and kind == "test_nodes" else None
         content = {
             "action": stored,
+            "incident": incident_of(stored),
+            "unreached": unreached(actor, stored.action.nodes, plan.launcher) if actor and plan else None,
             "step": step,
             "error": error,
             "why": why,
@@ -160,10 +171,16 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "prospects": prospects,
             "jobs": jobs,
             "told": told,
-            "plan": _plan(service, stored) if approving and kind == "test_nodes" else None,
+            "plan": plan,
             "begun": actor.begun.get(id) if actor else None,
         }
         return show(request, caller, "action.html", content, error.status if error else 200)
+
+    def incident_of(stored: StoredAction) -> int | None:
+        """The incident that an action is about."""
+        if stored.job is None or stored.attempt is None:
+            return None
+        return service.incidents.of(stored.job, stored.attempt)
 
     def is_rehearsed(stored: StoredAction) -> bool:
         """Whether an action that is done cordoned nothing, but in a dry run."""

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -53,14 +53,14 @@ class Deeds:
         """
         if sum(not deed.done.done() for deed in self._known.values()) >= _AT_WORK:
             raise Busy("nodes", f"{_AT_WORK} acts are under way", "Try again in a moment.")
-        deed = Deed(what, back, in_background(act))
+        key, deed = secrets.token_urlsafe(12), Deed(what, back, in_background(act))
+        self._known[key] = deed  # before it is waited for: those that came with it are counted, too
         waited = asyncio.wrap_future(deed.done)
         waited.add_done_callback(lambda one: one.cancelled() or one.exception())  # it is asked for below, or later
         finished, _ = await asyncio.wait([waited], timeout=_SOON)
         if finished:
+            self._known.pop(key, None)
             return deed.done.result()
-        key = secrets.token_urlsafe(12)
-        self._known[key] = deed
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return f"{self._prefix}/under-way/{key}"
@@ -129,6 +129,17 @@ class Fleet:
     def forget(self) -> None:
         """Ask again next time: something was changed."""
         self._at = 0.0
+
+
+def unreached(actor: Actor, nodes: Sequence[str], launcher: str) -> LogdoctorError | None:
+    """Why a launcher cannot test these nodes; None when it can, or has not said so in the time of a page."""
+    try:
+        in_background(lambda: actor.look(nodes, launcher)).result(_SOON)
+    except TimeoutError:
+        return None  # it is asked again before anything is done
+    except LogdoctorError as error:
+        return error
+    return None
 
 
 def in_background(act: Callable[[], T]) -> "Future[T]":

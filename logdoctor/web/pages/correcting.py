@@ -10,9 +10,10 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.live.confirming import Foreseen, Ruling
 from logdoctor.live.service import Service
+from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import decidable, enter, foresee, look_again
-from logdoctor.web.excerpts import Viewer, proofs
+from logdoctor.web.excerpts import Viewer, ending, proofs
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import VerdictId
 from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
@@ -36,8 +37,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         given = await checked_form(request, WORDS)
         fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
         ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
-        await run_in_threadpool(enter, service, caller, id, ruling)
-        return RedirectResponse(f"/verdicts/{id}#confirmed", 303)
+        entered = await run_in_threadpool(enter, service, caller, id, ruling, _known(given))
+        return RedirectResponse(_back(service, entered), 303)
 
     @pages.get("/verdicts/{id}/correct")
     def form(request: Request, caller: Operator, id: VerdictId) -> Response:
@@ -55,9 +56,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             try:
                 ruling = _ruling(given, service.streams(stored.job, stored.attempt))
                 if given.get("step") == "save":
-                    _require_unchanged(service, stored, given.get("known", ""))
-                    enter(service, caller, id, ruling)
-                    return RedirectResponse(f"/verdicts/{id}#confirmed", 303)
+                    entered = enter(service, caller, id, ruling, _known(given))
+                    return RedirectResponse(_back(service, entered), 303)
                 foreseen = foresee(service, caller, id, ruling)
             except RequestRefused as error:
                 if error.status not in (409, 422):
@@ -88,13 +88,17 @@ def _correct_page(
 ) -> Response:
     """The form, as it was filled in; with what it will teach, or why it cannot be taken."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
+    attempt, streams = service.records.attempt(stored.job, stored.attempt), service.streams(stored.job, stored.attempt)
     lines = "\n".join(f"{one.stream}:{one.line}" for one in stored.verdict.evidence[:_MAX_EVIDENCE])
     content: dict[str, Any] = {
         "stored": stored,
         "verdict": stored.verdict,
-        "viewer": Viewer(stored.job, stored.attempt, service),
+        "viewer": Viewer(stored.job, stored.attempt, streams),
         "proofs": proofs(service, stored),
-        "streams": service.streams(stored.job, stored.attempt),
+        "ending": None if stored.verdict.evidence else ending(service, stored, attempt, streams),
+        "streams": streams,
+        "attempt": attempt,
+        "back": _page_of(service, stored.job, stored.attempt) or f"/verdicts/{stored.id}",
         "confirmed": live,
         "given": {"evidence": lines} | {name: text.replace("\r\n", "\n") for name, text in given.items()},
         "spoken": (*SPOKEN, "evidence"),
@@ -107,16 +111,22 @@ def _correct_page(
     return page(request, gate, "correct.html", content, getattr(refusal, "status", 422) if refusal else 200)
 
 
-def _require_unchanged(service: Service, stored: StoredVerdict, known: str) -> None:
-    """`RequestRefused` when somebody else spoke since the form was made."""
-    live = service.casework.confirmed.live(stored.job, stored.attempt)
-    if live is not None and known != str(live.id):
-        said = f"{live.by} said meanwhile that it was {live.reason}"
-        next_step = f"Look at case {live.id}, then save again if you know better."
-        raise RequestRefused(409, "overtaken", "the correction", said, next_step)
-    if not stored.current:
-        cause = "the verdict no longer stands"
-        raise RequestRefused(409, "overtaken", "the correction", cause, "Look at the one that replaced it.")
+def _page_of(service: Service, job: str, attempt: int) -> str:
+    """The incident that an attempt is in, "" when it is in none."""
+    number = service.incidents.of(job, attempt)
+    return "" if number is None else f"/incidents/{number}"
+
+
+def _back(service: Service, entered: Confirmation) -> str:
+    """Where what was said is shown: the incident, which the correction may move to another one."""
+    page = _page_of(service, entered.job, entered.attempt) or f"/verdicts/{entered.verdict}"
+    return f"{page}?case={entered.id}#confirmed"
+
+
+def _known(given: Mapping[str, str]) -> int:
+    """The case that counted when the form was made, 0 for none."""
+    said = given.get("known", "")
+    return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
 
 
 def _ruling(given: Mapping[str, str], streams: Sequence[str]) -> Ruling:

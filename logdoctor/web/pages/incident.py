@@ -13,7 +13,9 @@ from logdoctor.store.incidents import Incident, Step
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor, VerdictId
+from logdoctor.web.pages import saving
 from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
+from logdoctor.web.pages.saving import Saved
 from logdoctor.web.pages.telling import told
 from logdoctor.web.verdicts import not_found, visible
 
@@ -32,14 +34,23 @@ def routes(service: Service, gate: Gate) -> APIRouter:
 
     @pages.get("/incidents/{id}")
     def incident(
-        request: Request, caller: Reader, id: IncidentId, verdict: OfVerdict = None, cursor: Cursor = None
+        request: Request,
+        caller: Reader,
+        id: IncidentId,
+        verdict: OfVerdict = None,
+        case: OfVerdict = None,
+        cursor: Cursor = None,
     ) -> Response:
-        """One incident, with the verdict on its newest attempt or on another one."""
+        """One incident, with the verdict on its newest attempt or on another one; with `case` the one of which this was
+        said just now, wherever its attempt is by then."""
+        if case is not None and (moved := saving.moved(service, caller, case, id)):
+            return RedirectResponse(moved, 303)
         found = _visible_incident(service, caller, id)
         if found.merged_into is not None:
             return RedirectResponse(f"/incidents/{found.merged_into}", 303)
+        said = saving.saved(service, caller, case)
         stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
-        return _incident_page(request, gate, service, caller, found, stored, cursor)
+        return _incident_page(request, gate, service, caller, found, said.stored if said else stored, cursor, said=said)
 
     @pages.post("/incidents/{id}/{step}")
     async def step(request: Request, caller: Operator, id: IncidentId, step: Step) -> Response:
@@ -63,13 +74,14 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         return await run_in_threadpool(take)
 
     @pages.get("/verdicts/{id}")
-    def verdict(request: Request, caller: Reader, id: VerdictId) -> Response:
+    def verdict(request: Request, caller: Reader, id: VerdictId, case: OfVerdict = None) -> Response:
         """One verdict, of an attempt that failed or not."""
         stored = visible(caller, records.verdict(id), f"verdict {id}")
         number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
         incident = None if number is None else service.incidents.one(number, caller.prefixes)
-        content = told(service, caller, stored, incident) | _around(request, service, caller, incident)
-        return page(request, gate, "verdict.html", content)
+        said = saving.saved(service, caller, case)
+        content = told(service, caller, stored, incident) | _around(request, service, caller, incident, said)
+        return saving.refreshed(page(request, gate, "verdict.html", content), said, f"/verdicts/{id}")
 
     return pages
 
@@ -93,21 +105,26 @@ def _incident_page(
     cursor: str | None,
     refusal: LogdoctorError | None = None,
     note: str = "",
+    said: Saved | None = None,
 ) -> Response:
     """The page of an incident; with what was written when it could not be taken."""
-    around = _around(request, service, caller, incident) | {"refusal": refusal, "note": note}
+    around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note}
     status = 409 if refusal else 200
     around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
     if stored is None:
         return page(request, gate, "incident_left.html", around, status)
     members = service.incidents.members(incident.id, cursor, _MEMBERS, caller.prefixes)
     around |= {"members": members.items, "next": members.next, "cursor": cursor}
-    return page(request, gate, "incident.html", told(service, caller, stored, incident) | around, status)
+    content = told(service, caller, stored, incident, members.items) | around
+    return saving.refreshed(page(request, gate, "incident.html", content, status), said, f"/incidents/{incident.id}")
 
 
-def _around(request: Request, service: Service, caller: Caller, incident: Incident | None) -> dict[str, Any]:
+def _around(
+    request: Request, service: Service, caller: Caller, incident: Incident | None, said: Saved | None
+) -> dict[str, Any]:
     """What the page knows of the incident and of the request."""
     return {
+        "saved": said,
         "incident": incident,
         "may_step": incident is not None and may_step(service, caller, incident),
         "asked_again": "asked" in request.query_params,

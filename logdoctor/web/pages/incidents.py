@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.live.service import Service
 from logdoctor.store.records import Wanted
 from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.incident_filters import IncidentFilters, incident_listing
+from logdoctor.web.incident_filters import IncidentFilters, incident_listing, says_nothing, unprefixed
 from logdoctor.web.pages.rendering import page, router
 
 
@@ -25,7 +25,14 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             return RedirectResponse(filters.url(), 303)
         event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news
         found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
-        content = {"filters": filters, "found": found, "event": event, "attempts": 0}
+        content = {
+            "filters": filters,
+            "found": found,
+            "event": event,
+            "attempts": 0,
+            "unprefixed": unprefixed,
+            "says_nothing": says_nothing,
+        }
         if not found.items and not filters.narrow:
             outcomes = service.records.counts(Wanted(prefixes=caller.prefixes))["outcome"]
             content["attempts"] = sum(outcomes.values())

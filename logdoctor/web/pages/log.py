@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field, model_validator
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, RuleError
 from logdoctor.live import log_page, sifting
@@ -25,7 +25,7 @@ _RANK_LINES = 500
 _SECONDS = 1.5  # that a search takes; then it is gone on with
 _AT_ONCE = 4  # searches, because each keeps a processor busy
 _PATIENCE = 2.0  # seconds that a search waits for its turn
-_OPENED = 300  # lines of a fold that are opened at once
+_OPENED = 200  # lines of a fold that are opened at once
 Number = Annotated[int | None, Field(default=None, ge=1, le=10**15)]
 
 
@@ -34,6 +34,7 @@ class Asked(BaseModel):
 
     view: Literal["raw", "compressed"] = "raw"
     line: Number = None
+    go: Number = None
     begin: Annotated[int | None, Field(default=None, ge=1, le=10**15, alias="from")] = None
     before: Number = None
     open: Annotated[str | None, Field(default=None, pattern=r"^[0-9]{1,15}-[0-9]{1,15}$")] = None
@@ -85,6 +86,9 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         known = key(name, attempt, stream)
         if not caller.may("read", name):
             raise not_found(f"stream {known}")
+        if asked.go:  # the form cannot name the place in the page to which it leads
+            where = {"view": asked.view if asked.view != "raw" else None, "line": asked.go}
+            return RedirectResponse(f"{log_url(known, where)}#L{asked.go}", 303)
         stored = service.records.current(name, attempt)
         content = _common(service, caller, known, stored, asked)
         if not service.has_stream(known):
@@ -166,12 +170,14 @@ def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: 
 def _ways(found: log_page.Page, count: int, asked: Asked, cited: Sequence[int]) -> dict[str, Any]:
     """Where to go from a page: other pages, and lines that are cited."""
     here = asked.line or found.first
+    backward = asked.view == "raw" and bool(asked.before or asked.follow)
     return {
         "first": found.first,
         "last": found.last,
         "before": found.first if found.first > 1 else None,
         "next": found.last + 1 if found.rows and found.last < count else None,
         "spent": not found.full and found.last < count and asked.view == "compressed" and not asked.before,
+        "long": len(found.rows) < log_page.ROWS and (found.full or (backward and found.first > 1)),
         "cited_before": max((line for line in cited if line < here), default=None),
         "cited_after": min((line for line in cited if line > here), default=None),
     }
@@ -180,7 +186,7 @@ def _ways(found: log_page.Page, count: int, asked: Asked, cited: Sequence[int]) 
 def _sifted(view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | None) -> dict[str, Any]:
     """What is found from a line on; when the pattern cannot be used, why."""
     try:
-        sieve = sifting.sieve(asked.q, asked.regex, not asked.case, asked.rank)
+        sieve = sifting.sieve(asked.q, asked.regex, not asked.case, asked.rank, name.stream)
     except RuleError as error:
         return {"problem": error, "runs": [], "sifted": None}
     most, around = (_HITS, sifting.AROUND) if asked.q else (_RANK_LINES, 0)

@@ -123,6 +123,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "round": round,
             "ended": len(results),
             "most_findings": _FINDINGS,
+            "incident": incident_of(stored.verdict),
             "planned": service.actor is not None and bool(service.actor.worlds(id)),
         }
         return show(request, caller, "node_test.html", content)
@@ -177,6 +178,11 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "launcher": service.actor.launcher if service.actor else "",
         }
         return page(request, gate, name, common | content, status)
+
+    def incident_of(verdict: int | None) -> int | None:
+        """The incident that led to a test."""
+        told = None if verdict is None else service.records.verdict(verdict)
+        return None if told is None else service.incidents.of(told.job, told.attempt)
 
     def acting() -> Actor:
         if service.actor is None:

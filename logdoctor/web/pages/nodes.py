@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.act.cordon.cordoner import plain_reason
 from logdoctor.errors import RequestRefused
 from logdoctor.live.service import Service
-from logdoctor.nodes import NodeHistory, PastFinding, Result
+from logdoctor.nodes import NodeHistory, PastFailure, PastFinding, Result
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import node_wording
@@ -84,6 +84,13 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     fleet, deeds = Fleet(service.actor), Deeds("/nodes")
     Reader = Annotated[Caller, Depends(reader(gate))]
     Operator = Annotated[Caller, Depends(operator(gate))]
+
+    def failure_url(failure: PastFailure) -> str:
+        """Where a failure that suspects a node is shown: its incident."""
+        incident = service.incidents.of(failure.job, failure.attempt)
+        if incident is None:
+            return f"/verdicts/{failure.verdict}"
+        return f"/incidents/{incident}?verdict={failure.verdict}"
 
     @pages.get("/nodes")
     def nodes(request: Request, caller: Reader, filters: Annotated[NodeFilters, Query()]) -> Response:
@@ -218,6 +225,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         actor = service.actor
         common = {
             "tell": node_wording,
+            "failure_url": failure_url,
             "key": form_key(request),
             "may_act": caller.may("operate", ""),
             "acts": actor is not None,

@@ -68,6 +68,7 @@ def router(gate: Gate) -> APIRouter:
 def page(request: Request, gate: Gate, name: str, content: dict[str, Any], status: int = 200) -> Response:
     """A page, which no cache keeps."""
     inside = gate.wants_token and TOKEN in request.session
+    caller: Caller | None = getattr(request.state, "caller", None)
     common = {
         "form_key": form_key(request) if inside else "",
         "wants_token": gate.wants_token,
@@ -75,6 +76,8 @@ def page(request: Request, gate: Gate, name: str, content: dict[str, Any], statu
         "now": time.time(),
         "here": _HERE.get(request.url.path.split("/")[1], ""),
         "waiting": _waiting(request),
+        "signed_in": caller.token if inside and caller else None,
+        "bound": caller is not None and bool(caller.prefixes),
     }
     html = _TEMPLATES.get_template(name).render(common | content)
     return HTMLResponse(html, status, {"Cache-Control": "no-store"})
@@ -130,9 +133,9 @@ def _route_class(gate: Gate) -> type[APIRoute]:
                 try:
                     return await handle(request)
                 except RequestValidationError as error:
-                    return _problem_page(request, gate, _invalid(error))
+                    return problem_page(gate, request, _invalid(error))
                 except LogdoctorError as error:
-                    return _problem_page(request, gate, error)
+                    return problem_page(gate, request, error)
 
             return handle_for_people
 
@@ -148,19 +151,35 @@ def _invalid(error: RequestValidationError) -> RequestRefused:
     return RequestRefused(400, "invalid", f"the filter {name}", str(first["msg"]), "Choose from the list.")
 
 
-def _problem_page(request: Request, gate: Gate, error: LogdoctorError) -> Response:
+def problem_page(gate: Gate, request: Request, error: LogdoctorError) -> Response:
     """The error as a page; the login for one who has to say who they are."""
     told = answer(error)
     if told.status_code == 401:
-        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        target = local(asked) if request.method in ("GET", "HEAD") else "/"
-        return RedirectResponse("/login" if target == "/" else f"/login?{urlencode({'next': target})}", 303)
+        sent = request.method not in ("GET", "HEAD")
+        target = _page_before(request) if sent else local(_address(request.url.path, request.url.query))
+        told_login = ({} if target == "/" else {"next": target}) | ({"unsent": "1"} if sent else {})
+        return RedirectResponse(f"/login?{urlencode(told_login)}" if told_login else "/login", 303)
     if told.status_code >= 500:
         log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
     told_page = page(request, gate, "problem.html", {"error": error}, told.status_code)
     if "retry-after" in told.headers:
         told_page.headers["Retry-After"] = told.headers["retry-after"]
     return told_page
+
+
+def _page_before(request: Request) -> str:
+    """The page that a form came from, as far as the browser tells; else the one that its address lies below."""
+    try:
+        said = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        said = urlsplit("")
+    own = said.scheme in ("http", "https") and said.netloc.lower() == request.headers.get("host", "").lower()
+    target = local(_address(said.path, said.query)) if own and said.netloc else "/"
+    return target if target != "/" else local(request.url.path.rpartition("/")[0] or "/")
+
+
+def _address(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
 
 
 def _shown(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -17,7 +17,7 @@ from logdoctor.store.report import MOST, Reports
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.pages.rendering import page, router
 
-_DAY = 86_400
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 PERIODS = {"week": 7, "month": 30, "quarter": 91, "year": 365}
 """Days of the periods that end now."""
 _DECIDERS = {
@@ -102,6 +102,15 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
         "query": f"?{query}" if query else "",
         "most": MOST,
         "length": length,
+        "in_hours": _in(_HOUR, "h"),
+        "in_minutes": _in(_MINUTE, "min"),
+        "percent": _percent,
+        "called": _called,
+        "shares": [
+            (f"{_DECIDERS.get(name, name)} ({number:,})", round(100 * number / report.total.count, 1))
+            for name, number in report.decided.items()
+            if number
+        ],
         "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
         "known": [name for name in categories if name in taxonomy.CATEGORIES],
         "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
@@ -111,13 +120,37 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
     }
 
 
+def _in(seconds: int, unit: str) -> Callable[[float], str]:
+    """How a column writes its times: all in one unit, so that they can be compared."""
+
+    def written(value: float) -> str:
+        number = value / seconds
+        figure = f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 0.05 or not value else "< 0.1"
+        return f"{figure} {unit}"
+
+    return written
+
+
+def _called(category: str) -> str:
+    """What a category is called; failures without one are those of which nobody knows the reason."""
+    return "Unknown" if category == "None" else category
+
+
+def _percent(part: float, whole: float) -> str:
+    """A share with one decimal where that says more."""
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share in (0, 100) else f"{share:.1f} %"
+
+
 def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
     """The last weeks up to the last with a failure, those without one too."""
     if not weeks:
         return Columns([], {})
     first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
     names = [(first + datetime.timedelta(weeks=at)).isoformat() for at in range((last - first).days // 7 + 1)]
-    return Columns(names, {of: [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories})
+    return Columns(
+        names, {_called(of): [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories}
+    )
 
 
 def _begin(weeks: Sequence[Week]) -> datetime.date:

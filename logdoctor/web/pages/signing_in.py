@@ -10,13 +10,17 @@ from logdoctor.store.tokens import holds
 from logdoctor.web.gate import TOKEN, Gate, check_form, form_key
 from logdoctor.web.pages.rendering import form, local, page, router
 
+_UNSENT = "What you sent was not taken: sign in, then send it again. What you typed may be lost."
+
 
 def routes(gate: Gate) -> APIRouter:
     """The routes of the login."""
     pages = router(gate)
 
     @pages.get("/login")
-    async def login_form(request: Request, next: Annotated[str, Query()] = "/") -> Response:
+    async def login_form(
+        request: Request, next: Annotated[str, Query()] = "/", unsent: Annotated[str, Query()] = ""
+    ) -> Response:
         """The form for a token; who is in already goes on."""
         target = local(next)
         secret = str(request.session.get(TOKEN, ""))
@@ -24,7 +28,7 @@ def routes(gate: Gate) -> APIRouter:
             return RedirectResponse(target, 303)
         ended = "Your token has expired or was revoked. Paste another one." if secret else ""
         request.session.pop(TOKEN, None)
-        return _login_page(request, gate, target, ended)
+        return _login_page(request, gate, target, f"{ended} {_UNSENT}".strip() if unsent else ended)
 
     @pages.post("/login")
     async def login(request: Request) -> Response:

@@ -8,16 +8,18 @@ from logdoctor import taxonomy
 from logdoctor.consult.ladder import is_open
 from logdoctor.errors import RequestRefused
 from logdoctor.live.service import Service
-from logdoctor.nodes import NAME, NodeHistory
+from logdoctor.nodes import NAME, NodeHistory, PastCordon
 from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.grouping import BY_US
 from logdoctor.store.incidents import Incident, WantedIncidents
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
 from logdoctor.types import Progress, Verdict
-from logdoctor.web import commands, wording
+from logdoctor.web import commands, node_wording, wording
 from logdoctor.web.cases import calls_about, may_decide, visible_case
-from logdoctor.web.excerpts import Viewer, proofs
+from logdoctor.web.excerpts import Viewer, decisive, ending, proofs
 from logdoctor.web.gate import Caller
+from logdoctor.web.pages import underway
 
 _CALLS = 20  # model calls on a page, the newest
 _ENDS = 20
@@ -43,20 +45,40 @@ class Change(NamedTuple):
     changes: list[str]
 
 
-def told(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> dict[str, Any]:
-    """All that the page of a verdict shows to a caller who may see its job."""
+def told(
+    service: Service,
+    caller: Caller,
+    stored: StoredVerdict,
+    incident: Incident | None,
+    others: Sequence[StoredVerdict] = (),
+) -> dict[str, Any]:
+    """All that the page of a verdict shows to a caller who may see its job; `others` are verdicts on other attempts of
+    its incident, because of which something may be under way."""
     records, verdict = service.records, stored.verdict
     job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
     facts = job.facts if job and job.facts != JobFacts() else None
     calls = calls_about(service, caller, stored)
+    former = records.history(stored.job, stored.attempt)
+    known = underway.underway(service, caller, [one.id for one in (*former, *others)])
+    streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
+    may_act = service.actor is not None and may_decide(caller) and verdict.outcome == "failed"
+    nodes = _nodes(service, caller, verdict)
+    others_alike = _others(service, caller, stored, incident)
     return {
         "stored": stored,
         "verdict": verdict,
         "incident": incident,
-        "viewer": Viewer(stored.job, stored.attempt, service),
-        "proofs": proofs(service, stored),
-        "restart": commands.restart(stored.job, facts, verdict),
-        "nodes": _nodes(service, caller, verdict),
+        "viewer": Viewer(stored.job, stored.attempt, streams),
+        "proofs": proof,
+        "decisive": decisive(service, stored, proof),
+        "ending": ending(service, stored, attempt, streams) if _is_unproven(verdict) else None,
+        "restart": commands.restart(stored.job, facts, verdict, known.faulty),
+        "headline": underway.headline(verdict, known),
+        "underway": known,
+        "tested": underway.outcome,
+        "does": node_wording.act,
+        "nodes": {name: node_line(history, time.time()) for name, history in nodes.items()},
+        "held": {name: held for name, history in nodes.items() if (held := standing(history))},
         "is_node": is_node,
         "by_step": _by_step(verdict.progress),
         "losses": _readings(verdict.progress, "loss"),
@@ -64,19 +86,38 @@ def told(service: Service, caller: Caller, stored: StoredVerdict, incident: Inci
         "facts": facts,
         "attempt": attempt,
         "ends": _ends(attempt),
-        "streams": service.streams(stored.job, stored.attempt),
-        "history": history(records.history(stored.job, stored.attempt)),
+        "streams": streams,
+        "history": history(former),
         "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
         "confirmed": service.casework.confirmed.live(stored.job, stored.attempt),
         "case": _case_shown(service, caller, stored),
         "alike": _alike(service, caller, stored) if verdict.outcome == "failed" else [],
-        "others": _others(service, caller, stored, incident),
+        "others": others_alike,
         "may_decide": may_decide(caller) and stored.current and verdict.outcome == "failed",
         "may_ask": stored.current and is_open(verdict) and caller.may("operate", stored.job),
-        "may_act": service.actor is not None and may_decide(caller) and verdict.outcome == "failed",
+        "may_act": may_act,
+        "may_test": may_act and verdict.fault not in ("user", "nobody") and not known.wanted_test and not known.tests,
+        "testable": may_act and service.actor is not None and bool(service.actor.nodes_of(stored)),
+        "remark": remark,
+        "fixed": next((one for one in others_alike if one.state == "resolved" and one.by != BY_US and one.note), None),
         "calls": calls[-_CALLS:],
         "calls_in_all": len(calls),
     }
+
+
+def remark(incident: Incident) -> str:
+    """What was said of an incident when it came into its state, and by whom; "" when nothing was said of an open one.
+    What logdoctor did by itself is told as that."""
+    if incident.by in ("", BY_US):
+        return f"closed by itself: {incident.note}" if incident.state == "resolved" and incident.note else ""
+    if incident.state == "resolved":
+        return f"{incident.by}: {incident.note}" if incident.note else f"{incident.by} resolved it without a note"
+    return f"{incident.by}: {incident.note}" if incident.note else ""
+
+
+def _is_unproven(verdict: Verdict) -> bool:
+    """Whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
+    return verdict.outcome == "failed" and not verdict.evidence
 
 
 def is_node(name: str | None) -> bool:
@@ -118,14 +159,18 @@ _SAID: dict[str, Callable[[Verdict], str]] = {
 }
 
 
-def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, str]:
-    """The history of each suspected node in a line; nothing for a token that is bound to jobs, for nodes are shared."""
+def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
+    """The history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
     names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
     if caller.prefixes or not names:
         return {}
-    now = time.time()
     histories = NodeRecords(service.records.database).histories(names, _HISTORY)
-    return {name: node_line(histories[name], now) for name in names}
+    return {name: histories[name] for name in names}
+
+
+def standing(known: NodeHistory) -> PastCordon | None:
+    """The cordon of ours that holds a node, or is being made."""
+    return next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
 
 
 def node_line(known: NodeHistory, now: float) -> str:
@@ -137,8 +182,7 @@ def node_line(known: NodeHistory, now: float) -> str:
         parts.append(f"last test: {last.standing}, {wording.age(now - last.at)}")
     else:
         parts.append("never tested")
-    held = next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
-    if held is not None:
+    if held := standing(known):
         parts.append(f"cordoned by {held.by}, {wording.age(now - held.at)}")
     return "; ".join(parts)
 
@@ -172,7 +216,9 @@ def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alik
 
 
 def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
-    """Other incidents of the same fingerprint, resolved ones, too."""
+    """Other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
+    if _is_unproven(stored.verdict) and stored.verdict.reason == "Unknown":
+        return []
     if stored.verdict.outcome != "failed" or not stored.verdict.fingerprint:
         return []
     wanted = WantedIncidents(

@@ -42,6 +42,10 @@
     }
   };
 
+  // lines above it may fill a small screen
+  const asked = document.querySelector(".viewer .asked");
+  if (asked && !location.hash && asked.getBoundingClientRect().bottom > window.innerHeight) asked.scrollIntoView();
+
   setTimeout(follow, AGAIN);
   search();
 })();

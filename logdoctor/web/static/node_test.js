@@ -15,6 +15,17 @@
     if (focused) document.querySelector(`#test a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
 
+  // The time that it runs goes on between two looks.
+  const tick = () => {
+    const elapsed = document.getElementById("elapsed");
+    if (!elapsed) return clearInterval(ticking);
+    const { seconds } = elapsed.dataset;
+    elapsed.dataset.from ??= String(performance.now());
+    const whole = Math.floor(Number(seconds) + (performance.now() - Number(elapsed.dataset.from)) / 1000);
+    elapsed.textContent = whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  };
+  const ticking = setInterval(tick, 1000);
+
   const load = async () => {
     later = 0;
     try {

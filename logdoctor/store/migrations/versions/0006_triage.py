@@ -114,6 +114,8 @@ def _incidents() -> None:
 
 
 def _others() -> None:
+    for table in ("node_actions", "node_cordons", "node_tests"):
+        op.create_index(f"ix_{table}_verdict", table, ["verdict", "id"])
     op.create_table(
         "rule_totals",
         sa.Column("rule", sa.Text(), nullable=False),
@@ -158,7 +160,7 @@ def _others() -> None:
 
 
 def _fill() -> None:
-    """Puts into columns what stood in the bodies only: who decided, and which rules took part."""
+    """Puts into a column what stood in the bodies only: who decided."""
     connection = op.get_bind()
     bodies = sa.table("verdict_bodies", sa.column("verdict"), sa.column("body"))
     verdicts = sa.table("verdicts", *(sa.column(name) for name in ("id", "at", "superseded_by", "decided")))

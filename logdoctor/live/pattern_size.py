@@ -1,0 +1,153 @@
+"""How large the automaton of a pattern would be, without building it.
+
+To compile a pattern of thirty characters can take minutes, for counted repeats within others multiply, and it cannot be
+broken off. So what somebody typed is measured before.
+"""
+
+from typing import NamedTuple
+
+import regex
+
+from logdoctor.errors import RuleError
+
+_MAX_REPEAT = 64
+_MAX_DEPTH = 20
+_MAX_POSITIONS = 600  # characters that a pattern stands for when its repeats are written out
+_MAX_STEPS = 6000  # pairs of these that may follow each other; with both bounds compiling takes about a second at most
+
+_QUOTES = (r"\Q", r"\E")
+_ESCAPES = regex.compile(r"\\.", regex.DOTALL)
+_TOKEN = regex.compile(
+    r"(?P<flags>\(\?[-ims]+\))"
+    r"|(?P<group>\((?:\?(?:[-ims]*:|P?<\w+>)|(?![?*])))"
+    r"|(?P<special>\([?*])"
+    r"|(?P<end>\))"
+    r"|(?P<bar>\|)"
+    r"|(?P<repeat>(?:[*+?]|\{(?:(?P<least>\d+)(?P<open>,(?P<most>\d+)?)?|,(?P<upto>\d+))\})[?+]?)"
+    r"|(?P<anchor>[\^$]|\\[AbBGzZ])"
+    r"|(?P<atom>\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]"
+    r"|\\(?:x[0-9a-fA-F]{2}|x\{\w+\}|[0-7]{3}|c.|[pP](?:\{\^?\w+\}|\w)|.)"
+    r"|.)",
+    regex.DOTALL,
+)
+
+
+class Size(NamedTuple):
+    """Of a part of a pattern: its characters when repeats are written out, with how many of them it may begin and end,
+    how many pairs of them may follow each other, and whether it may be empty."""
+
+    positions: int = 0
+    first: int = 0
+    last: int = 0
+    steps: int = 0
+    empty: bool = True
+
+    def then(self, other: "Size") -> "Size":
+        """Of this part and another one after it."""
+        return Size(
+            self.positions + other.positions,
+            self.first + (other.first if self.empty else 0),
+            other.last + (self.last if other.empty else 0),
+            self.steps + other.steps + self.last * other.first,
+            self.empty and other.empty,
+        )
+
+    def beside(self, other: "Size") -> "Size":
+        """Of a choice between this part and another one."""
+        positions, first, last, steps = (mine + its for mine, its in zip(self[:4], other[:4], strict=True))
+        return Size(positions, first, last, steps, self.empty or other.empty)
+
+    def repeated(self, least: int, most: int | None) -> "Size":
+        """Of this part so many times; `most` is None without end."""
+        rest = Size()
+        if most is None:
+            rest = self._replace(steps=self.steps + self.last * self.first, empty=least == 0 or self.empty)
+            least -= 1
+        for _ in range((most or 0) - least if most is not None else 0):
+            rest = self.then(rest)._replace(empty=True)
+        for _ in range(least):
+            rest = self.then(rest)
+        return rest
+
+
+class _Group:
+    """A group that is being read: the branches before, the sequence of this branch, and its last part."""
+
+    def __init__(self) -> None:
+        self.branches: list[Size] = []
+        self.before, self.part = Size(), Size()
+
+    def add(self, part: Size) -> None:
+        self.before, self.part = self.before.then(self.part), part
+
+    def branch(self) -> None:
+        self.branches.append(self.before.then(self.part))
+        self.before = self.part = Size()
+
+    def whole(self) -> Size:
+        self.branch()
+        found = self.branches[0]
+        for other in self.branches[1:]:
+            found = found.beside(other)
+        return found
+
+
+def require_small(pattern: str) -> None:
+    """`RuleError` for a pattern that would take long to compile, or has something in it that is not measured here."""
+    size = size_of(pattern)
+    for count, bound, what in (
+        (size.positions, _MAX_POSITIONS, "characters"),
+        (size.steps, _MAX_STEPS, "ways from one character to the next"),
+    ):
+        if count > bound:
+            raise _refusal(pattern, f"is too large: with its repeats written out it has more than {bound} {what}")
+
+
+def size_of(pattern: str) -> Size:
+    """The size of a pattern; `RuleError` for one that has something in it that is not measured here."""
+    if any(escape in _QUOTES for escape in _ESCAPES.findall(pattern)):
+        raise _refusal(pattern, r"has \Q or \E in it", "Write a backslash before each character instead.")
+    groups = [_Group()]
+    for found in _TOKEN.finditer(pattern):
+        match found.lastgroup:
+            case "group":
+                groups.append(_Group())
+                if len(groups) > _MAX_DEPTH:
+                    raise _refusal(pattern, f"has groups more than {_MAX_DEPTH} deep")
+            case "end":
+                if len(groups) == 1:
+                    raise _refusal(pattern, "has a closing bracket without its opening one")
+                part = groups.pop().whole()
+                groups[-1].add(part)
+            case "bar":
+                groups[-1].branch()
+            case "special":
+                raise _refusal(pattern, f"has {found.group()} in it, which cannot be searched for")
+            case "atom":
+                count = len(found.group().encode(errors="replace")) if len(found.group()) == 1 else 1
+                groups[-1].add(Size(count, 1, 1, count, empty=False))
+            case "flags" | "anchor":
+                groups[-1].add(Size())
+            case _:
+                least, most = _repeat(pattern, found)
+                groups[-1].part = groups[-1].part.repeated(least, most)
+    if len(groups) > 1:
+        raise _refusal(pattern, "has a group that is not closed")
+    return groups[0].whole()
+
+
+def _repeat(pattern: str, found: regex.Match[str]) -> tuple[int, int | None]:
+    """How many times a repeat wants at least and at most; None without end."""
+    sign = found.group()[0]
+    if sign != "{":
+        return int(sign == "+"), 1 if sign == "?" else None
+    least, most = found["least"] or "0", found["most"] or found["upto"]
+    if any(len(number) > 9 or int(number) > _MAX_REPEAT for number in (least, most or "0")):
+        raise _refusal(pattern, f"repeats something more than {_MAX_REPEAT} times")
+    if most is None:
+        return int(least), None if found["open"] else int(least)
+    return int(least), int(most)
+
+
+def _refusal(pattern: str, cause: str, next_step: str = "Simplify it.") -> RuleError:
+    return RuleError(f"pattern {pattern!r}", cause, next_step)
