@@ -362,7 +362,7 @@ def test_only_forms_of_ours_are_taken(guarded: Guarded) -> None:
     assert answer.status_code == 413 and checked(answer)
     guarded.client.cookies.clear()
     led = guarded.client.post(f"/cases/{case.id}/withdraw", data={"key": key}, follow_redirects=False)
-    assert (led.status_code, led.headers["location"]) == (303, "/login")
+    assert (led.status_code, led.headers["location"]) == (303, f"/login?next=%2Fcases%2F{case.id}&unsent=1")
     assert [one.id for one in guarded.service.casework.confirmed.cases()] == [case.id]
 
 
