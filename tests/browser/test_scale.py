@@ -1,0 +1,71 @@
+"""Ten thousand incidents, and a log of ten gigabytes: what is large opens like what is small."""
+
+import re
+import time
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from eval.bench_log import HEALTHY, KEY, PAGE
+from eval.bench_service import fill
+from logdoctor.store.archive import Archive
+from logdoctor.store.frames import Packer
+from logdoctor.store.records import JobFacts, Records
+from tests.browser.conftest import Meet, cluster_in, failure
+
+COUNT = 10_000
+SIZE = 10 * 10**9  # bytes
+
+
+def test_ten_thousand_incidents(tmp_path: Path, meet: Meet) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    fill(folder, COUNT)
+    with cluster_in(folder) as cluster:
+        person = meet(cluster.url)
+        page = person.go("/?state=all")
+        expect(page.get_by_role("link", name=re.compile("^All"))).to_contain_text("10,000")
+        expect(page.locator("#found tr[data-id]")).to_have_count(50)
+        weight = page.evaluate(
+            "['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind))"
+            ".reduce((sum, one) => sum + one.transferSize, 0)"
+        )
+        assert 20_000 < weight < 200_000
+        seen = set(page.locator("#found tr[data-id]").evaluate_all("rows => rows.map(row => row.dataset.id)"))
+        page.get_by_role("link", name="Older").click()
+        expect(page).to_have_url(re.compile("cursor="))
+        older = set(page.locator("#found tr[data-id]").evaluate_all("rows => rows.map(row => row.dataset.id)"))
+        assert len(older) == 50 and not seen & older
+        page.goto(cluster.url + "/?state=all&node=gpu-7&job=job-107")
+        expect(page.locator("#found tr[data-id]").first).to_contain_text("gpu-7")
+        page.locator("#found th a").first.click()
+        expect(page.get_by_role("region", name="Answer")).to_be_visible()
+
+
+def test_a_log_of_ten_gigabytes(tmp_path: Path, meet: Meet) -> None:
+    folder = tmp_path / "data"
+    line = b" [2024-03-02 11:08:47] iteration      120/  500000 | consumed samples:       122880 | lm loss: 6.81E+00 |\n"
+    frame = line * ((1 << 20) // len(line))
+    file, packer = Archive(folder / "archive").open(KEY), Packer()
+    while file.offset < SIZE:
+        file.append(frame, packer)
+    file.append(failure("inf-028") + b"the last line\n", packer)
+    file.sync()
+    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
+    records.put_job(KEY.job, JobFacts(), time.time())
+    records.open_attempt(KEY.job, KEY.attempt, time.time())
+    records.publish(KEY.job, KEY.attempt, HEALTHY, True, time.time())
+    records.close()
+    assert file.offset > SIZE
+    with cluster_in(folder) as cluster:
+        page = meet(cluster.url).go(PAGE)
+        expect(page.locator("li#L1")).to_contain_text("iteration")
+        for number in (file.newlines // 2, file.newlines):
+            page.locator("input[name=line], input[name=go]").first.fill(str(number))
+            page.get_by_role("button", name="Go").click()
+            expect(page.locator(f"li#L{number}")).to_be_in_viewport()
+        expect(page.locator(f"li#L{file.newlines}")).to_contain_text("the last line")
+        page.goto(f"{cluster.url}{PAGE}?line={file.newlines // 2}&view=compressed")
+        expect(page.locator("li.folded").first).to_contain_text("filter/")
+        page.goto(f"{cluster.url}{PAGE}?from={file.newlines - 200}&q=uncorrectable")
+        expect(page.locator("li.hit").first).to_contain_text("uncorrectable ECC error")
