@@ -27,14 +27,14 @@ RESULTS = Path(__file__).resolve().parent / "results" / "bench_pages.json"
 LISTS = {
     "all": "/",
     "a reason": "/?reason=ECC+Error",
-    "a node": "/?node=gpu-7",
+    "a node": "/?node=gpu-3",
     "a job": "/?job=job-11",
     "a user": "/?user=user-3",
     "words": "/?text=timeout",
     "resolved": "/?state=resolved",
     "last 30 days": "/?within=month",
 }
-PAGES = ("/", "/incidents/{}", "/nodes", "/nodes/gpu-7", "/rules", "/report", "/actions", "/attempts")
+PAGES = ("/", "/incidents/{}", "/nodes", "/nodes/gpu-3", "/rules", "/report", "/actions", "/attempts")
 SERVER_MS, PAINT_MS, WEIGHT, ACTION_MS = 100, 500, 200_000, 500
 PAINTED = "performance.getEntriesByName('first-contentful-paint')"
 _ALONE = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
