@@ -1,7 +1,7 @@
 """New verdicts as they are published: server-sent events, resumed after a break."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
 import msgspec
@@ -68,6 +68,45 @@ class Hub:
             self._waiting.discard(event)
 
 
+LastEventId = Annotated[
+    str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
+]
+After = Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")]
+
+
+async def beginning(hub: Hub, last_event_id: str | None, after: int | None, latest: Callable[[], int]) -> int:
+    """The event after which a stream begins, the latest unless the listener names one; `Busy` when too many listen."""
+    if hub.listeners >= _LISTENERS:
+        raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
+    begin = int(last_event_id) if last_event_id else after
+    return await run_in_threadpool(latest) if begin is None or begin >= 1 << 63 else begin
+
+
+def following(
+    request: Request,
+    hub: Hub,
+    admit: Callable[[Request], Awaitable[Caller]],
+    news: Callable[[Caller], AsyncIterator[bytes]],
+) -> StreamingResponse:
+    """What is new for the caller, whenever the hub says that something is; until the token ends that opened it."""
+
+    async def told() -> AsyncIterator[bytes]:
+        yield b"retry: 2000\n\n"
+        async for changed in hub.changes():
+            try:
+                caller = await admit(request)  # a token may expire or be revoked meanwhile
+            except RequestRefused:
+                return
+            if not changed:
+                yield b": still here\n\n"
+                continue
+            async for event in news(caller):
+                yield event
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
+
+
 def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     """The route for listeners."""
     router = APIRouter(prefix="/v1", tags=["verdicts"])
@@ -81,35 +120,21 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     async def events(
         request: Request,
         caller: Annotated[Caller, Depends(admit)],
-        last_event_id: Annotated[
-            str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
-        ] = None,
-        after: Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = None,
+        last_event_id: LastEventId = None,
+        after: After = None,
     ) -> StreamingResponse:
         """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
-        if hub.listeners >= _LISTENERS:
-            raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
-        begin = int(last_event_id) if last_event_id else after
-        if begin is None or begin >= 1 << 63:
-            begin = await run_in_threadpool(service.records.last_event)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_stream(request, begin), media_type="text/event-stream", headers=headers)
+        last = await beginning(hub, last_event_id, after, service.records.last_event)
 
-    async def _stream(request: Request, last: int) -> AsyncIterator[bytes]:
-        yield b"retry: 2000\n\n"
-        async for changed in hub.changes():
-            try:
-                caller = await admit(request)  # a token may expire or be revoked meanwhile
-            except RequestRefused:
-                return
-            if not changed:
-                yield b": still here\n\n"
-                continue
+        async def news(caller: Caller) -> AsyncIterator[bytes]:
+            nonlocal last
             while found := await run_in_threadpool(service.records.newer, last, _PAGE):
                 for stored in found:
                     last = stored.event
                     if caller.may("read", stored.job):
                         data = msgspec.json.encode(stored)
                         yield b"id: %d\nevent: verdict\ndata: %s\n\n" % (stored.event, data)
+
+        return following(request, hub, admit, news)
 
     return router

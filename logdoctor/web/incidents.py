@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from logdoctor.errors import Busy, IncidentRefused, RequestRefused
+from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
-from logdoctor.web.events import Hub
+from logdoctor.web.events import After, Hub, LastEventId, beginning, following
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.incident_answers import IncidentStory
 from logdoctor.web.models import Cursor, IncidentId, IncidentStepIn, Limit, VerdictPage
@@ -85,39 +85,22 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
 
     @reading.get("/stream", responses=_STREAM | describe(422), response_class=StreamingResponse)
     async def stream(
-        request: Request,
-        caller: Reader,
-        last_event_id: Annotated[
-            str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
-        ] = None,
-        after: Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = None,
+        request: Request, caller: Reader, last_event_id: LastEventId = None, after: After = None
     ) -> StreamingResponse:
         """Each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
         changed several times comes once, as it is now."""
-        if hub.listeners >= _LISTENERS:
-            raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
-        begin = int(last_event_id) if last_event_id else after
-        if begin is None or begin >= 1 << 63:
-            begin = await run_in_threadpool(incidents.last_event)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_stream(request, begin), media_type="text/event-stream", headers=headers)
+        last = await beginning(hub, last_event_id, after, incidents.last_event)
 
-    async def _stream(request: Request, last: int) -> AsyncIterator[bytes]:
-        yield b"retry: 2000\n\n"
-        async for changed in hub.changes():
-            try:
-                caller = await admit(request)  # a token may expire or be revoked meanwhile
-            except RequestRefused:
-                return
-            if not changed:
-                yield b": still here\n\n"
-                continue
+        async def news(caller: Caller) -> AsyncIterator[bytes]:
+            nonlocal last
             reached = await run_in_threadpool(incidents.last_event)
             while found := await run_in_threadpool(incidents.newer, last, _PAGE, caller.prefixes):
                 last = found[-1].event
                 for one in found:
                     yield b"id: %d\nevent: incident\ndata: %s\n\n" % (one.event, msgspec.json.encode(one))
             last = max(last, reached)  # what is between is not theirs, and is not looked through again
+
+        return following(request, hub, admit, news)
 
     @reading.get("/{id}", responses=answers(Incident) | describe(404, 422), response_class=Response)
     def incident(caller: Reader, id: IncidentId) -> Response:
