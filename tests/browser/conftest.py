@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.web.conftest import Running, running_in
 
 WIDTHS = {"desk": 1440, "tablet": 1024, "phone": 390}
 """Widths of windows, in pixels."""
-SECONDS = 20.0
+SECONDS = 60.0
 """How long something may take to appear before a test fails."""
+expect.set_options(timeout=SECONDS * 1000)
 _ALONE = (  # nothing of the browser's own goes out to the network
     "--no-sandbox",
     "--disable-gpu",

@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor import build
+from logdoctor.live import casework
 from logdoctor.live.consulting import Climbing
 from logdoctor.live.intake import Bounds
 from logdoctor.live.retention import Rules
@@ -83,8 +84,9 @@ def service(tmp_path: Path, scanner: Scanner) -> Service:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages wait for what they began, however slow the machine is."""
+    """Pages wait for what they began, and previews are tried on all attempts, however slow the machine is."""
     monkeypatch.setattr(background, "_SOON", 30.0)
+    monkeypatch.setattr(casework, "_PREVIEW", 60.0)
 
 
 @pytest.fixture
