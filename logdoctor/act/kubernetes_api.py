@@ -35,7 +35,6 @@ _WIDTH = 300
 _PASSING = (429, 500, 502, 503, 504)
 
 
-# moves to errors.py
 class ClusterError(LogdoctorError):
     """A cluster does not answer, or refuses.
 
