@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,9 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 def fill(folder: Path, spare: int = 0) -> Path:
-    """The file that takes all space of a small disk but about `spare` bytes."""
+    """The file that takes all space of a small disk but about `spare` bytes, whoever else writes there meanwhile."""
     ballast = folder / "ballast"
-    room = shutil.disk_usage(folder).free
-    ballast.write_bytes(bytes(max(room - spare, 0)))
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while (room := shutil.disk_usage(folder).free - spare) > 0:
+            file.write(bytes(min(room, 1 << 20)))
     return ballast
