@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from logdoctor.errors import Busy, RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.openapi import TEXT
+from logdoctor.web.openapi import streams
 from logdoctor.web.problems import describe
 
 _HEARTBEAT = 15.0  # seconds
@@ -86,9 +86,10 @@ def following(
     request: Request,
     hub: Hub,
     admit: Callable[[Request], Awaitable[Caller]],
-    news: Callable[[Caller], AsyncIterator[bytes]],
+    news: Callable[[Caller], AsyncIterator[bytes | None]],
 ) -> StreamingResponse:
-    """What is new for the caller, whenever the hub says that something is; until the token ends that opened it."""
+    """What is new for the caller, whenever the hub says that something is and at each heartbeat, since other processes
+    may write, too; until the token ends that opened it, or `news` says with None that there is no more."""
 
     async def told() -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"
@@ -99,8 +100,9 @@ def following(
                 return
             if not changed:
                 yield b": still here\n\n"
-                continue
             async for event in news(caller):
+                if event is None:
+                    return
                 yield event
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -114,7 +116,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
 
     @router.get(
         "/events",
-        responses={**describe(422), 200: {"content": {"text/event-stream": TEXT}}},
+        responses=streams(("verdict",), "a VerdictOut") | describe(422),
         response_class=StreamingResponse,
     )
     async def events(

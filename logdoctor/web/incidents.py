@@ -16,31 +16,13 @@ from logdoctor.web.events import After, Hub, LastEventId, beginning, following
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.incident_answers import IncidentStory
 from logdoctor.web.models import Cursor, IncidentId, IncidentStepIn, Limit, VerdictPage
-from logdoctor.web.openapi import answers
+from logdoctor.web.openapi import answers, streams
 from logdoctor.web.problems import Problem, describe
 from logdoctor.web.verdicts import Filter, Time, not_found
 
-_LISTENERS = 1000
 _PAGE = 100
 _REFUSED: dict[int | str, dict[str, Any]] = {
     409: {"model": Problem, "description": "it cannot take this step, or somebody was quicker; `cause` says who"}
-}
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {
-            "text/event-stream": {
-                "schema": {
-                    "description": "one event; `data` is an Incident as JSON",
-                    "type": "object",
-                    "properties": {
-                        "id": {"type": "string"},
-                        "event": {"enum": ["incident"]},
-                        "data": {"type": "string"},
-                    },
-                }
-            }
-        }
-    }
 }
 
 States = Annotated[
@@ -83,7 +65,11 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
         return _json(incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
 
-    @reading.get("/stream", responses=_STREAM | describe(422), response_class=StreamingResponse)
+    @reading.get(
+        "/stream",
+        responses=streams(("incident",), "an Incident") | describe(422),
+        response_class=StreamingResponse,
+    )
     async def stream(
         request: Request, caller: Reader, last_event_id: LastEventId = None, after: After = None
     ) -> StreamingResponse:

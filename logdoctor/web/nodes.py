@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import (
     ActionRefused,
-    Busy,
     CordonError,
     CordonRefused,
     LaunchError,
@@ -27,7 +26,7 @@ from logdoctor.store.actions import ActionPage, ActionState, StoredAction
 from logdoctor.store.audit import AuditPage
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest, TestPage
-from logdoctor.web.events import Hub
+from logdoctor.web.events import After, Hub, LastEventId, beginning, following
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import (
     ActionId,
@@ -40,33 +39,15 @@ from logdoctor.web.models import (
     NodeTestIn,
 )
 from logdoctor.web.node_answers import NodeList, NodeTest
-from logdoctor.web.openapi import answers
+from logdoctor.web.openapi import answers, streams
 from logdoctor.web.problems import Problem, describe
 from logdoctor.web.verdicts import not_found
 
-_LISTENERS = 200
 _REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "this may not be done, or not now"}}
 _CLUSTER: dict[int | str, dict[str, Any]] = {
     502: {"model": Problem, "description": "the cluster was asked and did not do it"}
 }
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {
-            "text/event-stream": {
-                "schema": {
-                    "description": "one event; `data` is a Result or a StoredTest as JSON",
-                    "type": "object",
-                    "properties": {
-                        "id": {"type": "string"},
-                        "event": {"enum": ["world", "test"]},
-                        "data": {"type": "string"},
-                    },
-                }
-            }
-        }
-    },
-    204: {"description": "the test has ended, and all of it was seen"},
-}
+_ENDED: dict[int | str, dict[str, Any]] = {204: {"description": "the test has ended, and all of it was seen"}}
 
 Done = TypeVar("Done")
 OfNode = Annotated[str | None, Query(max_length=253, description="only what concerns this node")]
@@ -175,34 +156,23 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         performed(lambda: _actor().cancel(id, caller.who))
         return _json(_test(id), 202)
 
-    @reading.get("/node-tests/{id}/events", responses=_STREAM | describe(404, 422), response_class=StreamingResponse)
+    @reading.get(
+        "/node-tests/{id}/events",
+        responses=streams(("world", "test"), "a Result or a StoredTest") | _ENDED | describe(404, 422),
+        response_class=StreamingResponse,
+    )
     async def events(
-        request: Request,
-        caller: Reader,
-        id: NodeTestId,
-        last_event_id: Annotated[
-            str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
-        ] = None,
-        after: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")] = 0,
+        request: Request, caller: Reader, id: NodeTestId, last_event_id: LastEventId = None, after: After = None
     ) -> Response:
         """Each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
         `test` with what was found, and the stream ends."""
-        begin = int(last_event_id) if last_event_id else after
-        stored = await run_in_threadpool(_test, id)
-        if stored.state != "running" and begin > len(await run_in_threadpool(records.results, id)):
+        last = await beginning(hub, last_event_id, after, lambda: 0)
+        found = await run_in_threadpool(_test, id)
+        if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):
             return Response(status_code=204)
-        if hub.listeners >= _LISTENERS:
-            raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_stream(request, id, begin), media_type="text/event-stream", headers=headers)
 
-    async def _stream(request: Request, id: int, last: int) -> AsyncIterator[bytes]:
-        yield b"retry: 2000\n\n"
-        async for changed in hub.changes():
-            try:
-                await reader(request)  # a token may expire or be revoked meanwhile
-            except RequestRefused:
-                return
+        async def news(caller: Caller) -> AsyncIterator[bytes | None]:
+            nonlocal last
             stored = await run_in_threadpool(_test, id)  # before the worlds: when it has ended they are all there
             worlds = await run_in_threadpool(records.results, id)
             for number, world in enumerate(worlds[last:], last + 1):
@@ -210,9 +180,9 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
             last = max(last, len(worlds))
             if stored.state != "running":
                 yield b"id: %d\nevent: test\ndata: %s\n\n" % (len(worlds) + 1, msgspec.json.encode(stored))
-                return
-            if not changed:
-                yield b": still here\n\n"
+                yield None
+
+        return following(request, hub, reader, news)
 
     @reading.get("/actions", responses=answers(ActionPage) | describe(400, 422), response_class=Response)
     def actions(caller: Reader, state: OfState = None, cursor: Cursor = None, limit: Limit = 50) -> Response:

@@ -1,5 +1,6 @@
 """The OpenAPI document: what FastAPI knows of the routes, and what it does not: verdicts, tokens, errors, examples."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -251,6 +252,18 @@ def answers(kind: type, status: int = 200) -> dict[int | str, dict[str, Any]]:
     """The good answer of an operation that is one of the types of `node_answers`, for the `responses` of a route."""
     reference = _REFERENCE.format(name=kind.__name__)
     return {status: {"description": "done", "content": {"application/json": {"schema": {"$ref": reference}}}}}
+
+
+def streams(events: Sequence[str], data: str) -> dict[int | str, dict[str, Any]]:
+    """The good answer of an operation that tells events as they come, for the `responses` of a route; `data` is what
+    each carries."""
+    text = {"type": "string"}
+    schema = {
+        "description": f"one event; `data` is {data} as JSON",
+        "type": "object",
+        "properties": {"id": text, "event": {"enum": list(events)}, "data": text},
+    }
+    return {200: {"content": {"text/event-stream": {"schema": schema}}}}
 
 
 def shows(example: object, status: int = 200, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
