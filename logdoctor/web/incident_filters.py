@@ -1,50 +1,30 @@
 """Which incidents a list shows, as it stands in the URL, and the page that comes of it."""
 
-import re
-from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode
-
-from pydantic import BaseModel, Field, model_validator
+from typing import Literal, NamedTuple
 
 from logdoctor.store.incidents import Incident, Incidents, State, WantedIncidents
-from logdoctor.web.listing import PAGE, WINDOWS, Text
+from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 OPEN: tuple[State, ...] = ("new", "acknowledged")
 """States of incidents that somebody should look at; a list shows these when it is not told otherwise."""
 _STATES: tuple[State, ...] = (*OPEN, "resolved")
-_PREFIX = re.compile(
-    r"""\s*(?:
-        \[?(?:default|rank|Rank)?\ ?\d{1,6}\]?:                        # 11:  [rank11]:  [default0]:
-        |\[(?=[^\]]*\d)[\w./:-]{1,80}\]:?                            # [ds/agent/gpu-07]  [12:30:01]
-        |\[?[IWEF]\d{3,4}\s[\d:.]+(?:\s+\d+)?(?:\s[\w./-]+:\d+)?\]?   # [E804 20:26:11.741734404 Some.cpp:632]
-        |\[?(?:[A-Z][a-z]{2}\s)?[A-Z][a-z]{2}\s+\d{1,2}\s[\d:]{5,8}(?:\s\d{4})?\]?   # [Sun Jul 23 12:00:00 2026]
-        |\[?\d{4}-\d\d-\d\d[T\ ][\d:.,]+Z?\]?                       # 2026-11-21 10:00:00,123
-        |(?=[\w.-]*\d)\w+-[\w.-]+:(?=\s)                            # gpu-07:
-    )""",
-    re.VERBOSE | re.ASCII,
-)
-_PREFIXES = 6  # of a line, at most
 
 
-class IncidentFilters(BaseModel):
-    """What the URL of a list says. What is empty counts as not given, because forms send empty fields."""
+class IncidentFilters(ListQuery):
+    """What the URL of the list asks for."""
 
-    text: str | None = Text
+    path = "/"
+
+    text: Text = None
     state: Literal["all", "new", "acknowledged", "resolved"] | None = None
-    reason: str | None = Text
-    category: str | None = Text
-    recovery: str | None = Text
-    node: str | None = Text
-    job: str | None = Text
-    user: str | None = Text
-    fingerprint: str | None = Text
-    within: Literal["hour", "day", "week", "month"] | None = None
-    cursor: str | None = Field(default=None, max_length=2000)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value.strip() for name, value in values.items() if value.strip()}
+    reason: Text = None
+    category: Text = None
+    recovery: Text = None
+    node: Text = None
+    job: Text = None
+    user: Text = None
+    fingerprint: Text = None
+    within: Window = None
 
     @property
     def chosen(self) -> int:
@@ -64,12 +44,6 @@ class IncidentFilters(BaseModel):
             return OPEN
         return _STATES if self.state == "all" else (self.state,)
 
-    def url(self, **changes: str | None) -> str:
-        """The URL of this list with some filters changed (None takes one away), from its first page on."""
-        given = {**self.model_dump(exclude={"cursor"}), **changes}
-        query = urlencode({name: value for name, value in given.items() if value})
-        return f"/?{query}" if query else "/"
-
     def wanted(self, prefixes: tuple[str, ...], now: float) -> WantedIncidents:
         """What to look for; `now` is in seconds since 1970."""
         return WantedIncidents(
@@ -85,18 +59,6 @@ class IncidentFilters(BaseModel):
             since=now - WINDOWS[self.within] if self.within else None,
             prefixes=prefixes,
         )
-
-
-def unprefixed(quote: str) -> str:
-    """A line without the ranks, hosts and times that its writer puts before what it says; the whole line when nothing
-    is left of it."""
-    rest = quote
-    for _ in range(_PREFIXES):
-        found = _PREFIX.match(rest)
-        if found is None:
-            break
-        rest = rest[found.end() :]
-    return rest.strip() or quote.strip()
 
 
 def says_nothing(one: Incident) -> bool:

@@ -3,18 +3,16 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field
 
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import Claim, FilterRule, Rule
 from logdoctor.store.learned import Learned, LearnedRules
 from logdoctor.store.rule_totals import RuleTotals, Total
+from logdoctor.web.url_query import PAGE, ListQuery, Text
 
-PAGE = 50
-"""Rules of a page."""
 STATES = ("waiting", "active", "shadow", "retired", "all")
 """What tabs there are; `waiting` are those that go on only when a person lets them."""
 
@@ -22,30 +20,21 @@ _PATTERN = 300  # characters of a pattern in a list
 _ORDER = {"waiting": 0, "proposed": 1, "shadow": 2, "active": 3, "retired": 4}
 
 
-class Filters(BaseModel):
-    """What the URL of a list says. What is empty counts as not given, because forms send empty fields."""
+class RuleFilters(ListQuery):
+    """What the URL of the list asks for."""
+
+    path = "/rules"
 
     state: Literal["waiting", "active", "shadow", "retired", "all"] | None = None
     kind: Literal["filter", "diagnosis"] | None = None
     source: Literal["shipped", "learned"] | None = None
-    q: str | None = Field(default=None, max_length=200)
+    q: Text = None
     page: int = Field(default=1, ge=1, le=100_000)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value != ""}
 
     @property
     def narrow(self) -> bool:
         """Whether anything but the state is asked for."""
         return any((self.kind, self.source, self.q))
-
-    def url(self, **changes: str | int | None) -> str:
-        """The URL of this list with some filters changed (None takes one away), from its first page on."""
-        given = {**self.model_dump(exclude={"page"}), **changes}
-        query = urlencode({name: value for name, value in given.items() if value})
-        return f"/rules?{query}" if query else "/rules"
 
 
 class Row(NamedTuple):
@@ -105,7 +94,7 @@ class Catalogue:
         self._reading = threading.Lock()
         self._known: tuple[int, list[Row]] = (-1, [])
 
-    def listing(self, filters: Filters, sees: Callable[[str | None], bool], sees_all: bool) -> Listing:
+    def listing(self, filters: RuleFilters, sees: Callable[[str | None], bool], sees_all: bool) -> Listing:
         """The page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all jobs is
         told how often shipped rules take part, because that is counted over all of them."""
         rows = [row for row in self._learned() if sees(row.job)] + self._shipped

@@ -10,8 +10,9 @@ from logdoctor.live.service import Service
 from logdoctor.store.records import JobFacts, StoredVerdict
 from logdoctor.types import Suspect
 from logdoctor.web import wording
-from logdoctor.web.incident_filters import IncidentFilters, unprefixed
-from logdoctor.web.listing import PAGE
+from logdoctor.web.incident_filters import IncidentFilters
+from logdoctor.web.pages.incidents import message_of
+from logdoctor.web.url_query import PAGE
 from tests.web.conftest import FAILED, LOCAL, Guarded
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send
 
@@ -63,7 +64,7 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
             "[rank0]: RuntimeError: [enforce fail at alloc_cpu.cpp:127]",
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127]",
         ),
-        ("11: [rank11]:[E804 20:26:11.741734404 ProcessGroupNCCL.cpp:632] [Rank 11] late", "[Rank 11] late"),
+        ("11: [rank11]:[E804 20:26:11.741734404 ProcessGroupNCCL.cpp:632] [Rank 11] late", "late"),
         ("gpu-07: [Sun Jul 23 12:00:01 2026] NVRM: Xid 74", "NVRM: Xid 74"),
         ("[os-a100-03] Cuda failure", "Cuda failure"),
         ("2026-11-21 10:00:00,123 Retrying in 8s [Retry 5/5].", "Retrying in 8s [Retry 5/5]."),
@@ -74,7 +75,7 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
     ],
 )
 def test_a_row_has_the_words_of_a_line_and_not_what_its_writer_puts_before(line: str, shown: str) -> None:
-    assert unprefixed(line) == shown
+    assert message_of(line) == shown
 
 
 def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, service: Service) -> None:

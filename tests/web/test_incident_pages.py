@@ -27,10 +27,11 @@ from logdoctor.store.confirmed import Kept
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, StoredVerdict
 from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
-from logdoctor.web.listing import Filters
+from logdoctor.web.attempt_filters import AttemptFilters
 from logdoctor.web.pages.telling import changes, node_line
 from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import enter, forms
+from tests.web.test_gate import cookie
 from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 
 # --- one verdict
@@ -150,7 +151,7 @@ def test_hostile_names_and_facts_do_nothing(client: TestClient, service: Service
     stored = publish(service, job, verdict, labels={HOSTILE: HOSTILE}, **facts)
     service.records.end(job, 1, End("", 1, None, HOSTILE, NOW))
     incident = f"/incidents/{incident_of(service, stored)}"
-    for path in (f"/verdicts/{stored.id}", incident, f"/verdicts/{stored.id}/correct", Filters(job=job).url()):
+    for path in (f"/verdicts/{stored.id}", incident, f"/verdicts/{stored.id}/correct", AttemptFilters(job=job).url()):
         shown = page(client, path)
         assert "<script>alert" not in shown.source
         assert job in html.unescape(shown.source)
@@ -221,6 +222,34 @@ def test_a_merged_incident_leads_on(client: TestClient, service: Service) -> Non
     fail(service, "a", at=NOW + 1)
     answer = client.get(f"/incidents/{gone}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/incidents/{into}")
+    data = {"key": page(client, f"/incidents/{into}").field("key"), "seen_as": "new"}
+    answer = client.post(f"/incidents/{gone}/acknowledge", data=data)
+    assert answer.status_code == 409 and f"merged into incident {into}" in checked(answer).text
+
+
+def test_a_merged_incident_leads_a_bound_token_where_it_may_look(guarded: Guarded) -> None:
+    service = guarded.service
+    first = incident_of(service, fail(service, "mine-a", verdict=changed(fingerprint="a" * 16)))
+    second = incident_of(service, fail(service, "mine-a", verdict=changed(fingerprint="b" * 16), number=2))
+    into = incident_of(service, fail(service, "other-b"))
+    bound = {name: cookie(guarded.secret("read", prefixes=(name,))) for name in ("mine-", "other-", "none-")}
+
+    def asked(name: str, id: int, method: str = "GET") -> tuple[int, str]:
+        guarded.client.cookies.clear()
+        answer = guarded.client.request(method, f"/incidents/{id}", headers=bound[name], follow_redirects=False)
+        return answer.status_code, answer.headers.get("location", "")
+
+    fail(service, "mine-a", at=NOW + 1, verdict=changed(fingerprint="b" * 16))  # the first becomes part of the second
+    fail(service, "mine-a", at=NOW + 2, number=2)
+    fail(service, "mine-a", at=NOW + 3)  # and that of the one of others
+    for gone in (first, second):
+        assert asked("mine-", gone) == (303, f"/incidents/{into}")
+        assert asked("other-", gone) == asked("none-", gone) == (404, "")  # nor is it told that it was merged
+    assert asked("mine-", into) == asked("other-", into) == (200, "")
+    for number in (1, 2):
+        fail(service, "mine-a", at=NOW + 4, verdict=changed(fingerprint="c" * 16), number=number)
+    for gone in (first, second, into):
+        assert asked("mine-", gone) == (404, "")
 
 
 def test_an_incident_that_all_left_says_so(client: TestClient, service: Service) -> None:

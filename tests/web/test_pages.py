@@ -17,8 +17,9 @@ from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.text import harmless
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
 from logdoctor.web import gate, wording
-from logdoctor.web.listing import PAGE, Filters
+from logdoctor.web.attempt_filters import AttemptFilters
 from logdoctor.web.pages.rendering import local
+from logdoctor.web.url_query import PAGE
 from tests.web.conftest import FAILED, LOCAL, Guarded, wait_for
 
 STATIC = Path(gate.__file__).parent / "static"
@@ -276,7 +277,7 @@ def test_a_sent_form_gets_a_short_url(client: TestClient, several: Service) -> N
 
 
 def test_hostile_filters_are_text(client: TestClient, several: Service) -> None:
-    url = Filters(node=HOSTILE, job=HOSTILE).url()
+    url = AttemptFilters(node=HOSTILE, job=HOSTILE).url()
     assert parse_qs(urlsplit(url).query)["node"] == [HOSTILE]
     shown = page(client, url)
     assert shown.field("node") == harmless(HOSTILE, 300)
@@ -291,7 +292,7 @@ def test_pages_hold_each_verdict_once_and_keep_the_filters(
         one = changed(outcome=("failed", "recovered", "cancelled", "completed", "failed")[number % 5])
         publish(service, f"job-{number}", one, NOW + number // 3, user="u17")
     wanted = [one.id for one in service.records.search(wanted_all(), None, 500).items if belongs(one, outcome)]
-    url, seen, pages = Filters(user="u17", outcome=outcome).url(), list[str](), 0  # type: ignore[arg-type]
+    url, seen, pages = AttemptFilters(user="u17", outcome=outcome).url(), list[str](), 0  # type: ignore[arg-type]
     while url:
         shown = page(client, url)
         assert shown.field("user") == "u17"
@@ -306,11 +307,11 @@ def test_pages_hold_each_verdict_once_and_keep_the_filters(
 
 
 def wanted_all() -> Any:
-    return Filters(user="u17", outcome="all").wanted((), NOW)
+    return AttemptFilters(user="u17", outcome="all").wanted((), NOW)
 
 
 def belongs(one: StoredVerdict, outcome: str | None) -> bool:
-    return one.verdict.outcome in Filters(outcome=outcome).outcomes  # type: ignore[arg-type]
+    return one.verdict.outcome in AttemptFilters(outcome=outcome).outcomes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cursor", ["x", "a.b", "..", "a.b.c", "end.end", "x" * 5000])

@@ -21,10 +21,9 @@ from logdoctor.web.nodes import performed
 from logdoctor.web.pages.background import Deeds, Fleet, operator, reader, unreached
 from logdoctor.web.pages.rendering import checked_form, page, router
 from logdoctor.web.running import Running, running_on
+from logdoctor.web.url_query import PAGE
 from logdoctor.web.verdicts import not_found
 
-PAGE = 50
-"""Actions, or steps of the audit, of a page."""
 _MAX_WHY = 2000
 _LOOKED_AT = 4  # nodes whose running jobs are named before they are cordoned
 

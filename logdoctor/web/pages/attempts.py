@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.live.service import Service
+from logdoctor.web.attempt_filters import INCIDENTS, AttemptFilters, attempt_listing
 from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.listing import INCIDENTS, Filters, listing
 from logdoctor.web.pages.rendering import page, router
 
 
@@ -17,13 +17,14 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     Reader = Annotated[Caller, Depends(gate.allows("read"))]
 
     @pages.get("/attempts")
-    def attempts(request: Request, caller: Reader, filters: Annotated[Filters, Query()]) -> Response:
+    def attempts(request: Request, caller: Reader, filters: Annotated[AttemptFilters, Query()]) -> Response:
         """Current verdicts, newest first."""
         if "" in request.query_params.values():  # a form was sent: give the list its short name
             return RedirectResponse(filters.url(), 303)
         event = records.last_event()  # asked for first, so that nothing falls between the list and its news
-        found = listing(records, filters, caller.prefixes)
-        content = {"filters": filters, "found": found, "event": event, "incident_outcomes": INCIDENTS}
+        found = attempt_listing(records, filters, caller.prefixes)
+        to_look_at = sum(found.outcomes.get(outcome, 0) for outcome in INCIDENTS)
+        content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at}
         return page(request, gate, "attempts.html", content)
 
     return pages

@@ -21,10 +21,9 @@ from logdoctor.web.models import Cursor, NodeTestId
 from logdoctor.web.nodes import performed
 from logdoctor.web.pages.background import Deeds, operator, reader
 from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
+from logdoctor.web.url_query import PAGE
 from logdoctor.web.verdicts import not_found
 
-PAGE = 50
-"""Tests of a page."""
 SHOWN = 150
 """Worlds of a round on a page: those that prove a fault first."""
 _FINDINGS = 200  # on a page, those of healthy nodes last

@@ -1,10 +1,10 @@
 """Pages of nodes: all on record, the history of one, and taking it out or putting it back."""
 
 from typing import Annotated, Any, Literal, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -21,10 +21,9 @@ from logdoctor.web.nodes import performed
 from logdoctor.web.pages.background import Deeds, Fleet, operator, reader
 from logdoctor.web.pages.rendering import checked_form, page, router
 from logdoctor.web.running import Running, running_on
+from logdoctor.web.url_query import PAGE, ListQuery
 from logdoctor.web.verdicts import not_found
 
-PAGE = 50
-"""Nodes of a page."""
 _HISTORY = 50  # failures, tests and cordons on the page of a node
 _PROVEN = 5  # tests, the newest, of which the worlds are shown
 _WORLDS = 12  # worlds of a test on the page of a node
@@ -36,20 +35,16 @@ _PREFILLED = 300
 Id = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 
 
-class NodeFilters(BaseModel):
-    """What the URL of the list says. What is empty counts as not given, because forms send empty fields."""
+class NodeFilters(ListQuery):
+    """What the URL of the list asks for."""
+
+    path = "/nodes"
 
     text: str | None = Field(default=None, max_length=253)
     standing: Literal["healthy", "faulty", "slow", "indeterminate", "untested"] | None = None
     service: Literal["in-service", "cordoned", "dry-run"] | None = None
     testing: Literal["1"] | None = None
     order: Literal["recent", "all", "name"] | None = None
-    cursor: str | None = Field(default=None, max_length=2000)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value != ""}
 
     @property
     def narrow(self) -> bool:
@@ -61,12 +56,6 @@ class NodeFilters(BaseModel):
         """What to look for; repeat offenders of the last 30 days come first."""
         text = (self.text or "").strip() or None
         return WantedNodes(text, self.standing, self.service, self.testing is not None, self.order or "recent")
-
-    def url(self, **changes: str | None) -> str:
-        """The URL of this list with some filters changed (None takes one away), from its first page on."""
-        given = {**self.model_dump(exclude={"cursor"}), **changes}
-        query = urlencode({name: value for name, value in given.items() if value})
-        return f"/nodes?{query}" if query else "/nodes"
 
 
 class Proven(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor import taxonomy
@@ -16,6 +16,7 @@ from logdoctor.report import Report, Week, length, reckon, second
 from logdoctor.store.report import MOST, Reports
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.pages.rendering import page, router
+from logdoctor.web.url_query import UrlQuery
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 PERIODS = {"week": 7, "month": 30, "quarter": 91, "year": 365}
@@ -32,18 +33,12 @@ _DECIDERS = {
 _WEEKS = 53  # columns
 
 
-class Period(BaseModel):
-    """What the URL of a report says: days, the last one included, or a period that ends now. What is empty counts as
-    not given, because forms send empty fields."""
+class Period(UrlQuery):
+    """What the URL of a report asks for: days, the last one included, or a period that ends now."""
 
     within: Literal["week", "month", "quarter", "year", "all"] | None = None
     begin: datetime.date | None = Field(default=None, alias="from")
     end: datetime.date | None = Field(default=None, alias="to")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value != ""}
 
     @property
     def has_days(self) -> bool:

@@ -25,7 +25,7 @@ from logdoctor.web import rule_words
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor
 from logdoctor.web.pages.rendering import FORM, WORDS, checked_form, page, router
-from logdoctor.web.rule_list import STATES, Catalogue, Filters, numbers_in, numbers_of, patterns_of
+from logdoctor.web.rule_list import STATES, Catalogue, RuleFilters, numbers_in, numbers_of, patterns_of
 from logdoctor.web.rules import as_seen, file_text, refusal_page, require_unbound, seen_rules, sees, visible_rule
 from logdoctor.web.verdicts import not_found
 
@@ -53,7 +53,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     Operator = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
 
     @pages.get("/rules")
-    def listed(request: Request, caller: Reader, filters: Annotated[Filters, Query()]) -> Response:
+    def listed(request: Request, caller: Reader, filters: Annotated[RuleFilters, Query()]) -> Response:
         """All rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
         if "" in request.query_params.values():  # a form was sent: give the list its short name
             return RedirectResponse(filters.url(), 303)

@@ -1,41 +1,30 @@
 """The list of attempts: what of it is wanted, as it stands in the URL, and the page that comes of it."""
 
 import time
-from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode
+from typing import Literal, NamedTuple
 
 import msgspec
-from pydantic import BaseModel, Field, model_validator
 
 from logdoctor.store.records import Records, StoredVerdict, Wanted
 from logdoctor.taxonomy import OUTCOMES
+from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
-PAGE = 50
-"""Incidents of a page."""
 INCIDENTS = ("failed", "recovered", "cancelled")
 """Outcomes that somebody should look at; a list shows these when it is not told otherwise."""
-WINDOWS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}
-"""Seconds of the time windows."""
-
-Text = Field(default=None, max_length=300)
 
 
-class Filters(BaseModel):
-    """What the URL of a list says. What is empty counts as not given, because forms send empty fields."""
+class AttemptFilters(ListQuery):
+    """What the URL of the list asks for."""
 
-    reason: str | None = Text
-    category: str | None = Text
-    node: str | None = Text
-    user: str | None = Text
-    job: str | None = Text
+    path = "/attempts"
+
+    reason: Text = None
+    category: Text = None
+    node: Text = None
+    user: Text = None
+    job: Text = None
     outcome: Literal["all", "failed", "recovered", "cancelled", "running", "completed"] | None = None
-    within: Literal["hour", "day", "week", "month"] | None = None
-    cursor: str | None = Field(default=None, max_length=2000)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value != ""}
+    within: Window = None
 
     @property
     def narrow(self) -> bool:
@@ -49,12 +38,6 @@ class Filters(BaseModel):
             return INCIDENTS
         return OUTCOMES if self.outcome == "all" else (self.outcome,)
 
-    def url(self, **changes: str | None) -> str:
-        """The URL of this list with some filters changed (None takes one away), from its first page on."""
-        given = {**self.model_dump(exclude={"cursor"}), **changes}
-        query = urlencode({name: value for name, value in given.items() if value})
-        return f"/attempts?{query}" if query else "/attempts"
-
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
         """What to look for."""
         outcomes = () if self.outcome == "all" else self.outcomes
@@ -64,7 +47,7 @@ class Filters(BaseModel):
         )
 
 
-class Listing(NamedTuple):
+class AttemptListing(NamedTuple):
     """A page of verdicts, how many there are in all, and how many there would be with another filter."""
 
     items: list[StoredVerdict]
@@ -75,7 +58,7 @@ class Listing(NamedTuple):
     categories: dict[str, int]
 
 
-def listing(records: Records, filters: Filters, prefixes: tuple[str, ...]) -> Listing:
+def attempt_listing(records: Records, filters: AttemptFilters, prefixes: tuple[str, ...]) -> AttemptListing:
     """The page that the filters ask for; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, time.time())
 
@@ -84,7 +67,7 @@ def listing(records: Records, filters: Filters, prefixes: tuple[str, ...]) -> Li
 
     page = records.search(wanted, filters.cursor, PAGE)
     by_outcome = counts("outcome", outcomes=())
-    return Listing(
+    return AttemptListing(
         page.items,
         page.next,
         sum(by_outcome.get(outcome, 0) for outcome in filters.outcomes),
