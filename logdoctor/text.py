@@ -128,36 +128,40 @@ def origin(line: str) -> Origin:
 
 
 _STAMP = regex.compile(
-    r"(?P<y1>\d{4})[-/.](?P<m1>\d\d)[-/.](?P<d1>\d\d)[ T_-](?P<h1>\d\d):(?P<n1>\d\d):(?P<s1>\d\d)"
-    r"|(?P<m2>\d\d)/(?P<d2>\d\d)/(?P<y2>\d{2,4}) (?P<h2>\d\d):(?P<n2>\d\d):(?P<s2>\d\d)"
-    r"|[IWEF](?P<m3>\d{1,2}?)(?P<d3>\d\d) (?P<h3>\d\d):(?P<n3>\d\d):(?P<s3>\d\d)\."
-    r"|\b(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d4>\d{1,2}) "
-    r"(?P<h4>\d\d):(?P<n4>\d\d):(?P<s4>\d\d)"
+    r"(?:(?P<year>\d{4})[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[ T_-]"
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"|(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{2,4}) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"|[IWEF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?=\.)"
+    r"|\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) "
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d))"
+    r"(?:\.(?P<fraction>\d{1,9})|,(?P<fraction>(?:\d{3}){1,3})(?!\d))?"
 )
+_PARTS = ("year", "name", "month", "day", "hour", "minute", "second", "fraction")
 _TIME_OF_DAY = regex.compile(r"\d\d:\d\d:\d\d")
 _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
 
 def seconds_of(line: str, year: int = 2000) -> float | None:
-    """The first time stamp in a line as seconds since the epoch (UTC assumed), or None.
+    """The first time stamp in a line as seconds since the epoch with their fraction (to a microsecond; UTC assumed), or
+    None.
 
-    Stamps without a year take `year`; only differences between stamps of one log mean anything.
+    Stamps without a year take `year`; only differences between stamps of one log mean anything. A zone is left out:
+    most logs mix stamps that tell it with others of the same clock that do not, and these would lie hours apart.
     """
     line = line[:300]
     match = _STAMP.search(line) if _TIME_OF_DAY.search(line) else None  # most lines have none: the short look is cheap
     if match is None:
         return None
-    groups = match.groupdict()
-    form = next(form for form in "1234" if groups[f"h{form}"])
-    day, hour, minute, second = (int(groups[f"{unit}{form}"]) for unit in "dhns")
-    month = _MONTHS[groups["mon"]] if form == "4" else int(groups[f"m{form}"])
-    if form in "12":
-        year = int(groups[f"y{form}"])
-        year += 2000 if year < 100 else 0
+    given, name, month, day, hour, minute, second, fraction = match.group(*_PARTS)
+    if given:
+        year = int(given) + (2000 if int(given) < 100 else 0)
     try:
-        return datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
+        date = datetime.datetime(
+            year, _MONTHS[name] if name else int(month), int(day), int(hour), int(minute), int(second), 0, datetime.UTC
+        )
     except ValueError:
         return None
+    return date.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
 
 
 def natural(text: str) -> list[tuple[int, str]]:

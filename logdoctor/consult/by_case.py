@@ -6,6 +6,7 @@ case ever told it of anything else; or several past failures are close as a whol
 close says otherwise.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -114,7 +115,8 @@ def _stands_before(one: Episode, proof: Episode) -> bool:
         return False
     if one.stream == proof.stream:
         return one.line < proof.line
-    return one.time is None or proof.time is None or one.time < proof.time
+    # fractions of a second would compare the clocks of two nodes
+    return one.time is None or proof.time is None or math.floor(one.time) < math.floor(proof.time)
 
 
 def _by_likeness(

@@ -1,5 +1,7 @@
 """Findings: every line that claims something about the failure, by a rule or by its structure."""
 
+import math
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +10,7 @@ import zstandard
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.carriers import is_report, speaks_of_others
+from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
@@ -47,8 +50,9 @@ class Finding(NamedTuple):
     """One claim about the failure, at one line.
 
     `rule` is empty when structure alone speaks; then `name` is the exception class. `order` sorts the
-    findings of all streams by time where times are known, by place otherwise. `frames` are the innermost
-    frames of a traceback. `also` are other lines of the same episode that may be cited.
+    findings of all streams: those of one stream by line, those of several by the second where times are known, by place
+    otherwise. Fractions of a second decide nothing: the clocks of two nodes are further apart. `frames` are the
+    innermost frames of a traceback. `also` are other lines of the same episode that may be cited.
     """
 
     order: tuple[float, int, int]
@@ -128,10 +132,20 @@ def read(record: Record) -> Reading:
 def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
     """All claims of all streams, in order."""
     timed = len(readings) > 1 and all(reading.times for reading in readings)
+    latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
     found: list[Finding] = []
     for number, reading in enumerate(readings):
-        found += _of_stream(number, reading, book, timed)
+        found += _of_stream(number, reading, book, _seconds(reading.times, latest) if timed else {})
     return sorted(found, key=lambda finding: finding.order)
+
+
+def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
+    """The second of each line, in a year next to the `latest` stamp of all streams, never before that of an earlier
+    line."""
+    runs = [(time, len(list(run))) for time, run in groupby(times.values(), math.floor)]
+    seconds = rising([dated(float(time), latest) for time, _ in runs])
+    told = (second for second, (_, count) in zip(seconds, runs, strict=True) for _ in range(count))
+    return dict(zip(times, told, strict=True))
 
 
 def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
@@ -145,8 +159,8 @@ def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
     return Finding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
 
 
-def _of_stream(number: int, reading: Reading, book: RuleBook, timed: bool) -> list[Finding]:
-    maker = _Maker(number, reading, book, timed)
+def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> list[Finding]:
+    maker = _Maker(number, reading, book, seconds)
     by_line: dict[int, Finding] = {}
     quiet: set[int] = set()
     for line, where in reading.lines:
@@ -201,10 +215,10 @@ def _ignored(name: str) -> bool:
 class _Maker:
     """Makes the findings of one stream."""
 
-    def __init__(self, number: int, reading: Reading, book: RuleBook, timed: bool) -> None:
+    def __init__(self, number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> None:
         self._number = number
         self._book = book
-        self._timed = timed
+        self._seconds = seconds
         self._times = reading.times
         self._lines = {line.number: (line, where) for line, where in reading.lines}
 
@@ -314,10 +328,9 @@ class _Maker:
         suggestion: str,
         found: dict[str, str],
     ) -> Finding:
-        time = self._times.get(line.number)
         default = taxonomy.REASONS.get(reason)
         return Finding(
-            order=(time if self._timed and time is not None else 0.0, self._number, line.number),
+            order=(self._seconds.get(line.number, 0.0), self._number, line.number),
             stream=self._number,
             line=line.number,
             text=line.text,
@@ -332,5 +345,5 @@ class _Maker:
             explains=rule.explains if rule else (),
             captures=found,
             origin=where,
-            time=time,
+            time=self._times.get(line.number),
         )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.diagnose.findings import Reading
+from logdoctor.diagnose.stamps import dated
 from logdoctor.text import seconds_of
 from logdoctor.types import Point, Progress, Readings
 
@@ -240,8 +241,11 @@ def stall(courses: list[Course], ended: float | None) -> Stall | None:
     timed = [(last, first, stream, course) for stream, course, first, last in spans if last is not None]
     if not ends or not timed:
         return None
-    last, first, stream, course = max(timed, key=lambda span: span[0])
-    waited = (max(ends) if ended is None else min(ended, max(ends))) - last
+    latest = max((*ends, *(span[0] for span in timed)))
+    last, first, stream, course = max(timed, key=lambda span: dated(span[0], latest))
+    last, first = dated(last, latest), first if first is None else dated(first, latest)
+    end = max(dated(end, latest) for end in ends)
+    waited = (end if ended is None else min(dated(ended, latest), end)) - last
     distinct = len(np.unique(course.steps)) - 1
     usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
     if waited <= max(_STALL_SECONDS, _STALL_STEPS * usual):

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.text import seconds_of
 from logdoctor.types import RankError
 
@@ -17,7 +17,6 @@ _MOST = 64
 _OWN = (8, 4, 2, 1)
 """How many errors alike are told one by one; the first number that leaves room for all."""
 _LONGEST = 253  # characters of a host's name
-_YEARLESS = 2000  # what `seconds_of` takes where a stamp gives no year
 
 
 class _Heard(NamedTuple):
@@ -29,7 +28,8 @@ class _Heard(NamedTuple):
 
 
 def first_errors(readings: list[Reading], found: Sequence[Finding], cause: Finding | None) -> tuple[RankError, ...]:
-    """The cause and the first of the findings of each rank, at most 64, ordered by time as far as lines carry stamps.
+    """The cause and the first of the findings of each rank, at most 64: those of a stream ordered by line, those of
+    several streams by time, as far as lines carry stamps.
 
     A rank's own lines decide what is said of it, so lines of others between them change nothing. Findings that name no
     rank count as of their node, or of their stream.
@@ -83,19 +83,7 @@ class _Writers:
         time = seconds_of(finding.text)
         if time is None and self._alone[finding.stream]:
             time = finding.time
-        return time if time is None or self._latest is None else _dated(time, self._latest)
-
-
-def _dated(time: float, latest: float) -> float:
-    """The time of a stamp that gave no year in the year that brings it next to the latest stamp of the log."""
-    read, year = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(latest, UTC).year
-    if read.year != _YEARLESS or year == _YEARLESS:
-        return time
-    near: list[float] = []
-    for other in (year - 1, year, year + 1):
-        with suppress(ValueError):  # 29 February
-            near.append(read.replace(year=other).timestamp())
-    return min(near, key=lambda one: abs(one - latest), default=time)
+        return time if time is None or self._latest is None else dated(time, self._latest)
 
 
 def _is_alone(reading: Reading) -> bool:
@@ -104,20 +92,16 @@ def _is_alone(reading: Reading) -> bool:
 
 
 def _ordered(errors: list[tuple[RankError, bool]], readings: list[Reading]) -> list[_Heard]:
-    """The errors as they came: one without a stamp directly behind what its stream told before it, streams without any
-    at the end; all by place when there is no stamp at all."""
+    """The errors as they came: those of a stream by line, one without a stamp directly behind what its stream told
+    before it, streams without any at the end; all by place when there is no stamp at all."""
     numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
-    placed = (((numbers[error.stream], error.line), error, is_cause) for error, is_cause in errors)
-    told = sorted(placed, key=lambda one: one[0])
-    now: dict[int, float] = {}
-    for (stream, _), error, _ in told:
-        if error.time is not None:
-            now.setdefault(stream, error.time)
     heard: list[_Heard] = []
-    for (stream, line), error, is_cause in told:
-        if error.time is not None:
-            now[stream] = error.time
-        heard.append(_Heard((now.get(stream, math.inf), stream, line), error, is_cause))
+    for stream, some in groupby(sorted(errors, key=lambda one: numbers[one[0].stream]), lambda one: one[0].stream):
+        told = sorted(some, key=lambda one: one[0].line)
+        now = next((error.time for error, _ in told if error.time is not None), math.inf)
+        times = rising([now := now if error.time is None else error.time for error, _ in told])
+        for time, (error, is_cause) in zip(times, told, strict=True):
+            heard.append(_Heard((time, numbers[stream], error.line), error, is_cause))
     return sorted(heard, key=lambda one: one.at)
 
 

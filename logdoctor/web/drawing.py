@@ -7,6 +7,7 @@ Labels may come from logs: they are made harmless and escaped here.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -19,50 +20,67 @@ _LABEL = 60  # characters
 _POINTS = 400  # of a line, after thinning
 _ROWS = 16  # of a picture of ranks
 _OWN = 2  # ranks of one error that keep a row of their own when there are more rows
-_COLUMNS = 3  # labels below columns
+_COLUMNS = 6  # labels below columns
+_PARTS = 3  # of a y axis, about
+_TINY = 1e-300  # a span with which nothing can be reckoned
+_FINEST = 1e6  # marks of an axis from 0 on, so that each is told from the next
+_THOUSANDS, _FINE = 1e6, 1e-6  # numbers that are written with powers of ten
 _EDGE = 0.02  # of the width, so that a mark at the end is whole
-_SERIES = 7  # colours that there are
+_SERIES = 6  # colours that there are
 _SHAPES = {
     "cause": ("c4", Markup('<path class="{}" d="M0-7 7 0 0 7-7 0Z"/>')),
     "proximate": ("c3", Markup('<circle class="{}" r="5"/>')),
     "cascade": ("c0", Markup('<rect class="{}" x="-4" y="-4" width="8" height="8"/>')),
     "teardown": ("c5", Markup('<path class="{}" d="M0-5 5 4H-5Z"/>')),
 }
+_COUNTED = {"time": "time from the cause", "line": "line of the log", "order": "order in the log"}
+"""What the x axis of a picture of ranks counts, by its kind."""
 _OTHER = ("c5", Markup('<circle class="{}" r="3"/>'))
 
 
-def sparkline(points: Sequence[tuple[float, float | None]], label: str, end: float | None = None) -> Markup:
-    """A line over (x, y); a y that is None or not finite is a gap. `end` marks the x at which the job failed."""
-    told = [(x, y if y is not None and math.isfinite(y) else None) for x, y in points if math.isfinite(x)]
-    values = [y for _, y in told if y is not None]
+def sparkline(
+    points: Sequence[tuple[float, float | None]], label: str, end: float | None = None, x: str = "", y: str = ""
+) -> Markup:
+    """A line over (x, y); a y that is None or not finite is a gap. `end` marks the x at which the job failed, `x` and
+    `y` say what the axes count."""
+    told = _finite(points)
+    values = [height for _, height in told if height is not None]
     if not values:
         return _svg(40, label, _text(0, 24, "Nothing to draw", "label"))
-    across = _Scale.over([*(x for x, _ in told), *([end] if end is not None and math.isfinite(end) else [])])
-    up = _Scale.over(values)
-    top, height = 18, 68
+    across = _Scale.over([*(place for place, _ in told), *([end] if end is not None and math.isfinite(end) else [])])
+    up = _Axis.over(values)
+    top, height = 22, 76
     inner = Markup("").join(_strokes(_thinned(told), across, up))
     parts = [
-        _across("grid", top),
-        _across("grid", top + height),
+        _text(0, 10, y, "tick"),
+        *up.drawn(top, height),
         Markup(
             '<svg y="{}" width="100%" height="{}" viewBox="0 0 1000 100" preserveAspectRatio="none" overflow="visible">'
             "{}</svg>"
         ).format(top, height, inner),
         _failure(across.share(end), top, height) if end is not None and math.isfinite(end) else Markup(""),
-        _text(0, 12, figure(up.most), "label"),
-        _text(0, top + height - 4, figure(up.least), "label") if up.least < up.most else Markup(""),
-        _text(0, top + height + 14, figure(across.least), "tick"),
-        _text(100, top + height + 14, figure(across.most), "tick", "end") if across.least < across.most else Markup(""),
+        _text(0, top + height + 16, figure(across.least), "tick"),
+        _text(50, top + height + 16, x, "tick", "middle"),
+        _text(100, top + height + 16, figure(across.most), "tick", "end") if across.least < across.most else Markup(""),
     ]
     first, last = values[0], values[-1]
-    told_in_words = f"From {figure(first)} to {figure(last)}; least {figure(up.least)}, greatest {figure(up.most)}."
-    return _svg(top + height + 20, label, Markup("").join(parts), told_in_words)
+    least, greatest = figure(min(values)), figure(max(values))
+    told_in_words = f"From {figure(first)} to {figure(last)}; least {least}, greatest {greatest}."
+    return _svg(top + height + 22, label, Markup("").join(parts), told_in_words, "axes")
 
 
-def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> Markup:
+def begins(points: Sequence[tuple[float, float | None]]) -> str:
+    """Where the y axis of the line over these points begins, when that is not 0; "" when it is."""
+    values = [height for _, height in _finite(points) if height is not None]
+    axis = _Axis.over(values) if values else None
+    return axis.said(axis.least) if axis and axis.least else ""
+
+
+def rank_times(
+    ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors"
+) -> Markup:
     """When each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where times
     are not known or all the same. Many ranks alike share a row."""
-    label = "First error of each rank"
     if not ranks:
         return _svg(40, label, _text(0, 24, "No rank reported an error", "label"))
     rows = _rows(ranks, cause_line)
@@ -72,15 +90,25 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -
     parts += [
         _across("axis", bottom + 2),
         _text(0, bottom + 16, course.words(course.scale.least), "tick"),
+        _text(50, bottom + 16, _COUNTED[course.kind], "tick", "middle"),
     ]
     if course.scale.least < course.scale.most:
         parts.append(_text(100, bottom + 16, course.words(course.scale.most), "tick", "end"))
-    if course.same_time:
-        where = "their line" if course.kind == "line" else "their place in the log"
-        parts.append(_text(0, bottom + 34, f"All stamps tell the same second: marks stand by {where}.", "label"))
-        bottom += 18
     first = rows[0].error
     return _svg(bottom + 22, label, Markup("").join(parts), f"{_called(first)}; {len(rows)} rows.")
+
+
+def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> str:
+    """What is to be said below `rank_times` of where its marks stand; "" for nothing."""
+    rows = _rows(ranks, cause_line)
+    course = _Course.of(rows) if rows else None
+    if course is not None and course.same_time:
+        where = "their line" if course.kind == "line" else "their place in the log"
+        what = "second" if all(row.error.time is None or row.error.time % 1 == 0 for row in rows) else "time"
+        return f"All stamps tell the same {what}: marks stand by {where}."
+    if course is not None and course.kind == "time" and any(row.error.time is None for row in rows):
+        return "A line without a stamp has no mark."
+    return ""
 
 
 def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float | None = None) -> Markup:
@@ -94,7 +122,7 @@ def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float
         y = 30 * number
         parts += [
             _text(0, y + 12, name, "label"),
-            _text(100, y + 12, f"{figure(value)} {unit}".strip(), "value", "end"),
+            _text(100, y + 12, f"{figure(value)}{'' if unit == '%' else ' '}{unit}".strip(), "value", "end"),
             Markup('<rect class="area" y="{}" width="100%" height="7" rx="2"/>').format(y + 17),
             Markup('<rect class="c0" y="{}" width="{}%" height="7" rx="2"/>').format(
                 y + 17, _number(100 * max(value, 0) / most)
@@ -103,23 +131,24 @@ def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float
     return _svg(30 * len(items), label, Markup("").join(parts))
 
 
-def stacked(periods: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, label: str) -> Markup:
-    """A column for each period, the series on top of each other in their order; `legend` names their colours."""
+def stacked(
+    periods: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, label: str, x: str = ""
+) -> Markup:
+    """A column for each period, the series on top of each other in their order; `legend` names their colours, `x` says
+    what the periods are."""
     totals = [sum(_amount(values, at) for values in series.values()) for at in range(len(periods))]
     most = max(totals, default=0.0)
     if most <= 0:
         return _svg(40, label, _text(0, 24, "Nothing to draw", "label"))
-    top, height = 18, 110
+    top, height = 22, 120
     wide = 100 / len(periods)
-    parts = [
-        _text(0, 12, f"{figure(most)} {unit}".strip(), "label"),
-        _across("grid", top),
-    ]
+    up = _Axis.over([0.0, *totals], whole=all(total == int(total) for total in totals))
+    parts = [_text(0, 10, unit, "tick"), *up.drawn(top, height)]
     for at, period in enumerate(periods):
         floor = float(top + height)
         for number, (name, values) in enumerate(series.items()):
             amount = _amount(values, at)
-            tall = height * amount / most
+            tall = height * up.share(amount)
             floor -= tall
             if tall > 0:
                 parts.append(
@@ -129,18 +158,16 @@ def stacked(periods: Sequence[str], series: Mapping[str, Sequence[float]], unit:
                         _number(floor),
                         _number(wide * 0.8),
                         _number(tall),
-                        _said(f"{period}: {name}, {figure(amount)} {unit}"),
+                        _said(f"{x} {period}: {name}, {figure(amount)} {unit}".strip()),
                     )
                 )
     parts.append(_across("axis", top + height))
     step = math.ceil(len(periods) / _COLUMNS)
     for at in range(0, len(periods), step):
-        anchor = "start" if at == 0 else "middle"
-        place = 0.0 if at == 0 else (at + 0.5) * wide
-        if len(periods) == 1 or place < 93:
-            parts.append(_text(place, top + height + 15, periods[at], "tick", anchor))
+        parts.append(_text((at + 0.5) * wide, top + height + 16, periods[at], "tick", "middle"))
+    parts.append(_text(50, top + height + 32, x, "tick", "middle"))
     said = f"{len(periods)} periods; the greatest sum is {figure(most)} {unit}, the sum of all {figure(sum(totals))}."
-    return _svg(top + height + 20, label, Markup("").join(parts), said)
+    return _svg(top + height + (38 if x else 22), label, Markup("").join(parts), said, "axes")
 
 
 def legend(names: Sequence[str]) -> Markup:
@@ -178,6 +205,56 @@ class _Scale(NamedTuple):
         return min(max((value / 4 - least) / (most - least), 0.0), 1.0) if most > least else 0.5
 
 
+class _Axis(NamedTuple):
+    """A y axis: where it begins and ends, and how far its marks stand apart."""
+
+    least: float
+    most: float
+    step: float
+
+    @classmethod
+    def over(cls, values: Sequence[float], whole: bool = False) -> "_Axis":
+        """An axis with round marks around the values. It begins at 0, but where they lie so far from it that nothing
+        would be seen of how they differ."""
+        least, most = min(values), max(values)
+        if 0 <= least <= most / 2:
+            least = 0.0
+        if not _TINY < most - least < 1 / _TINY:
+            return cls(least, most, 0.0)
+        step = _round_step((most - least) / _PARTS)
+        step = max(step, 1.0) if whole else step
+        if not max(abs(least), abs(most)) / step < _FINEST:
+            return cls(least, most, 0.0)
+        return cls(step * math.floor(least / step), step * math.ceil(most / step), step)
+
+    def share(self, value: float) -> float:
+        """Where a value lies between the ends, 0 to 1; the middle when there is one value only."""
+        return _Scale(self.least, self.most).share(value)
+
+    def drawn(self, top: int, height: int) -> Iterator[Markup]:
+        """Its marks, each as a line and what it says beside it."""
+        count = round((self.most - self.least) / self.step) if self.step else 0
+        marks = [self.least + at * self.step for at in range(count + 1)] if count else [*{self.least, self.most}]
+        for mark in marks:
+            y = top + height * (1 - self.share(mark))
+            yield _across("grid", round(y, 2))
+            yield Markup('<text class="tick" x="-8" y="{}" text-anchor="end">{}</text>').format(
+                _number(y + 4), _said(self.said(mark))
+            )
+
+    def said(self, mark: float) -> str:
+        """What stands at a mark: as many digits as tell it from the next one."""
+        if not self.step or abs(mark) >= _THOUSANDS or self.step < _FINE:
+            return f"{mark:.6g}"
+        return f"{mark:,.{max(0, -math.floor(math.log10(self.step) + 1e-9))}f}"
+
+
+def _round_step(size: float) -> float:
+    """The next 1, 2 or 5 times a power of ten, at least so large."""
+    power = 10.0 ** math.floor(math.log10(size))
+    return next((times * power for times in (1, 2, 5) if times * power >= size), 10 * power)
+
+
 class _Row(NamedTuple):
     error: RankError
     is_cause: bool
@@ -185,13 +262,14 @@ class _Row(NamedTuple):
 
 class _Course(NamedTuple):
     """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone. With
-    `same_time` times are known, but tell nothing apart."""
+    `same_time` times are known, but tell nothing apart; `close` ones differ from another by less than a second."""
 
     kind: str
     scale: _Scale
     zero: float
     places: tuple[float, ...]
     same_time: bool = False
+    close: frozenset[float] = frozenset()
 
     @classmethod
     def of(cls, rows: Sequence[_Row]) -> "_Course":
@@ -202,7 +280,8 @@ class _Course(NamedTuple):
         if told and not same:
             begin = min(known)
             placed = tuple(begin if time is None else time for time in times)
-            return cls("time", _Scale.over(known), times[0] if times[0] is not None else begin, placed)
+            zero = times[0] if times[0] is not None else begin
+            return cls("time", _Scale.over(known), zero, placed, close=_close(known))
         lines = tuple(float(row.error.line) for row in rows)
         if len({row.error.stream for row in rows}) == 1:
             return cls("line", _Scale.over(lines), 0.0, lines, same)
@@ -212,14 +291,20 @@ class _Course(NamedTuple):
     def words(self, at: float) -> str:
         """What stands at a place of the axis."""
         if self.kind == "time":
-            return _offset(at - self.zero)
+            return _offset(at - self.zero, at in self.close)
         return f"line {at:,.0f}" if self.kind == "line" else "first" if at == self.scale.least else "last"
 
     def told(self, error: RankError) -> str:
         """Where an error is."""
         if self.kind == "time" and error.time is not None:
-            return _offset(error.time - self.zero)
-        return f"line {error.line:,}"
+            return _offset(error.time - self.zero, error.time in self.close)
+        return f"{'no stamp, ' if self.kind == 'time' else ''}line {error.line:,}"
+
+
+def _close(times: Sequence[float]) -> frozenset[float]:
+    """The times that differ from another by less than a second."""
+    pairs = [pair for pair in pairwise(sorted(set(times))) if pair[1] - pair[0] < 1]
+    return frozenset(time for pair in pairs for time in pair)
 
 
 def _rows(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> list[_Row]:
@@ -256,30 +341,55 @@ def _rank(row: _Row, number: int, course: _Course) -> Markup:
     if error.role == "cause" and not row.is_cause:
         colour, shape = _SHAPES["proximate"]
     place = 100 * (_EDGE + (1 - 2 * _EDGE) * course.scale.share(course.places[number]))
+    mark = Markup('<svg x="{}%" y="{}" overflow="visible">{}<title>{}</title></svg>')
     where = ", ".join(part for part in (error.node or "", f"{error.stream}:{error.line}", error.role) if part)
-    return Markup('<g class="{}">{}{}{}<svg x="{}%" y="{}" overflow="visible">{}<title>{}</title></svg></g>').format(
+    is_placed = course.kind != "time" or error.time is not None
+    return Markup('<g class="{}">{}{}{}{}</g>').format(
         "cause" if row.is_cause else "rank",
         _text(0, y + 12, _called(error), "value" if row.is_cause else "label"),
         _text(100, y + 12, course.told(error), "tick", "end"),
         _across("grid", y + 23),
-        _number(place),
-        y + 23,
-        shape.format(f"{colour} mark" if row.is_cause else colour),
-        _said(f"{_called(error)}, {where}"),
+        mark.format(
+            _number(place),
+            y + 23,
+            shape.format(f"{colour} mark" if row.is_cause else colour),
+            _said(f"{_called(error)}, {where}"),
+        )
+        if is_placed
+        else "",
     )
 
 
 def _called(error: RankError) -> str:
-    """Who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)"."""
-    who = f"rank {error.rank}" if error.rank is not None else error.node or error.stream
+    """Who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)", "node gpu-12 - unknown error"."""
+    who = who_failed(error)
+    reason = "unknown error" if error.reason == "Unknown" else error.reason
     more = error.count - 1
     others = f" (+ {more:,} more)" if more > 0 else ""
-    return f"{harmless(who, 24)} - {error.reason}{others}"
+    return f"{harmless(who, 30)} - {reason}{others}"
 
 
-def _offset(seconds: float) -> str:
-    """A time after or before the cause."""
+def who_failed(error: RankError) -> str:
+    """Whose error it is: a rank's, a node's or a stream's."""
+    if error.rank is not None:
+        return f"rank {error.rank}"
+    return f"node {error.node}" if error.node else f"stream {error.stream}"
+
+
+def whose_errors(ranks: Sequence[RankError]) -> str:
+    """The title of what `rank_times` draws: whose first errors they are."""
+    kinds = {who_failed(one).partition(" ")[0] for one in ranks}
+    *others, last = [kind for kind in ("rank", "node", "stream") if kind in kinds] or ["rank"]
+    return f"First error of each {', '.join(others)}{' and ' if others else ''}{last}"
+
+
+def _offset(seconds: float, exact: bool = False) -> str:
+    """A time after or before the cause in three digits; when `exact` in seconds to the millisecond, below one to the
+    microsecond."""
     sign, length = "-" if seconds < 0 else "+", abs(seconds)
+    if exact and length < 86_400:
+        told = f"{length:,.{3 if length >= 0.0005 else 6}f}"
+        return f"{sign}{told.rstrip('0').rstrip('.')} s"
     if length < 120:
         return f"{sign}{length:.3g} s"
     return f"{sign}{length / 60:.3g} min" if length < 7200 else f"{sign}{length / 3600:.3g} h"
@@ -299,8 +409,13 @@ def _thinned(points: list[tuple[float, float | None]]) -> list[tuple[float, floa
     return kept
 
 
-def _strokes(points: list[tuple[float, float | None]], across: _Scale, up: _Scale) -> Iterator[Markup]:
-    """The runs of points between gaps, each with the ground below it; a point alone is a dash."""
+def _finite(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
+    """The points whose place is known; None where their value is not finite."""
+    return [(x, y if y is not None and math.isfinite(y) else None) for x, y in points if math.isfinite(x)]
+
+
+def _strokes(points: list[tuple[float, float | None]], across: _Scale, up: _Axis) -> Iterator[Markup]:
+    """The runs of points between gaps, each with the ground below it where that is 0; a point alone is a dash."""
     run: list[tuple[str, str]] = []
     for x, y in [*points, (math.nan, None)]:
         if y is not None:
@@ -308,9 +423,9 @@ def _strokes(points: list[tuple[float, float | None]], across: _Scale, up: _Scal
             continue
         if run:
             line = "L".join(f"{x} {y}" for x, y in run)
-            if len(run) > 1:
+            if len(run) > 1 and up.least == 0:
                 yield Markup('<path class="area" d="M{}V100H{}Z"/>').format(line, run[0][0])
-            else:
+            if len(run) == 1:
                 line = f"{line}m-4 0h8"
             yield Markup('<path class="line" stroke-linecap="round" d="M{}"/>').format(line)
         run = []
@@ -328,10 +443,10 @@ def _amount(values: Sequence[float], at: int) -> float:
     return max(values[at], 0.0) if at < len(values) and math.isfinite(values[at]) else 0.0
 
 
-def _svg(height: int, label: str, content: Markup, told: str = "") -> Markup:
+def _svg(height: int, label: str, content: Markup, told: str = "", kind: str = "") -> Markup:
     about = Markup("<desc>{}</desc>").format(_said(told, 300)) if told else Markup("")
-    return Markup('<svg class="chart" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
-        height, _said(label, 200), about, content
+    return Markup('<svg class="{}" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
+        f"chart {kind}".strip(), height, _said(label, 200), about, content
     )
 
 
@@ -340,6 +455,8 @@ def _across(kind: str, y: float) -> Markup:
 
 
 def _text(share: float, y: float, words: str, kind: str, anchor: str = "start") -> Markup:
+    if not words:
+        return Markup("")
     return Markup('<text class="{}" x="{}%" y="{}" text-anchor="{}">{}</text>').format(
         kind, _number(share), y, anchor, _said(words)
     )

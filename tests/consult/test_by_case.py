@@ -154,9 +154,9 @@ def test_something_unknown_before_it_may_be_the_cause() -> None:
 
 
 def test_in_another_stream_the_time_says_what_came_before() -> None:
-    proof = episode(7, QUOTA, time=100.0)
+    proof = episode(7, QUOTA, time=100.5)
     unknown = episode(3, "xpud: voltage regulator of board left its range", stream=1)
-    for time, sure in ((99.0, False), (101.0, True), (None, False)):
+    for time, sure in ((99.0, False), (99.999, False), (100.4, True), (101.0, True), (None, False)):
         assert (said([unknown._replace(time=time), proof], same(case(1, QUOTA))) is not None) is sure
 
 

@@ -60,6 +60,24 @@ def test_a_stamp_tells_the_time_and_orders_streams(diagnose: Diagnose) -> None:
     ]
 
 
+def test_fractions_of_a_second_order_streams(diagnose: Diagnose) -> None:
+    late = prefixed("2024-03-02 11:05:00,700 ", "KeyError: 'a'")
+    early = prefixed("2024-03-02 11:05:00,200 ", "ValueError: b")
+    verdict = diagnose({"rank_0": HEAD + late, "rank_1": HEAD + early})
+    assert [(error.rank, error.time) for error in verdict.ranks] == [
+        (1, MARCH_2 + 11 * 3600 + 300 + 0.2),
+        (0, MARCH_2 + 11 * 3600 + 300 + 0.7),
+    ]
+
+
+def test_in_one_stream_lines_say_the_order_whatever_stamps_say(diagnose: Diagnose) -> None:
+    clocks = ("11:05:00,700", "11:05:00,699", "11:05:03,100", "11:04:59,900")
+    log = "".join(prefixed(f"2024-03-02 {clock} [rank{n}]: ", OOM) for n, clock in enumerate(clocks))
+    other = prefixed("2024-03-02 11:05:01,000 ", OOM)
+    assert ranks(diagnose(HEAD + log)) == [0, 1, 2, 3]
+    assert ranks(diagnose({"node_a": HEAD + log, "rank_9": HEAD + other})) == [0, 1, 9, 2, 3]
+
+
 def test_a_stamp_without_a_year_is_of_the_year_of_the_log(diagnose: Diagnose) -> None:
     verdict = diagnose(HEAD + stamped("11:02:00", "starting\n") + OFF_THE_BUS)
     assert verdict.ranks == (

@@ -139,6 +139,16 @@ def test_a_pause_of_a_few_steps_is_no_hang(diagnose: Diagnose) -> None:
     assert diagnose(HEAD + "[2024-03-02 11:05:00] saving checkpoint\n").outcome == "running"
 
 
+@pytest.mark.parametrize(("end", "reason"), [("11:03", "None"), ("11:53", "Hang")])
+def test_a_stamp_without_a_year_near_the_last_step_is_of_the_year_of_the_log(
+    diagnose: Diagnose, end: str, reason: str
+) -> None:
+    warning = "W0302 11:02:20.426415 4000 loader.py:41] slow batch\n"
+    bare = "".join(line.split("] ", 1)[1] for line in steps(40, 60).splitlines(keepends=True))
+    log = HEAD + warning * 40 + bare + f"[2024-03-02 {end}:00] saving checkpoint\n"
+    assert diagnose(log).reason == reason
+
+
 def test_a_stream_that_lags_behind_is_no_hang_while_another_moves(diagnose: Diagnose) -> None:
     assert diagnose({"rank_0": steps(0, 600), "rank_1": steps(0, 40)}).outcome == "running"
 
@@ -295,6 +305,29 @@ def test_the_stream_whose_error_came_first_has_the_cause(diagnose: Diagnose) -> 
     assert verdict.reason == "Zero Division Error"
     assert (verdict.evidence[0].stream, verdict.evidence[0].line) == ("rank_1", 6)
     assert [(s.reason, s.stream) for s in verdict.symptoms] == [("Value Error", "rank_0")]
+
+
+def test_fractions_of_a_second_compare_no_clocks(diagnose: Diagnose) -> None:
+    late = prefixed("2024-03-02 11:05:00,900 ", traceback("ValueError: no batch came"))
+    early = prefixed("2024-03-02 11:05:00,100 ", traceback("ZeroDivisionError: division by zero"))
+    assert diagnose({"rank_0": late, "rank_1": early}).reason == "Value Error"
+    assert diagnose({"rank_0": early, "rank_1": late}).reason == "Zero Division Error"
+
+
+@pytest.mark.parametrize("clock", ["11:04:58", "10:00:00"])
+def test_in_one_of_several_streams_the_line_says_what_came_first(diagnose: Diagnose, clock: str) -> None:
+    first = clocked("11:05:00", traceback("ZeroDivisionError: division by zero"))
+    back = clocked(clock, traceback("ValueError: no batch came"))
+    other = clocked("11:05:30", "leaving\n")
+    verdict = diagnose({"rank_0": clocked("11:05:00", "batch 3\n") + first + back, "rank_1": other})
+    assert (verdict.reason, verdict.evidence[0].line) == ("Zero Division Error", 7)
+
+
+def test_stamps_without_a_year_are_ordered_with_those_that_give_one(diagnose: Diagnose) -> None:
+    late = prefixed("E0302 11:05:00.000100 4000 train.py:7] ", traceback("ValueError: no batch came"))
+    early = clocked("11:01:00", traceback("ZeroDivisionError: division by zero"))
+    verdict = diagnose({"rank_0": clocked("10:59:00", "ready\n") + late, "rank_1": early})
+    assert verdict.reason == "Zero Division Error"
 
 
 def test_without_times_the_first_stream_speaks_first(diagnose: Diagnose) -> None:

@@ -79,19 +79,52 @@ def test_nothing_to_draw_is_said(drawn: Markup) -> None:
 
 def test_a_gap_parts_the_line() -> None:
     drawn = drawing.sparkline([(0, 1.0), (1, 2.0), (2, None), (3, math.inf), (4, 5.0), (5, 4.0)], "Loss")
-    assert lines(drawn) == ["M0 100L200 75", "M800 0L1000 25"]
-    assert words(drawn) == ["5", "1", "0", "5"]
+    assert lines(drawn) == ["M0 83.33L200 66.67", "M800 16.67L1000 33.33"]
+    assert words(drawn) == ["0", "2", "4", "6", "0", "5"]
+
+
+def test_both_axes_say_what_they_count_from_where() -> None:
+    points = [(11_210.0, 354.0), (12_380.0, 366.6)]
+    drawn = drawing.sparkline(points, "Throughput", x="step", y="TFLOP/s per GPU")
+    assert words(drawn) == ["TFLOP/s per GPU", "350", "355", "360", "365", "370", "11,210", "step", "12,380"]
+    beside = [text for text in elements(drawn, "text") if text.attrib["text-anchor"] == "end"][:-1]
+    assert {text.attrib["x"] for text in beside} == {"-8"}, "the marks stand in the margin, not on the line"
+    assert drawing.begins(points) == "350"
+    assert not [path for path in elements(drawn, "path") if path.attrib["class"] == "area"], "no ground but from 0 on"
+
+
+def test_an_axis_begins_at_0_where_that_hides_nothing() -> None:
+    points = [(0.0, 9.0), (1.0, 2.5)]
+    drawn = drawing.sparkline(points, "Loss")
+    assert words(drawn)[:3] == ["0", "5", "10"] and drawing.begins(points) == ""
+    assert [path for path in elements(drawn, "path") if path.attrib["class"] == "area"]
+
+
+@pytest.mark.parametrize(
+    ("values", "marks"),
+    [
+        ((1.8774, 1.9211), ["1.86", "1.88", "1.90", "1.92", "1.94"]),
+        ((-4.0, 3.0), ["-5", "0", "5"]),
+        ((1_200_000.0, 1_500_000.0), ["1.2e+06", "1.3e+06", "1.4e+06", "1.5e+06"]),
+        ((0.0, 108_593.0), ["0", "50,000", "100,000", "150,000"]),
+        ((-1e308, 1e308), ["-1e+308", "1e+308"]),
+        ((5.0, 5.0 + 1e-14), ["5"]),
+    ],
+)
+def test_marks_of_an_axis_are_round_and_told_apart(values: tuple[float, float], marks: list[str]) -> None:
+    drawn = drawing.sparkline(list(enumerate(values)), "Loss")
+    assert sorted({*words(drawn)[:-2]}, key=words(drawn).index) == marks
 
 
 def test_one_point_is_seen() -> None:
     drawn = drawing.sparkline([(7, 3.0)], "Loss")
     assert lines(drawn) == ["M500 50m-4 0h8"]
-    assert words(drawn) == ["3", "7"]
+    assert words(drawn) == ["3", "7"] and not drawing.sparkline([(7, 3.0)], "Loss").count("area")
 
 
 def test_the_failure_is_marked_behind_the_last_point() -> None:
     drawn = drawing.sparkline([(0, 1.0), (50, 2.0)], "Loss", end=100)
-    assert lines(drawn) == ["M0 100L500 0"]
+    assert lines(drawn) == ["M0 50L500 0"]
     marks = [path for path in elements(drawn, "path") if "mark" in path.attrib["class"]]
     assert len(marks) == 2
     assert "100%" in [svg.attrib.get("x") for svg in elements(drawn, "svg")]
@@ -103,7 +136,7 @@ def test_ten_thousand_points_are_thinned_and_no_extreme_is_lost() -> None:
     (line,) = lines(drawn)
     assert line.count("L") <= 400 and len(drawn) < 20_000
     assert [place.split()[1] for place in line[1:].split("L")].count("0") == 1
-    assert words(drawn)[:2] == ["1,000", "0.5"]
+    assert words(drawn)[:3] == ["0", "500", "1,000"]
 
 
 def test_the_cause_stands_first_and_has_a_shape_of_its_own() -> None:
@@ -120,7 +153,7 @@ def test_the_cause_stands_first_and_has_a_shape_of_its_own() -> None:
 def test_without_times_lines_say_the_order() -> None:
     some = [RankError(rank, None, "main", 10 * rank, None, "Key Error", "proximate") for rank in (1, 2, 11)]
     told = words(drawing.rank_times(some, ("main", 10)))
-    assert told[-2:] == ["line 10", "line 110"]
+    assert told[-3:] == ["line 10", "line of the log", "line 110"]
     places = [svg.attrib["x"] for svg in elements(drawing.rank_times(some, None), "svg")[1:]]
     assert places == ["2%", "11.6%", "98%"]
 
@@ -128,15 +161,53 @@ def test_without_times_lines_say_the_order() -> None:
 def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
     some = [RankError(rank, None, "main", 10 * rank, 99.0, "Key Error", "proximate") for rank in (1, 2, 11)]
     told = words(drawing.rank_times(some, ("main", 10)))
-    assert told[-3:] == ["line 10", "line 110", "All stamps tell the same second: marks stand by their line."]
+    assert told[-3:] == ["line 10", "line of the log", "line 110"]
+    assert drawing.rank_note(some, ("main", 10)) == "All stamps tell the same second: marks stand by their line."
     assert "+0 s" not in told
+    exact = [msgspec.structs.replace(one, time=99.25) for one in some]
+    assert drawing.rank_note(exact, None) == "All stamps tell the same time: marks stand by their line."
     later = [*some[:2], msgspec.structs.replace(some[2], time=99.5)]
-    assert words(drawing.rank_times(later, ("main", 10)))[-2:] == ["+0 s", "+0.5 s"]
+    assert words(drawing.rank_times(later, ("main", 10)))[-3:] == ["+0 s", "time from the cause", "+0.5 s"]
+    assert drawing.rank_note(later, None) == drawing.rank_note([], None) == ""
+
+
+def test_an_error_without_a_stamp_has_no_place_among_times() -> None:
+    some = [ERROR, cascade(3), RankError(None, "gpu-7", "main", 1300, None, "Unknown", "cascade")]
+    drawn = drawing.rank_times(some, ("main", 1123))
+    assert ["node gpu-7 - unknown error", "no stamp, line 1,300"] == words(drawn)[4:6]
+    assert len([svg for svg in elements(drawn, "svg") if "x" in svg.attrib]) == 2
+    assert drawing.rank_note(some, ("main", 1123)) == "A line without a stamp has no mark."
+
+
+def test_who_failed_is_called_what_it_is() -> None:
+    rank, node = ERROR, RankError(None, "gpu-7", "main", 1, None, "Unknown", "cascade")
+    stream = msgspec.structs.replace(node, node=None)
+    assert [drawing.who_failed(one) for one in (rank, node, stream)] == ["rank 17", "node gpu-7", "stream main"]
+    assert drawing.whose_errors([rank, rank]) == "First error of each rank"
+    assert drawing.whose_errors([node, rank]) == "First error of each rank and node"
+    assert drawing.whose_errors([stream, node, rank]) == "First error of each rank, node and stream"
+    assert drawing.whose_errors([stream]) == "First error of each stream"
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((99.0, 99.123, 98.9871), ["+0 s", "+0.123 s", "-0.013 s"]),
+        ((99.0, 111.3456, 111.3), ["+0 s", "+12.346 s", "+12.3 s"]),
+        ((99.0, 111.3456, 131.3456), ["+0 s", "+12.3 s", "+32.3 s"]),
+        ((0.0, 1800.35, 1800.3), ["+0 s", "+1,800.35 s", "+1,800.3 s"]),
+        ((0.0, 1800.35, 1900.3), ["+0 s", "+30 min", "+31.7 min"]),
+        ((0.0, 0.000012, 9.0), ["+0 s", "+0.000012 s", "+9 s"]),
+    ],
+)
+def test_times_less_than_a_second_apart_are_told_to_the_millisecond(times: list[float], told: list[str]) -> None:
+    some = [RankError(n, None, "main", n, time, "Key Error", "proximate") for n, time in enumerate(times)]
+    assert words(drawing.rank_times(some, ("main", 0)))[1:6:2] == told
 
 
 def test_lines_of_several_streams_are_not_compared() -> None:
     some = [RankError(rank, None, f"rank_{rank}", 99 - rank, None, "Key Error", "proximate") for rank in (1, 2)]
-    assert words(drawing.rank_times(some, None))[-2:] == ["first", "last"]
+    assert words(drawing.rank_times(some, None))[-3:] == ["first", "order in the log", "last"]
 
 
 def test_rows_are_few_however_many_ranks_there_are() -> None:
@@ -158,13 +229,22 @@ def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
 def test_columns_stand_on_each_other() -> None:
     drawn = drawing.stacked(["w1", "w2"], {"a": [1, 4], "b": [1, 0]}, "h", "Time")
     told = [(r.attrib["class"], float(r.attrib["y"]), float(r.attrib["height"])) for r in elements(drawn, "rect")]
-    assert told == [("c0", 100.5, 27.5), ("c1", 73.0, 27.5), ("c0", 18.0, 110.0)]
+    assert told == [("c0", 112.0, 30.0), ("c1", 82.0, 30.0), ("c0", 22.0, 120.0)]
     assert "w2: a, 4 h" in [title.text for title in elements(drawn, "title")]
+
+
+def test_columns_are_measured_from_0_and_labelled_below_themselves() -> None:
+    drawn = drawing.stacked(["19 Oct", "26 Oct"], {"a": [1, 23]}, "failures", "Failures", "week of")
+    assert words(drawn) == ["failures", "0", "10", "20", "30", "19 Oct", "26 Oct", "week of"]
+    below = [text.attrib["x"] for text in elements(drawn, "text") if "Oct" in (text.text or "")]
+    assert below == ["25%", "75%"]
+    few = drawing.stacked(["w"], {"a": [1]}, "failures", "Failures")
+    assert words(few) == ["failures", "0", "1", "w"], "there are no halves of failures"
 
 
 def test_long_times_label_few_columns() -> None:
     drawn = drawing.stacked([f"week {n}" for n in range(300)], {"a": [1.0] * 300}, "h", "Time")
-    assert len(words(drawn)) <= 5
+    assert len([word for word in words(drawn) if word.startswith("week")]) <= 6
 
 
 _FLOATS = st.floats(allow_nan=True, allow_infinity=True)
@@ -173,5 +253,6 @@ _FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 @given(st.lists(st.tuples(_FLOATS, st.none() | _FLOATS), max_size=30), st.none() | _FLOATS)
 def test_any_points_are_drawn(points: list[tuple[float, float | None]], end: float | None) -> None:
     drawn = drawing.sparkline(points, "Loss", end)
+    assert isinstance(drawing.begins(points), str)
     assert elements(drawn, "svg") and drawn == drawing.sparkline(points, "Loss", end)
     assert "nan" not in drawn and "inf" not in drawn

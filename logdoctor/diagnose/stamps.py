@@ -1,0 +1,48 @@
+"""Time stamps made comparable: in the year of the log, and never against the order of a stream's lines."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+_YEARLESS = 2000  # what `seconds_of` takes where a stamp gives no year
+_BEGIN, _END = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (_YEARLESS, _YEARLESS + 1))
+
+
+def dated(time: float, latest: float) -> float:
+    """The time of a stamp that gave no year in the year that brings it next to the latest stamp of the log."""
+    if not _BEGIN <= time < _END or _BEGIN <= latest < _END:
+        return time
+    read, year = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(latest, UTC).year
+    near: list[float] = []
+    for other in (year - 1, year, year + 1):
+        with suppress(ValueError):  # 29 February
+            near.append(time + (read.replace(year=other) - read).total_seconds())
+    return min(near, key=lambda one: abs(one - latest), default=time)
+
+
+def rising(times: Sequence[float]) -> list[float]:
+    """The times of lines in their order, none before the one of an earlier line.
+
+    The fewest are changed, each to the one before it: a stamp that runs against most others is of another clock, or of
+    what the line speaks of, and must move neither its line nor those behind it.
+    """
+    ends: list[float] = []  # the least end of a rising row of each length
+    places: list[int] = []
+    before: list[int] = []
+    for at, time in enumerate(times):
+        length = bisect_right(ends, time)
+        before.append(places[length - 1] if length else -1)
+        ends[length : length + 1] = [time]
+        places[length : length + 1] = [at]
+    kept: set[int] = set()
+    at = places[-1] if places else -1
+    while at >= 0:
+        kept.add(at)
+        at = before[at]
+    now = times[min(kept)] if kept else 0.0
+    found: list[float] = []
+    for at, time in enumerate(times):
+        now = time if at in kept else now
+        found.append(now)
+    return found
