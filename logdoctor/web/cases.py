@@ -17,6 +17,7 @@ from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AskOut,
     CaseId,
@@ -59,35 +60,35 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     ) -> Response:
         """Confirmed failures, newest first: what past failures were, and what fixed them."""
 
-        return _json(case_page(service, caller, cursor, limit, reason, withdrawn))
+        return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
 
     @reading.get("/cases/{id}", response_model=CaseOut, responses=describe(404, 422))
     def case(caller: Reader, id: CaseId) -> Response:
         """One confirmed failure, withdrawn or not."""
-        return _json(visible_case(service, caller, id))
+        return Json(visible_case(service, caller, id))
 
     @reading.get("/verdicts/{id}/model-calls", response_model=ModelCallPage, responses=describe(404, 422))
     def model_calls(caller: Reader, id: VerdictId) -> Response:
         """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
         came back, with tokens, dollars, seconds, and the digest of the prompt."""
         stored = visible(caller, service.records.verdict(id), f"verdict {id}")
-        return _json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
+        return Json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
 
     @deciding.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def confirm(caller: Operator, id: VerdictId, said: ConfirmIn) -> Response:
         """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
-        return _json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
+        return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
     @deciding.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def correct(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
         """Say what a failure was instead. Without `evidence` the lines count that look worst."""
-        return _json(enter(service, caller, id, _ruling(said), said.known))
+        return Json(enter(service, caller, id, _ruling(said), said.known))
 
     @deciding.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
     def lesson(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
         """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
         model is asked."""
-        return _json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
+        return Json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
 
     @deciding.post(
         "/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED
@@ -95,12 +96,12 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     def ask(caller: Operator, id: VerdictId) -> Response:
         """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
         look_again(service, caller, id)
-        return Response(msgspec.json.encode({"verdict": id}), 202, media_type="application/json")
+        return Json({"verdict": id}, 202)
 
     @deciding.delete("/cases/{id}", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
     def withdraw(caller: Operator, id: CaseId, why: Why = "") -> Response:
         """Let a case decide nothing any more; it stays on record."""
-        return _json(take_back(service, caller, id, why))
+        return Json(take_back(service, caller, id, why))
 
     router = APIRouter()
     router.include_router(reading)
@@ -134,7 +135,7 @@ def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Forese
 def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
     """A failure that the caller may say something about; `RequestRefused` for any other."""
     stored = _operable(service, caller, id)
-    _require_unbound(caller)
+    caller.unbound("a case decides about failures of all jobs")
     if stored.verdict.outcome != "failed":
         cause = f"it says {stored.verdict.outcome}, not failed"
         raise RequestRefused(409, "not_failed", f"verdict {id}", cause, "Only failures become cases.")
@@ -144,7 +145,7 @@ def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
 def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmation:
     """The case, withdrawn by a caller; `RequestRefused` when they may not, or when it was withdrawn before."""
     visible_case(service, caller, id, "operate")
-    _require_unbound(caller)
+    caller.unbound("a case decides about failures of all jobs")
     try:
         return service.casework.withdraw(id, caller.who, why)
     except ConfirmationRefused as error:
@@ -203,12 +204,6 @@ def _operable(service: Service, caller: Caller, id: int) -> StoredVerdict:
     return stored
 
 
-def _require_unbound(caller: Caller) -> None:
-    if caller.prefixes:
-        cause = "it is bound to jobs, but a case decides about failures of all jobs"
-        raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
-
-
 def _without_texts(call: StoredExchange) -> StoredExchange:
     sent = tuple((role, HIDDEN) for role, _ in call.sent)
     return msgspec.structs.replace(call, sent=sent, request=HIDDEN, got=HIDDEN, calls="[]", cause="")
@@ -246,7 +241,3 @@ def _foreseen_out(foreseen: Foreseen) -> dict[str, object]:
         told["rule"] = rule | where | {"attempts": lesson.attempts}
         told["backtest"] = lesson.tried._asdict() | {"hits": [hit._asdict() for hit in lesson.tried.hits]}
     return told
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")

@@ -42,6 +42,13 @@ class Caller(NamedTuple):
         """What the names of the jobs that the caller may see begin with; none means all."""
         return self.token.prefixes if self.token else ()
 
+    def unbound(self, why: str) -> "Caller":
+        """This caller; `RequestRefused` when the token is bound to jobs, with why that is not enough."""
+        if self.prefixes:
+            cause = f"it is bound to jobs, but {why}"
+            raise RequestRefused(403, "forbidden", f"token {self.name!r}", cause, "Use a token without prefixes.")
+        return self
+
 
 class Gate:
     """Decides about requests. `wants_token` is False only when the service listens on loopback."""
@@ -70,6 +77,15 @@ class Gate:
             return caller
 
         return admit
+
+    def allows_unbound(self, scope: str, why: str, by_form: bool = False) -> Callable[[Request], Awaitable[Caller]]:
+        """A dependency as `allows` gives, which refuses tokens that are bound to jobs, with `why`."""
+        admit = self.allows(scope, by_form)
+
+        async def admit_unbound(request: Request) -> Caller:
+            return (await admit(request)).unbound(why)
+
+        return admit_unbound
 
     async def caller(self, request: Request, by_form: bool = False) -> Caller:
         """Who asks; `RequestRefused` without a valid token, from another site's page, or too often."""

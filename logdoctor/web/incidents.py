@@ -15,6 +15,7 @@ from logdoctor.store.incidents import Incident, IncidentPage, State, Step, Wante
 from logdoctor.web.events import After, Hub, LastEventId, beginning, following
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.incident_answers import IncidentStory
+from logdoctor.web.json_answer import Json
 from logdoctor.web.models import Cursor, IncidentId, IncidentStepIn, Limit, VerdictPage
 from logdoctor.web.openapi import answers, streams
 from logdoctor.web.problems import Problem, describe
@@ -63,7 +64,7 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
         """Incidents, those with the newest attempt first. All filters that are given must hold."""
         states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
         filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
-        return _json(incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
+        return Json(incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
 
     @reading.get(
         "/stream",
@@ -91,38 +92,38 @@ def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
     @reading.get("/{id}", responses=answers(Incident) | describe(404, 422), response_class=Response)
     def incident(caller: Reader, id: IncidentId) -> Response:
         """One incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
-        return _json(_visible(caller, id))
+        return Json(_visible(caller, id))
 
     @reading.get("/{id}/attempts", response_model=VerdictPage, responses=describe(400, 404, 422))
     def attempts(caller: Reader, id: IncidentId, cursor: Cursor = None, limit: Limit = 50) -> Response:
         """The current verdicts of its attempts, newest first."""
         _visible(caller, id)
-        return _json(incidents.members(id, cursor, limit, caller.prefixes))
+        return Json(incidents.members(id, cursor, limit, caller.prefixes))
 
     @reading.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422), response_class=Response)
     def events(caller: Reader, id: IncidentId, limit: Limit = 100) -> Response:
         """What happened to it, newest first: attempts that joined and left, steps that people took."""
         _visible(caller, id)
-        return _json(IncidentStory(incidents.events(id, limit, caller.prefixes)))
+        return Json(IncidentStory(incidents.events(id, limit, caller.prefixes)))
 
     @deciding.post(
         "/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response
     )
     def acknowledge(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
         """Say that somebody looks after it."""
-        return _json(_step(caller, id, "acknowledge", said))
+        return Json(_step(caller, id, "acknowledge", said))
 
     @deciding.post(
         "/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response
     )
     def resolve(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
         """Say that it is over; the next attempt that fails so opens another incident."""
-        return _json(_step(caller, id, "resolve", said))
+        return Json(_step(caller, id, "resolve", said))
 
     @deciding.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
     def reopen(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
         """Say that it is not over; refused while the same failure is open as another incident."""
-        return _json(_step(caller, id, "reopen", said))
+        return Json(_step(caller, id, "reopen", said))
 
     def _step(caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:
         return _take(service, caller, _visible(caller, id).id, step, said.note, said.seen_as)
@@ -149,7 +150,3 @@ def _take(service: Service, caller: Caller, id: int, step: Step, note: str, seen
         return service.incidents.step(id, step, caller.who, note, time.time(), seen_as)
     except IncidentRefused as error:
         raise RequestRefused(409, "refused", error.thing, error.cause, error.next_step) from error
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -21,6 +20,7 @@ from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, chunks
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AttemptKey,
     AttemptNumber,
@@ -55,7 +55,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
     def put_job(job: JobName, facts: JobIn) -> Response:
         """Tell what is known of a job."""
         given = JobFacts(**facts.model_dump())
-        return _json(service.tell(checked("job", job), given, time.time()))
+        return Json(service.tell(checked("job", job), given, time.time()))
 
     @router.post("/jobs/{job}/attempts", dependencies=sender, responses=describe(400, 422))
     def allot_attempt(job: JobName, key: AttemptKey) -> AttemptNumberOut:
@@ -84,7 +84,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
                 await _take_body(request, opened, offset)
             except OffsetMismatch as error:  # only what is durable may be told: the sender forgets the rest
                 raise OffsetMismatch(str(name), offset, await _durable_offset(opened)) from error
-            return _json(opened.standing()._asdict())
+            return Json(opened.standing()._asdict())
         finally:
             intake.close(opened)
 
@@ -123,11 +123,11 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         """Where a stream stands: what a sender asks before it goes on."""
         name = key(job, attempt, stream)
         if known := intake.known(name):
-            return _json(known.standing()._asdict())
+            return Json(known.standing()._asdict())
         if not service.has_stream(name):
             return problem(404, "not_found", f"stream {name}", "nothing of it was sent", "Send from offset 0.")
         size, lines = intake.archived(name)
-        return _json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
+        return Json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
 
     @router.post(
         "/jobs/{job}/attempts/{attempt}/end",
@@ -162,10 +162,6 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
                     await run_in_threadpool(file.write, chunk)
                 streams = [pipeline.Stream("main", file.path, name)]
                 async with diagnoses:
-                    return _json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
+                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
 
     return router
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")

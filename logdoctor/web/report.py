@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
@@ -10,6 +9,7 @@ from logdoctor.live.service import Service
 from logdoctor.report import Report, as_csv, reckon
 from logdoctor.store.report import Reports
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
 from logdoctor.web.problems import describe
 from logdoctor.web.verdicts import Time
@@ -29,7 +29,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     def report(caller: Reader, since: Time = None, until: Time = None) -> Response:
         """What failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
         found = reckon(reports.failures(since, until, caller.prefixes), since, until)
-        return Response(msgspec.json.encode(found), media_type="application/json")
+        return Json(found)
 
     @router.get("/report.csv", responses=_CSV | describe(422), response_class=Response)
     def report_csv(caller: Reader, since: Time = None, until: Time = None) -> Response:

@@ -28,6 +28,7 @@ from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
 from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     ApproveIn,
     Cursor,
@@ -60,6 +61,8 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
     409: {"model": Problem, "description": "the rule cannot take this step from where it is"}
 }
 _SENT = {"requestBody": {"required": True, "content": {_YAML: {"schema": {"type": "string"}}}}}
+OF_ALL = "a rule acts on all jobs of its kind"
+"""Why a token that is bound to jobs changes no rule."""
 _HIDDEN = "(not shown to a token that is bound to jobs)"
 
 Item = TypeVar("Item", Learned, Event, StoredRefusal)
@@ -96,7 +99,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
             found = rules.page(kind, status, agent, cursor, limit)
             return found.items, found.next
 
-        return _json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
+        return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
 
     @reading.get("/shipped", response_model=ShippedRules, responses=describe())
     def shipped(caller: Reader) -> Response:
@@ -104,7 +107,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         totals = None if caller.prefixes else service.rule_totals.all()
         book = service.scanner.book
         every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
-        return _json({"items": [_shipped(rule, totals) for rule in every]})
+        return Json({"items": [_shipped(rule, totals) for rule in every]})
 
     @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
     def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -117,13 +120,13 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     ) -> Response:
         """Proposals that were not taken, newest first: which guard refused them, and why."""
 
-        return _json(refusal_page(rules, caller, cursor, limit, kind, guard))
+        return Json(refusal_page(rules, caller, cursor, limit, kind, guard))
 
     @reading.get("/why", response_model=WhyOut, responses=describe(422))
     def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
         """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
         said = why_learned(service.scanner, seen_rules(rules, caller, kind), line)
-        return _json({"line": line, "said": [one._asdict() for one in said]})
+        return Json({"line": line, "said": [one._asdict() for one in said]})
 
     @reading.get(
         "/export",
@@ -148,7 +151,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
 
         They pass the same guards as what is learned, and begin in shadow or wait for a human.
         """
-        require_unbound(caller)
+        caller.unbound(OF_ALL)
         body = await whole(request, Allowed(_BODY, _BODY, seconds))
         return await run_in_threadpool(_import, caller, body, kind)
 
@@ -166,7 +169,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
             cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
             listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
             return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
-        return _json({"rules": [_imported(one) for one in told]})
+        return Json({"rules": [_imported(one) for one in told]})
 
     @reading.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
     def rule_events(caller: Reader, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -177,7 +180,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
     @reading.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
     def rule(caller: Reader, id: RuleId) -> Response:
         """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
-        return _json(visible_rule(rules, caller, id))
+        return Json(visible_rule(rules, caller, id))
 
     @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
     def approve(caller: Operator, id: RuleId, reason: ApproveIn) -> Response:
@@ -196,13 +199,13 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
         return _step(caller, id, reason, rules.undo)
 
     def _step(caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]) -> Response:
-        require_unbound(caller)
+        caller.unbound(OF_ALL)
         visible_rule(rules, caller, id)
         try:
             rule = take(id, caller.who, reason.why, time.time())
         except RuleRefused as error:
             raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
-        return _json({name: getattr(rule, name) for name in StepOut.model_fields})
+        return Json({name: getattr(rule, name) for name in StepOut.model_fields})
 
     def _events(caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
         jobs: dict[str, str | None] = {}
@@ -216,7 +219,7 @@ def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
             found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
             return [as_seen(caller, event) for event in found], following
 
-        return _json(page(fetch, cursor, limit, seen))
+        return Json(page(fetch, cursor, limit, seen))
 
     router = APIRouter()
     router.include_router(reading)
@@ -270,13 +273,6 @@ def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
     return text_of(made)
 
 
-def require_unbound(caller: Caller) -> None:
-    """`RequestRefused` for a token that is bound to jobs: it changes no rule."""
-    if caller.prefixes:
-        cause = "it is bound to jobs, but a rule acts on all jobs of its kind"
-        raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
-
-
 def _shipped(rule: Rule, totals: dict[str, Total] | None) -> dict[str, object]:
     numbers = numbers_in(totals, rule.id)._asdict() if totals is not None else dict.fromkeys(Numbers._fields)
     return {
@@ -306,7 +302,3 @@ def _id(cursor: str | None) -> int | None:
 
 def _imported(one: Imported) -> dict[str, str]:
     return {name: getattr(one, name) for name in ("rule", "outcome", "id", "status", "waits_for")}
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")

@@ -14,6 +14,7 @@ from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
 from logdoctor.text import decode
 from logdoctor.types import Evidence
 from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AttemptNumber,
     AttemptOut,
@@ -91,7 +92,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         wanted = Wanted(
             reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes
         )
-        return _json(records.search(wanted, cursor, limit))
+        return Json(records.search(wanted, cursor, limit))
 
     @router.get("/verdicts/{id}", response_model=VerdictDetail, responses=describe(404, 422))
     def verdict(caller: Reader, id: VerdictId) -> Response:
@@ -102,12 +103,12 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             for c in context(service, stored)
         ]
         history = [one.id for one in records.history(stored.job, stored.attempt)]
-        return _json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
+        return Json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
 
     @router.get("/jobs", response_model=JobPage, responses=describe(400, 422))
     def jobs(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
         """Jobs, newest first."""
-        return _json(records.jobs(cursor, limit, caller.prefixes))
+        return Json(records.jobs(cursor, limit, caller.prefixes))
 
     @router.get("/jobs/{job}", response_model=JobOut, responses=describe(400, 404, 422))
     def job(caller: Reader, job: JobName) -> Response:
@@ -115,7 +116,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         known = records.job(checked("job", job))
         if known is None:
             raise not_found(f"job {job}")
-        return _json(_job(known, [_attempt(attempt) for attempt in records.attempts(job)]))
+        return Json(_job(known, [_attempt(attempt) for attempt in records.attempts(job)]))
 
     @router.get("/jobs/{job}/attempts/{attempt}", response_model=AttemptOut, responses=describe(400, 404, 422))
     def attempt(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
@@ -123,7 +124,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         known = records.attempt(checked("job", job), checked_attempt(attempt))
         if known is None:
             raise not_found(f"attempt {job}/{attempt}")
-        return _json(_attempt(known))
+        return Json(_attempt(known))
 
     @router.get("/jobs/{job}/attempts/{attempt}/verdict", response_model=VerdictOut, responses=describe(400, 404, 422))
     def current(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
@@ -131,7 +132,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         stored = records.current(checked("job", job), checked_attempt(attempt))
         if stored is None:
             raise not_found(f"verdict on {job}/{attempt}")
-        return _json(stored)
+        return Json(stored)
 
     @router.get(
         "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
@@ -189,7 +190,3 @@ def _range(line: str) -> tuple[int, int]:
     if not 1 <= begin <= end:
         raise RequestRefused(422, "invalid", "line", f"{line} is no range", "Use A-B with 1 <= A <= B.")
     return begin, end
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")

@@ -16,8 +16,8 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import ActionRefused, Busy, LogdoctorError
 from logdoctor.live.acting import Actor
 from logdoctor.nodes import NodeState
+from logdoctor.web.acting import OF_ALL
 from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.nodes import unbound
 from logdoctor.web.pages.rendering import page, router
 from logdoctor.web.verdicts import not_found
 
@@ -68,9 +68,10 @@ class Deeds:
     def routes(self, gate: Gate) -> APIRouter:
         """The page of an act that takes its time."""
         pages = router(gate)
+        Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
 
         @pages.get(f"{self._prefix}/under-way/{{key}}")
-        def under_way(request: Request, caller: Annotated[Caller, Depends(reader(gate))], key: Key) -> Response:
+        def under_way(request: Request, caller: Reader, key: Key) -> Response:
             """How an act goes on; where it leads once it is done."""
             deed = self._known.get(key)
             if deed is None:
@@ -159,23 +160,3 @@ def in_background(act: Callable[[], T]) -> "Future[T]":
 
     threading.Thread(target=work, name="page", daemon=True).start()
     return future
-
-
-def reader(gate: Gate) -> Callable[[Request], object]:
-    """A dependency: a caller who may read and is not bound to jobs."""
-    admit = gate.allows("read")
-
-    async def admitted(request: Request) -> Caller:
-        return unbound(await admit(request))
-
-    return admitted
-
-
-def operator(gate: Gate) -> Callable[[Request], object]:
-    """A dependency: a caller who may act and is not bound to jobs; `checked_form` must follow."""
-    admit = gate.allows("operate", by_form=True)
-
-    async def admitted(request: Request) -> Caller:
-        return unbound(await admit(request))
-
-    return admitted

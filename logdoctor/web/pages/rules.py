@@ -26,7 +26,7 @@ from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor
 from logdoctor.web.pages.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rule_list import STATES, Catalogue, RuleFilters, numbers_in, numbers_of, patterns_of
-from logdoctor.web.rules import as_seen, file_text, refusal_page, require_unbound, seen_rules, sees, visible_rule
+from logdoctor.web.rules import OF_ALL, as_seen, file_text, refusal_page, seen_rules, sees, visible_rule
 from logdoctor.web.verdicts import not_found
 
 _LINES = 50  # that are tried at once
@@ -131,7 +131,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         return await run_in_threadpool(_step, request, caller, id, name, given)
 
     def _step(request: Request, caller: Caller, id: str, name: str, given: dict[str, str]) -> Response:
-        require_unbound(caller)
+        caller.unbound(OF_ALL)
         found = visible_rule(rules, caller, id)
         note, seen_as = given.get("note", "")[:_NOTE], given.get("seen_as", "")
         try:

@@ -1,0 +1,46 @@
+"""What the routes of nodes, their tests and actions share: who acts, and how it is told that something was not done."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Query
+
+from logdoctor.errors import (
+    ActionRefused,
+    CordonError,
+    CordonRefused,
+    LaunchError,
+    NodeTestRefused,
+    RequestRefused,
+)
+from logdoctor.live.acting import Actor
+from logdoctor.live.service import Service
+from logdoctor.web.problems import Problem
+
+OF_ALL = "nodes are shared by all jobs"
+"""Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
+REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "this may not be done, or not now"}}
+CLUSTER: dict[int | str, dict[str, Any]] = {
+    502: {"model": Problem, "description": "the cluster was asked and did not do it"}
+}
+OfNode = Annotated[str | None, Query(max_length=253, description="only what concerns this node")]
+Done = TypeVar("Done")
+
+
+def actor_of(service: Service) -> Actor:
+    """What acts on nodes; `ActionRefused` when the service acts on none."""
+    if service.actor is None:
+        raise ActionRefused("nodes", "this service acts on none", "Use one that `logdoctor serve` began.")
+    return service.actor
+
+
+def performed(act: Callable[[], Done]) -> Done:
+    """What an act gives; its refusal as `RequestRefused`."""
+    try:
+        return act()
+    except (ActionRefused, CordonRefused, NodeTestRefused) as error:
+        raise RequestRefused(409, "refused", error.thing, error.cause, error.next_step) from error
+    except LaunchError as error:
+        raise RequestRefused(422, "cannot_test", error.thing, error.cause, error.next_step) from error
+    except CordonError as error:
+        raise RequestRefused(502, "cluster_failed", error.thing, error.cause, error.next_step) from error
