@@ -115,7 +115,7 @@ def write(
         decided_by=DecidedBy(
             cast(Literal["rule", "structure", "case", "agent", "nobody"], decided[0]), decided[1], case.book.digest
         ),
-        fingerprint=fingerprint(reason, decided[1], *print_of),
+        fingerprint=fingerprint(reason, *print_of),
         progress=furthest(case.courses),
         compression=_compression([reading.record for reading in case.readings]),
         problems=tuple(problem for reading in case.readings for problem in reading.record.problems),

@@ -30,6 +30,7 @@ QUIET = 7 * 86_400.0
 """Seconds after which an open incident that nothing joined is over: the next failure opens a new one, of which people
 are told again."""
 
+_OVER = f"nothing joined it for {QUIET / 86_400:.0f} days"
 _MAX_NODE = 300
 _MAX_WORD = 300  # characters of one thing in what a search looks through
 _MAX_NODES = 32  # nodes of an attempt that a search for text finds it by; a filter by node knows all
@@ -47,6 +48,7 @@ _ENDED = sa.select(sa.func.max(ends.c.at)).where(
 )
 _OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
 _OF_JOB = sa.select(_a.job).where(_a.incident == sa.bindparam("of_id"), _a.job == sa.bindparam("of_job")).limit(1)
+_FIRST = sa.select(sa.func.min(_a.at)).where(_a.incident == sa.bindparam("of_id"))
 _INSERT, _MOVE = sa.insert(incident_attempts), sa.update(incident_attempts).where(*_HERE)
 _OPENED, _CHANGE = sa.insert(incidents).returning(_c.id), sa.update(incidents).where(_c.id == sa.bindparam("of_id"))
 _TELL = sa.insert(incident_events)
@@ -79,19 +81,21 @@ class Member(NamedTuple):
 def group_of(job: str, verdict: Verdict) -> Group | None:
     """The group that a job's verdict belongs to; None unless it says `failed`.
 
-    Unknown failures of two jobs are two groups, and failures of the infrastructure are grouped by their first
-    suspected node, too.
+    Failures of one group have fingerprint, reason and fault in common. Those of the infrastructure are grouped by their
+    first suspected node, too. Where nothing tells the cause of one job from that of another - it is Unknown, or no line
+    names it, as in a hang - each job is a group of its own.
     """
     if verdict.outcome != "failed":
         return None
-    fingerprint = fit(verdict.fingerprint or f"reason {verdict.reason}", _MAX_NODE)
-    if verdict.reason == "Unknown":
-        return Group(f"{fingerprint} job {job}", fingerprint, "")
+    fingerprint = fit(verdict.fingerprint, _MAX_NODE)
+    alike = " ".join((fingerprint or "-", verdict.fault, verdict.reason))
     node = next((suspect.node for suspect in verdict.suspects if suspect.node), None)
-    if verdict.fault == "infrastructure" and node:
+    if verdict.reason != "Unknown" and verdict.fault == "infrastructure" and node:
         node = fit(node, _MAX_NODE)
-        return Group(f"{fingerprint} node {node}", fingerprint, node)
-    return Group(fingerprint, fingerprint, "")
+        return Group(f"{alike} node {node}", fingerprint, node)
+    if verdict.reason == "Unknown" or not fingerprint:
+        return Group(f"{alike} job {job}", fingerprint, "")
+    return Group(alike, fingerprint, "")
 
 
 def regroup(
@@ -124,17 +128,20 @@ def regroup(
         return
     into = connection.execute(_OPEN, {"of_key": group.key, "of_job": stored.job}).first()
     if into is not None and member.at - into.last > QUIET:
-        _end(connection, into, stored.at, next_event(connection))
+        _resolve(connection, into.id, stored.at, next_event(connection), _OVER)
         into = None
     if held is not None and held.attempts == 1 and into is None:
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event, **group._asdict())
     elif into is None:
-        told |= former is not None and former.final and held is not None and held.notified
+        corrected = held if former is not None and former.final else None
+        told |= corrected is not None and corrected.notified
         id = _open(connection, group, member, event, told, stored.at)
         _enter(connection, id, member, held)
         if held is not None:
             _left(connection, held, stored, next_event(connection), f"its verdict says another cause: incident {id}")
+            if corrected is held and held.state == "resolved":
+                _resolve(connection, id, stored.at, next_event(connection), f"incident {held.id}, which had it, is over")
     else:
         merged = held is not None and held.attempts == 1
         _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
@@ -149,7 +156,7 @@ def end_quiet(connection: sa.Connection, now: float) -> None:
     """Resolves the new incidents that nothing joined for so long that they are over."""
     query = sa.select(incidents).where(_c.state == "new", _c.last < now - QUIET).order_by(_c.id)
     for row in connection.execute(query).all():
-        _end(connection, row, now, next_event(connection))
+        _resolve(connection, row.id, now, next_event(connection), _OVER)
 
 
 def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
@@ -252,8 +259,8 @@ def _join(
     note: str,
 ) -> None:
     _enter(connection, into.id, member, held)
-    opened = min(into.opened, member.at if held is None or held.attempts > 1 else held.opened)
-    counts = {"attempts": into.attempts + 1, "jobs": into.jobs + (not into.has_job), "opened": opened}
+    counts = {"attempts": into.attempts + 1, "jobs": into.jobs + (not into.has_job)}
+    counts["opened"] = min(into.opened, member.at)
     _refresh(connection, into, member, event, **counts)
     enter_step(connection, into.id, "joined", BY_US, note, now, member.job, member.attempt)
 
@@ -281,17 +288,16 @@ def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict",
         _empty(connection, held, stored.at, event, "no failed attempt is left in it")
         return
     still = connection.execute(_OF_JOB, {"of_id": held.id, "of_job": stored.job}).first()
-    newest = _newest(connection, held.id)
-    values = {"attempts": held.attempts - 1, "jobs": held.jobs - (still is None), **(_facets(newest) if newest else {})}
-    connection.execute(_CHANGE, {"of_id": held.id, "event": event, **values})
+    newest, first = _newest(connection, held.id), connection.scalar(_FIRST, {"of_id": held.id})
+    values = {"attempts": held.attempts - 1, "jobs": held.jobs - (still is None), "opened": first}
+    connection.execute(_CHANGE, {"of_id": held.id, "event": event, **values, **(_facets(newest) if newest else {})})
 
 
-def _end(connection: sa.Connection, row: sa.Row[Any], at: float, event: int) -> None:
-    """Resolves an incident that has been quiet for long."""
-    note = f"nothing joined it for {QUIET / 86_400:.0f} days"
-    values = {"of_id": row.id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
+def _resolve(connection: sa.Connection, id: int, at: float, event: int, note: str) -> None:
+    """Says that an incident is over, for a reason that nobody had to give."""
+    values = {"of_id": id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
     connection.execute(_CHANGE, values)
-    enter_step(connection, row.id, "resolved", BY_US, note, at)
+    enter_step(connection, id, "resolved", BY_US, note, at)
 
 
 def _merge(

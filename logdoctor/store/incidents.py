@@ -54,7 +54,8 @@ class Incident(msgspec.Struct, frozen=True):
     that of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all
     attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
     is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see. `on_node` is how
-    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was
+    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint
+    ("" where no line names the cause). One that was
     merged stands for the incident `merged_into`.
     """
 
@@ -166,7 +167,8 @@ class Incidents:
         """A page of the current verdicts of an incident's attempts, newest first; `CursorError` for a bad cursor."""
         source = incident_attempts.join(verdicts, verdicts.c.id == _a.verdict)
         source = source.join(bodies, bodies.c.verdict == _a.verdict)
-        query = sa.select(*VERDICT_FIELDS).select_from(source).where(_a.incident == fit_id(id))
+        failed = _a.at.label("failed_at")
+        query = sa.select(*VERDICT_FIELDS, failed).select_from(source).where(_a.incident == fit_id(id))
         if prefixes:
             query = query.where(begins(_a.job, prefixes))
         if cursor is not None:
@@ -174,8 +176,19 @@ class Incidents:
         limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(_a.at.desc(), _a.verdict.desc()).limit(limit + 1)).all()
-        found = read_verdicts(rows[:limit])
-        return Page(found, cursor_of(found[-1].at, found[-1].id) if len(rows) > limit else None)
+        more = len(rows) > limit
+        return Page(
+            read_verdicts(rows[:limit]), cursor_of(rows[limit - 1].failed_at, rows[limit - 1].id) if more else None
+        )
+
+    def failed_at(self, attempts: Sequence[tuple[str, int]]) -> dict[tuple[str, int], float]:
+        """When each of these attempts failed, whatever was said of it since; those that are in no incident are left
+        out."""
+        if not attempts:
+            return {}
+        query = sa.select(_a.job, _a.attempt, _a.at).where(sa.tuple_(_a.job, _a.attempt).in_(list(attempts)))
+        with self._database.reading() as connection:
+            return {(job, attempt): at for job, attempt, at in connection.execute(query)}
 
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
         """The incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the state that
@@ -323,7 +336,7 @@ def _incident(
         jobs=seen.jobs,
         newest=None if seen.newest is None else found.get(seen.newest),
         on_node=on_nodes.get(row.node, 0),
-        others=alike.get(row.fingerprint, 0) - (row.attempts > 0),
+        others=alike.get(row.fingerprint, 0) - (row.attempts > 0) if row.fingerprint else 0,
     )
 
 

@@ -112,9 +112,18 @@ def test_what_did_not_fail_is_in_no_incident(records: Records, incidents: Incide
     assert found(incidents) == [] and incidents.counts(EVERY)["state"] == {}
 
 
-def test_a_verdict_without_a_fingerprint_is_grouped_by_its_reason() -> None:
-    one, two = group_of("a", verdict(USER_CODE, fingerprint="")), group_of("b", verdict(USER_CODE, fingerprint=""))
-    assert one == two and one != group_of("a", verdict(USER_CODE, fingerprint="", reason="Name Error"))
+def test_failures_that_no_line_names_are_grouped_by_job_and_reason() -> None:
+    hang = verdict(USER_CODE, fingerprint="")
+    one, again, other = group_of("a", hang), group_of("a", hang), group_of("b", hang)
+    assert one == again != other
+    assert one != group_of("a", verdict(hang, reason="Name Error"))
+    broken = verdict(hang, fault="infrastructure", suspects=on("gpu-12"))
+    assert group_of("a", broken) == group_of("b", broken), "they have the node in common"
+
+
+def test_failures_that_look_the_same_and_are_of_another_fault_are_apart() -> None:
+    network = verdict(fingerprint="f1", fault="infrastructure", recovery="restart", suspects=())
+    assert group_of("a", network) == group_of("b", network) != group_of("a", verdict(network, fault="user"))
 
 
 # verdicts that change
@@ -183,10 +192,21 @@ def test_a_chain_of_merged_incidents_ends_in_an_open_one(records: Records, incid
     publish(records, "j2", 1, verdict(USER_CODE, fingerprint="f3"), 6.0)
     assert [known(incidents, id).merged_into for id in (1, 2, 3)] == [3, 3, None]
     assert found(incidents) == [3] and incidents.counts(EVERY)["state"] == {"new": 1}
-    assert known(incidents, 3).opened == 1.0
+    assert known(incidents, 3).opened == 2.0, "the attempt that failed before is in none any more"
     for id in (1, 2):
         with pytest.raises(IncidentRefused, match=r"merged into incident \d\. Take the step there"):
             incidents.step(id, "acknowledge", "ops", "", 7.0, None)
+
+
+def test_what_leaves_a_resolved_incident_is_no_open_one(records: Records, incidents: Incidents) -> None:
+    for number in (1, 2):
+        publish(records, "a", number, USER_CODE, float(number))
+    incidents.step(1, "resolve", "ops", "", 3.0, "new")
+    publish(records, "a", 1, verdict(USER_CODE, fingerprint="f2"), 4.0)  # a person's correction
+    one, two = known(incidents, 1), known(incidents, 2)
+    assert (one.opened, one.attempts, two.opened, two.attempts) == (2.0, 1, 1.0, 1)
+    assert (two.state, two.by, two.note) == ("resolved", BY_US, "incident 1, which had it, is over")
+    assert steps(incidents, 2) == ["opened", "resolved"]
 
 
 def test_a_resolved_incident_stays_resolved_when_its_verdict_changes(records: Records, incidents: Incidents) -> None:
@@ -641,6 +661,7 @@ class Groups(RuleBasedStateMachine):
     @rule(attempt=ATTEMPTS, what=KINDS, final=st.booleans(), passed=st.sampled_from([1.0, 1.0, 0.0, -2.5]))
     def publish(self, attempt: tuple[str, int], what: Verdict, final: bool, passed: float) -> None:
         self.now += passed
+        former = self.records.current(*attempt)
         self.records.publish(*attempt, what, final, self.now)
         group, held = group_of(attempt[0], what), self.of.get(attempt)
         if group is None:
@@ -657,6 +678,8 @@ class Groups(RuleBasedStateMachine):
         if into is None:
             into = len(self.model) + 1
             self.model[into] = Told_(group.key)
+            if former is not None and former.final and held is not None and self.model[held].state == "resolved":
+                self.model[into].state = "resolved"
         elif held is not None and len(self.model[held].members) == 1:
             self.model[held].merged_into = into
         self.model[into].members.add(attempt)
@@ -707,7 +730,7 @@ class Groups(RuleBasedStateMachine):
             mine = sorted((held[place].at, held[place].verdict) for place in one.members)
             assert row.newest == (mine[-1][1] if mine else None)
             if mine:
-                assert row.last == mine[-1][0]
+                assert (row.opened, row.last) == (mine[0][0], mine[-1][0])
         open_keys = Counter(row.key for row in rows.values() if row.state != "resolved")
         assert not open_keys or max(open_keys.values()) == 1
 
