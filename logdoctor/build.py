@@ -122,7 +122,12 @@ def plan(settings: Settings) -> "Plan":
             settings.linger_seconds,
             settings.abandon_seconds,
         ),
-        Rules(settings.retention_days * 86_400, settings.retention_bytes, every=600.0),
+        Rules(
+            settings.retention_days * 86_400,
+            settings.retention_bytes,
+            every=600.0,
+            notices=settings.notify_retention_days * 86_400,
+        ),
         settings.min_free_bytes,
         settings.learn_recheck,
     )

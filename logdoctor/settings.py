@@ -134,6 +134,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify_quiet_except: str = "isolate_and_restart,ask_human"
     notify_seconds: float = 10.0
     notify_proxy: str = ""
+    notify_retention_days: float = 90.0
 
 
 class Help(NamedTuple):
@@ -263,6 +264,7 @@ MEANINGS = {
     "notify_quiet_except": "recoveries whose incidents are told in these hours, too",
     "notify_seconds": "a message is given up after so long, and tried again later",
     "notify_proxy": "HTTP proxy for messages, `http://proxy:3128`; default: none, whatever the environment says",
+    "notify_retention_days": "delivered messages go after so long, given up ones after four times that; 0 keeps all",
 }
 _SECRET = {
     "token",
@@ -331,6 +333,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "notify_settle_seconds": (0, 3600),
     "notify_per_minute": (1, 1000),
     "notify_seconds": (0.5, 60),
+    "notify_retention_days": (0, math.inf),
 }
 """What a number may be: the least and the greatest."""
 

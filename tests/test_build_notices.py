@@ -79,3 +79,8 @@ def test_terms_of_settings(tmp_path: Path) -> None:
     assert build.notifier(Settings(data_dir=tmp_path)).targets() == []
     with pytest.raises(SettingsError, match="NOTIFY_PROXY"):
         build.notifier(Settings(data_dir=tmp_path, notify_proxy="proxy:3128"))
+
+
+def test_how_long_messages_are_kept(tmp_path: Path) -> None:
+    assert build.plan(Settings(data_dir=tmp_path)).retention.notices == 90 * 86_400
+    assert build.plan(Settings(data_dir=tmp_path, notify_retention_days=0)).retention.notices == 0

@@ -87,9 +87,9 @@ def notify_retry(id: int, by: str | None, data_dir: Path | None) -> None:
 
 def _print(found: "Sequence[Notice]") -> None:
     """A line for each message."""
-    from logdoctor.notify.messages import decode, describe
+    from logdoctor.notify.messages import describe, read
     from logdoctor.show import day, safe
 
     for one in found:
-        words = (str(one.id), day(one.at), one.state, one.target, describe(decode(one.body)), one.why)
+        words = (str(one.id), day(one.at), one.state, one.target, describe(read(one.body)), one.why)
         click.echo("  ".join(safe(word, 300) for word in words if word))

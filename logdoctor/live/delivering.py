@@ -3,13 +3,14 @@
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 import structlog
 
+from logdoctor.live.turns import Turns
 from logdoctor.notify import messages
 from logdoctor.notify.quiet import Quiet
 from logdoctor.notify.sending import Answer, Target, Way, send
@@ -27,7 +28,7 @@ LONGEST_PAUSE = 300.0
 _MINUTE = 60.0
 _LOOK = 30.0  # seconds between two looks at what other processes entered
 _LEASE = 5.0  # seconds for which a message is not sent by others, beside those that sending takes
-_STOP_SECONDS = 5.0
+_SET_BACK = 60.0  # seconds by which a clock that goes back was set; less is its ordinary course
 
 
 class Terms(NamedTuple):
@@ -55,8 +56,10 @@ class Delivery:
         self._recent: deque[float] = deque()  # when messages were first tried, in the last minute
         self._summed = 0.0
         self._failures, self._paused = 0, 0.0
-        self._woken, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"notices to {target.name}", daemon=True)
+        self._looked = 0.0
+        self._tries: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self._turns = Turns(f"notices to {target.name}", self.turn)
 
     @property
     def digest(self) -> str:
@@ -66,27 +69,31 @@ class Delivery:
     @property
     def runs(self) -> bool:
         """Whether the thread is at work, and sends what is due without being asked."""
-        return self._thread.is_alive()
+        return self._turns.runs
+
+    @property
+    def tries(self) -> dict[str, int]:
+        """How many tries to send something `delivered` it and `failed`, in this process."""
+        with self._counting:
+            return {"delivered": self._tries["delivered"], "failed": self._tries["failed"]}
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._turns.start()
 
     def stop(self) -> None:
         """Begin to come to an end; what is being sent is broken off, and sent again by the next process."""
-        self._stopping.set()
-        self._woken.set()
+        self._turns.stop()
 
     def join(self) -> None:
         """Wait for the end."""
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self._turns.join()
 
     def wake(self, at_once: bool = False) -> None:
         """Look for what is due; `at_once` ends the pause after a failure, too."""
         if at_once:
             self._paused = 0.0
-        self._woken.set()
+        self._turns.wake()
 
     def deliver(self, notice: Notice) -> Notice | None:
         """The message after one try to send it; None when somebody else is at it."""
@@ -100,12 +107,9 @@ class Delivery:
 
     def post(self, claimed: Notice) -> Notice:
         """The message, which the caller has claimed, after one try to send it."""
-        try:
-            answer = send(self.target, claimed.key, claimed.body, self._way, self._stopping)
-        except Exception as error:  # a message of ours that cannot be made must not hold up the others
-            log.exception("notification not made", target=self.target.name, notice=claimed.id)
-            answer = Answer("refused", f"it cannot be made ({type(error).__name__})")
-        now = self._clock()
+        answer, now = self._answer(claimed), self._clock()
+        with self._counting:
+            self._tries["delivered" if answer.outcome == "taken" else "failed"] += 1
         if answer.outcome == "taken":
             self._failures, self._paused = 0, 0.0
             if self.target.name in self._notices.closed_targets():
@@ -123,12 +127,25 @@ class Delivery:
             return self._notices.settle_notice(claimed.id, "dead", f"given up: {answer.why}", now)
         return self._notices.put_off(claimed, due, answer.why, now)
 
+    def _answer(self, claimed: Notice) -> Answer:
+        """What came of one try. A fault of ours is taken for one that passes: too many open files, most likely. It
+        holds up no other message, and this one is neither lost nor tried without an end."""
+        try:
+            return send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
+        except Exception as error:
+            log.exception("notification could not be sent", target=self.target.name, notice=claimed.id)
+            return Answer("later", f"logdoctor could not send it ({type(error).__name__})")
+
     def turn(self) -> float:
         """Send what is due; the seconds until there may be more."""
         now = self._clock()
+        if now < self._looked - _SET_BACK:  # what was reckoned by a clock that was ahead would last too long
+            self._paused = self._summed = 0.0
+            self._recent.clear()
+        self._looked = now
         if now >= self._paused:
             for notice in self._chosen(self._notices.due(self.target.name, now), now):
-                if self._stopping.is_set() or self._clock() < self._paused:
+                if self._turns.stopping.is_set() or self._clock() < self._paused:
                     break
                 if notice.tries == 0:
                     self._recent.append(self._clock())
@@ -140,22 +157,12 @@ class Delivery:
             waits.append(max(following, self._summed + _MINUTE if following <= now else 0.0) - now)
         return min([_LOOK, *(max(wait, 0.05) for wait in waits)])
 
-    def _work(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            try:
-                wait = self.turn()
-            except Exception:
-                log.exception("notifications not looked after", target=self.target.name)
-                wait = _LOOK
-            self._woken.wait(wait)
-
     def _chosen(self, due: Sequence[Notice], now: float) -> list[Notice]:
         """What to send now of what is due: outside of quiet hours, and no more messages than fit a minute; what is too
         much is summed up, once a minute."""
         due = self._without_held(due, now)
-        fresh = [one for one in due if one.tries == 0 and not one.by and one.event != SUMMARY]
-        others = [one for one in due if one not in fresh]
+        fresh = [one for one in due if _is_fresh(one)]
+        others = [one for one in due if not _is_fresh(one)]
         while self._recent and self._recent[0] <= now - _MINUTE:
             self._recent.popleft()
         after_quiet = len(fresh) > 1 and any(one.state == "held" for one in fresh)
@@ -170,7 +177,8 @@ class Delivery:
         if len(fresh) == 1:
             self._summed = now
             return list(fresh)
-        message = messages.summary([messages.decode(one.body) for one in fresh], self._terms.public_url, now)
+        told = [message for one in fresh if (message := messages.read(one.body))]
+        message = messages.summary(told, self._terms.public_url, now)
         entry = Entry(self.target.name, messages.encode(message).decode(), now, now + GIVE_UP)
         if (summed := self._notices.sum_up([one.id for one in fresh], entry, now)) is None:
             return []  # somebody sends one of them just now: next time
@@ -182,13 +190,21 @@ class Delivery:
         end = self._terms.quiet.until(now) if self._terms.quiet else None
         if end is None:
             return list(due)
-        held = [one for one in due if not one.by and not self._is_urgent(one)]
-        if held:
-            self._notices.hold([one.id for one in held], end, end + GIVE_UP, now)
-        return [one for one in due if one not in held]
+        now_due = [one for one in due if one.by or self._is_urgent(one)]
+        if len(now_due) < len(due):
+            sent = {one.id for one in now_due}
+            self._notices.hold([one.id for one in due if one.id not in sent], end, end + GIVE_UP, now)
+        return now_due
 
     def _is_urgent(self, notice: Notice) -> bool:
-        return not self._terms.quiet_except.isdisjoint(messages.recoveries(messages.decode(notice.body)))
+        message = messages.read(notice.body)
+        return message is not None and not self._terms.quiet_except.isdisjoint(messages.recoveries(message))
+
+
+def _is_fresh(notice: Notice) -> bool:
+    """Whether a message may go into a summary: nobody tried to send it, and nobody asked for it."""
+    is_plain = notice.tries == 0 and not notice.by and notice.event not in (SUMMARY, TRIAL)
+    return is_plain and messages.read(notice.body) is not None
 
 
 def _wait(tries: int) -> float:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.errors import NoticeRefused
+from logdoctor.errors import LogdoctorError, NoticeRefused
 from logdoctor.live.delivering import GIVE_UP, Delivery, Terms
+from logdoctor.live.turns import Turns
 from logdoctor.notify import messages
 from logdoctor.notify.sending import Target, Way, shown
 from logdoctor.store.notices import OPENED, Closed, Entry, Gone, Notice, Notices, Untold
@@ -23,7 +24,6 @@ TEST_SECONDS = 8.0
 
 _LOOK = 15.0  # seconds between two looks at incidents that nobody told of
 _PULSE = 0.2  # seconds between two looks at least
-_STOP_SECONDS = 5.0
 
 
 class TargetState(NamedTuple):
@@ -38,6 +38,15 @@ class TargetState(NamedTuple):
     dead: int
     last: Notice | None
     closed: Closed | None
+
+
+class Figures(NamedTuple):
+    """How it goes with a target: tries by what came of them, since the start; messages by state, as they stand; and the
+    seconds since the first of those that wait was due."""
+
+    tries: dict[str, int]
+    messages: dict[str, int]
+    lag: float
 
 
 class Notifier:
@@ -55,8 +64,7 @@ class Notifier:
         self._clock = clock
         self._deliveries = {one.name: Delivery(one, notices, terms, way, clock) for one in targets}
         self._trying = {one.name: threading.Lock() for one in targets}
-        self._woken, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
+        self._turns = Turns("notices", self.collect, _PULSE)
 
     def start(self) -> None:
         """Begin; what the last process left is sent in the background."""
@@ -65,28 +73,25 @@ class Notifier:
         for name, closed in self.notices.closed_targets().items():
             if name in self._deliveries and self._deliveries[name].digest != closed.digest:
                 self.notices.open_target(name)  # it has another URL since
-        self._thread.start()
+        self._turns.start()
         for delivery in self._deliveries.values():
             delivery.start()
 
     def stop(self) -> None:
         """Come to an end; what was not sent is sent by the next process."""
-        self._stopping.set()
-        self._woken.set()
-        for delivery in self._deliveries.values():
-            delivery.stop()
-        for delivery in self._deliveries.values():
-            delivery.join()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        workers: list[Turns | Delivery] = [self._turns, *self._deliveries.values()]
+        for one in workers:
+            one.stop()
+        for one in workers:
+            one.join()
 
     def heed(self, stored: StoredVerdict) -> None:
         """Look at incidents, in the background, because of a verdict."""
-        self._woken.set()
+        self._turns.wake()
 
     def wake(self, incident: int) -> None:
         """Look at incidents, in the background, because one changed."""
-        self._woken.set()
+        self._turns.wake()
 
     def targets(self) -> list[TargetState]:
         """Who is told, in the order of the settings."""
@@ -98,6 +103,18 @@ class Notifier:
             last = self.notices.last_tried(name)
             found.append(TargetState(name, target.kind, shown(target.url), *numbers, last, closed.get(name)))
         return found
+
+    def figures(self) -> dict[str, Figures]:
+        """How it goes with each target."""
+        counts, ends, now = self.notices.open_counts(), self.notices.first_ends(), self._clock()
+        return {
+            name: Figures(
+                delivery.tries,
+                {state: counts.get(name, {}).get(state, 0) for state in ("waiting", "held", "dead")},
+                max(now - (ends[name] - GIVE_UP), 0.0) if name in ends else 0.0,
+            )
+            for name, delivery in self._deliveries.items()
+        }
 
     def test(self, target: str, by: str, seconds: float = TEST_SECONDS) -> Notice:
         """A test message to a target, after one try to send it; still waiting when that takes longer than `seconds`.
@@ -137,11 +154,12 @@ class Notifier:
 
     def collect(self) -> float:
         """Enter messages for incidents that are to be told; the seconds until there may be more."""
-        now, news = self._clock(), False
-        for untold in self.notices.untold(now - STALE, now - self.terms.settle):
-            if not self._stopping.is_set():
+        now = self._clock()
+        news = self.notices.bring_forward(now, now + GIVE_UP) > 0
+        for untold in self.notices.untold(now - STALE, now - self.terms.settle, now=now):
+            if not self._turns.stopping.is_set():
                 news |= self.notices.tell(untold, self._entries(self._opened(untold, now), now), now)
-        while not self._stopping.is_set():
+        while not self._turns.stopping.is_set():
             gone, event = self.notices.resolutions()
             for one in gone:
                 news |= self._tell_resolved(one, now)
@@ -161,8 +179,8 @@ class Notifier:
         told = next((one for one in self.notices.of(gone.id) if one.event == OPENED), None)
         if told is None:
             return False
-        before = messages.decode(told.body)
-        message = messages.resolved(before, gone.by, gone.note, now) if self.terms.resolved else None
+        before = messages.read(told.body) if self.terms.resolved else None
+        message = before and messages.resolved(before, gone.by, gone.note, now)
         entries = [] if message is None else self._entries(messages.encode(message).decode(), now)
         return self.notices.tell_resolved(gone.id, {one.target: one for one in entries}, now) > 0
 
@@ -178,8 +196,8 @@ class Notifier:
     def _try(self, delivery: Delivery, notice: Notice) -> None:
         try:
             delivery.post(notice)
-        except Exception:
-            log.exception("test not sent", target=delivery.target.name)
+        except LogdoctorError as error:  # what came of it cannot be stored: it waits, and is sent again
+            log.error("test not settled", target=delivery.target.name, cause=str(error))
         finally:
             self._trying[delivery.target.name].release()
 
@@ -188,14 +206,3 @@ class Notifier:
             known = ", ".join(self._deliveries) or "none is set"
             raise NoticeRefused(f"target {target[:80]!a}", "is not set", f"Known are: {known}.")
         return self._deliveries[target]
-
-    def _work(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            try:
-                wait = self.collect()
-            except Exception:
-                log.exception("incidents not told")
-                wait = _LOOK
-            self._woken.wait(wait)
-            self._stopping.wait(_PULSE)

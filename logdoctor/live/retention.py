@@ -1,4 +1,4 @@
-"""Raw logs are deleted by age and size; verdicts with their evidence stay."""
+"""Raw logs are deleted by age and size, messages by age; verdicts with their evidence stay."""
 
 import threading
 import time
@@ -9,25 +9,32 @@ import structlog
 from logdoctor.errors import LogdoctorError
 from logdoctor.live.intake import Intake
 from logdoctor.store.archive import Archive, Size
+from logdoctor.store.notices import Notices
 from logdoctor.store.records import Records
 
 log = structlog.get_logger()
 
+DEAD_LONGER = 4
+"""Notifications that were given up are kept so many times as long as delivered ones: somebody may want to send them
+again, or to know of what nobody was told."""
+
 
 class Rules(NamedTuple):
     """What is kept: seconds since an attempt was last written, bytes on disk in all (0: no limit), and the seconds
-    between two looks."""
+    between two looks; of notifications the seconds since they were delivered (0: no limit)."""
 
     age: float
     bytes: int
     every: float
+    notices: float = 0.0
 
 
 class Retention:
-    """A thread that deletes the archives of settled attempts."""
+    """A thread that deletes the archives of settled attempts, and old notifications."""
 
     def __init__(self, archive: Archive, records: Records, intake: Intake, rules: Rules) -> None:
         self._archive, self._records, self._intake, self._rules = archive, records, intake, rules
+        self._notices = Notices(records.database)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self.bytes = 0
@@ -62,6 +69,18 @@ class Retention:
         self.bytes = total
         return deleted
 
+    def forget(self, now: float) -> int:
+        """How many notifications were deleted because they are too old."""
+        kept, total = self._rules.notices, 0
+        while kept and not self._stopping.is_set():
+            deleted = self._notices.forget(now - kept, now - DEAD_LONGER * kept)
+            total += deleted
+            if not deleted:
+                break
+        if total:
+            log.info("notifications deleted", count=total)
+        return total
+
     def _is_settled(self, size: Size) -> bool:
         """Whether nothing more is done with an attempt."""
         attempt = self._records.attempt(size.job, size.attempt)
@@ -69,8 +88,9 @@ class Retention:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self.sweep(time.time())
-            except (LogdoctorError, OSError) as error:
-                log.error("retention failed", cause=str(error))
+            for task in (self.sweep, self.forget):
+                try:
+                    task(time.time())
+                except (LogdoctorError, OSError) as error:
+                    log.error("retention failed", task=task.__name__, cause=str(error))
             self._stopping.wait(self._rules.every)

@@ -132,7 +132,21 @@ Kind = Literal["incident.opened", "incident.resolved", "incidents.summary", "tes
 
 encode = msgspec.json.Encoder().encode
 """The JSON of a message, which is the body of a webhook."""
-decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder(Message).decode
+
+
+def decode(body: str | bytes) -> Message:
+    """The message of a body; `msgspec.MsgspecError` for one that has another form."""
+    message: Message = _decode(body)
+    return message
+
+
+def read(body: str) -> Message | None:
+    """A message that was stored; None for one that another version of logdoctor wrote, in another form."""
+    try:
+        return decode(body)
+    except msgspec.MsgspecError:
+        return None
 
 
 def kind_of(message: Message) -> str:
@@ -222,8 +236,10 @@ def stamp(at: float) -> str:
     return datetime.datetime.fromtimestamp(int(at), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def describe(message: Message) -> str:
+def describe(message: Message | None) -> str:
     """A message in a few words, for lists of messages."""
+    if message is None:
+        return "a message of another version of logdoctor"
     if isinstance(message, Trial):
         return "test"
     if isinstance(message, Summary):
@@ -234,7 +250,7 @@ def describe(message: Message) -> str:
     return f"{about}, resolved" if isinstance(message, Resolved) else about
 
 
-def numbers(message: Message) -> list[int]:
+def numbers(message: Message | None) -> list[int]:
     """The incidents that a message tells of, of a summary those that it lists."""
     if isinstance(message, Opened | Resolved):
         return [message.data.incident]

@@ -97,6 +97,8 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
         return Answer("later", f"no answer within {way.seconds:g} s")
     except httpx.HTTPError as error:
         return Answer("later", _trouble(error))
+    except msgspec.MsgspecError:
+        return Answer("refused", "another version of logdoctor wrote it, in another form")
     except (httpx.InvalidURL, UnicodeError, ValueError):
         return Answer("refused", "its URL cannot be used")
     except (OSError, ssl.SSLError) as error:

@@ -50,14 +50,11 @@ class WantedIncidents(msgspec.Struct, frozen=True):
 
 
 class _View(NamedTuple):
-    """What a caller sees of incidents: where it stands, and the columns of the newest attempt."""
+    """What a caller sees of incidents: where it stands, and of the newest attempt the columns and the time."""
 
     source: sa.FromClause
     newest: Any
-
-    @property
-    def last(self) -> sa.ColumnElement[float]:
-        return self.newest.last if "last" in self.newest else self.newest.at  # type: ignore[no-any-return]
+    last: sa.ColumnElement[float]
 
 
 def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
@@ -106,11 +103,11 @@ def newest_seen(prefixes: Sequence[str], ids: Sequence[int]) -> sa.Subquery:
 
 def _view(prefixes: Sequence[str]) -> _View:
     if not prefixes:
-        return _View(incidents, _c)
+        return _View(incidents, _c, _c.last)
     mine = incident_attempts.alias()  # a look into an index for each incident is quicker than to rank all attempts
     newest = sa.select(mine.c.verdict).where(mine.c.incident == _c.id, begins(mine.c.job, prefixes))
     newest = newest.order_by(mine.c.at.desc(), mine.c.verdict.desc()).limit(1)
-    return _View(incidents.join(incident_attempts, _a.verdict == newest.scalar_subquery()), _a)
+    return _View(incidents.join(incident_attempts, _a.verdict == newest.scalar_subquery()), _a, _a.at)
 
 
 def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]:

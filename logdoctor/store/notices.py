@@ -4,6 +4,7 @@ A message is entered in the transaction that marks its incident as told, and lea
 its next try first, so that a process that dies in between leaves it to be sent again, by whoever comes next.
 """
 
+import math
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,8 @@ NoticeState = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summ
 
 _CURSOR = "notices"  # the counter: the last change of an incident that was looked at
 _OPEN = ("waiting", "held")
+_SETTLED = ("delivered", "withdrawn", "summed")
+_AHEAD = 60.0  # seconds after now that only a clock wrote that was ahead then
 _c = notices.c
 _i = incidents.c
 
@@ -111,10 +114,10 @@ class Notices:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def untold(self, stale: float, settled: float, limit: int = 200) -> list[Untold]:
+    def untold(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[Untold]:
         """The incidents that are to be told now, the oldest first: where the newest verdict is final, or provisional
-        and the incident was opened by `settled`. Those that need no telling any more are marked as told: resolved or
-        merged ones, and those opened before `stale`."""
+        and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need no telling
+        any more are marked as told: resolved or merged ones, and those opened before `stale`."""
         needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), _i.opened < stale)
         pending = sa.and_(_i.notified.is_(False), needless)
         with self._database.reading() as connection:
@@ -125,8 +128,8 @@ class Notices:
         about = (_i.id.label("incident"), _i.state, _i.opened, _i.attempts, _i.jobs)
         source = incidents.join(verdicts, verdicts.c.id == _i.newest).join(bodies, bodies.c.verdict == _i.newest)
         query = sa.select(*(column.label(f"of_{column.name}") for column in about), *VERDICT_FIELDS)
-        query = query.select_from(source).where(_i.notified.is_(False), sa.or_(verdicts.c.final, _i.opened <= settled))
-        query = query.order_by(_i.id).limit(limit)
+        is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
+        query = query.select_from(source).where(_i.notified.is_(False), is_settled).order_by(_i.id).limit(limit)
         with self._database.reading() as connection:
             rows: Sequence[Any] = connection.execute(query).all()
         return [
@@ -185,7 +188,10 @@ class Notices:
             unsent = (about, _c.event == OPENED, _c.state.in_(_OPEN), _c.tries == 0, _c.by == "")
             why = "the incident was resolved before it was told"
             connection.execute(sa.update(notices).where(*unsent).values(state="withdrawn", why=why, changed=at))
-            told = (about, _c.event == OPENED, _c.state.in_((*_OPEN, "delivered", "summed")))
+            whole = notices.alias()
+            arrives = sa.exists().where(whole.c.id == _c.summary, whole.c.state != "dead")
+            is_told = sa.or_(_c.state.in_((*_OPEN, "delivered")), sa.and_(_c.state == "summed", arrives))
+            told = (about, _c.event == OPENED, is_told)
             rows = connection.execute(sa.select(_c.target, sa.func.max(_c.due)).where(*told).group_by(_c.target)).all()
             again = set(connection.scalars(sa.select(_c.target).where(about, _c.event == RESOLVED)))
             wanted = [(entries[row[0]], row[1]) for row in rows if row[0] in entries and row[0] not in again]
@@ -217,7 +223,7 @@ class Notices:
         somebody else is sending it, or has."""
         with self._database.writing() as connection:
             mine = (_c.id == fit_id(id), _c.state.in_(_OPEN), _c.due <= now)
-            values = {"state": "waiting", "tries": _c.tries + 1, "due": now + seconds}
+            values = {"state": "waiting", "tries": _c.tries + 1, "due": now + seconds, "changed": now}
             if not connection.execute(sa.update(notices).where(*mine).values(values)).rowcount:
                 return None
             return _found(connection, id)
@@ -302,6 +308,41 @@ class Notices:
                 counts.setdefault(target, {})[state] = count
         return counts
 
+    def first_ends(self) -> dict[str, float]:
+        """When the first of the messages to each target that wait or are held back is given up; tests do not count."""
+        query = sa.select(_c.target, sa.func.min(_c.until)).where(_c.state.in_(_OPEN), _c.event != TRIAL)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.group_by(_c.target)).all()
+        return {row[0]: row[1] for row in rows}
+
+    def bring_forward(self, now: float, until: float) -> int:
+        """How many messages are due now, and given up at `until`, because they were put off by a clock that was ahead,
+        and would wait until it is as late again."""
+        ahead = (_c.state.in_(_OPEN), _c.changed > now + _AHEAD)
+        with self._database.reading() as connection:
+            if connection.scalar(sa.select(_c.id).where(*ahead).limit(1)) is None:
+                return 0
+        with self._database.writing() as connection:
+            values = {"due": now, "until": until, "changed": now}
+            return connection.execute(sa.update(notices).where(*ahead).values(values)).rowcount
+
+    def forget(self, before: float, dead_before: float, limit: int = 500) -> int:
+        """How many messages were deleted, at most `limit`: those that came to an end before a moment, and those that
+        were given up before another one. The newest of each target stays.
+
+        Those about an incident stay until it is resolved and all of them are that old, for they say who is to be told
+        of its end, and who was. That an incident is opened is told once whatever is deleted: it says so itself.
+        """
+        with self._database.reading() as connection:
+            newest = set(connection.scalars(sa.select(sa.func.max(_c.id)).group_by(_c.target)))
+            which = _forgettable(before, dead_before, newest)
+            # the oldest first: should this end half-way, an incident is left with those that are told last
+            ids = connection.scalars(sa.select(_c.id).where(which).order_by(_c.id).limit(limit)).all()
+        if not ids:
+            return 0
+        with self._database.writing() as connection:
+            return connection.execute(sa.delete(notices).where(_c.id.in_(ids), which)).rowcount
+
     def close_target(self, target: str, closed: Closed) -> None:
         """Send a target nothing any more; what waits for it is given up."""
         with self._database.writing() as connection:
@@ -325,6 +366,22 @@ class Notices:
         """Give up what waits for targets that are not set any more."""
         with self._database.writing() as connection:
             _give_up(connection, _c.target.not_in(list(targets)), "there is no such target any more", at)
+
+
+def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> sa.ColumnElement[bool]:
+    """True of messages that nothing needs any more."""
+
+    def is_old(one: Any) -> sa.ColumnElement[bool]:
+        ended = sa.and_(one.state.in_(_SETTLED), one.changed < before)
+        dead = sa.and_(one.state == "dead", one.changed < dead_before)
+        return sa.and_(sa.or_(ended, dead), one.id.not_in(newest))
+
+    other, part = notices.alias(), notices.alias()
+    is_over = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None))
+    over = sa.exists().where(_i.id == _c.incident, is_over)
+    needed = sa.exists().where(other.c.incident == _c.incident, sa.not_(is_old(other.c)))
+    summed = sa.exists().where(part.c.summary == _c.id)
+    return sa.and_(is_old(_c), sa.not_(summed), sa.or_(_c.incident.is_(None), sa.and_(over, sa.not_(needed))))
 
 
 def _enter(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from logdoctor.errors import InputError, StorageFull, StoreError
@@ -635,6 +635,7 @@ notices = sa.Table(
     sa.Index("ix_notices_due", "target", "state", "due", "id"),
     sa.Index("ix_notices_state", "state", "id"),
     sa.Index("ix_notices_incident", "incident", "id"),
+    sa.Index("ix_notices_summary", "summary"),
 )
 """What is to be told to whom: `key` is the id that receivers know it by, `body` the message, `state` whether it waits,
 is held back, was delivered, is given up (dead), withdrawn or put into a `summary`; `due` when it is tried next, `until`
@@ -683,6 +684,10 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
+        self._is_sqlite = self._engine.dialect.name == "sqlite"
+        self._writes: dict[str, Any] = {"logdoctor_writes": True}
+        if not self._is_sqlite:  # who waited for the others must see what they wrote
+            self._writes["isolation_level"] = "READ COMMITTED"
         self._thing = f"the database {self._engine.url.render_as_string()}"  # without its password
         # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads
         # of this process a lock is fair enough, and quicker.
@@ -718,7 +723,7 @@ class Database:
         `StoreError` when the database fails; then nothing of it was written.
         """
         with self._told(), self._writer, self._engine.connect() as connection:
-            connection = connection.execution_options(logdoctor_writes=True)
+            connection = connection.execution_options(**self._writes)
             with connection.begin():
                 yield connection
 
@@ -729,23 +734,32 @@ class Database:
             yield
         except (DBAPIError, PoolTimeout) as error:
             cause = getattr(error, "orig", error)
-            if getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL":
+            if _is_full(cause):
                 raise StorageFull(self._thing, f"it cannot grow ({cause})", "Free some space.") from error
-            raise StoreError(
-                self._thing, f"fails ({cause})", "Check the disk's space, the file and its permissions."
-            ) from error
+            if isinstance(error, DataError) and not self._is_sqlite:
+                raise _unstorable(cause) from error
+            checked = "disk's space, the file and its permissions" if self._is_sqlite else "database server and its log"
+            raise StoreError(self._thing, f"fails ({cause})", f"Check the {checked}.") from error
         except (UnicodeEncodeError, OverflowError) as error:
-            raise InputError(
-                "a value", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers."
-            ) from error
+            raise _unstorable(error) from error
+
+
+def _is_full(cause: object) -> bool:
+    """Whether the disk of the database is full, as SQLite and PostgreSQL say it."""
+    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
+
+
+def _unstorable(cause: object) -> InputError:
+    return InputError("a value", f"cannot be stored ({cause})", "Send valid UTF-8 and 64-bit numbers.")
 
 
 def _engine(url: str) -> sa.Engine:
     try:
         parsed = sa.make_url(url)
         pool: dict[str, Any] = {"pool_size": 5, "max_overflow": READERS - 5}
-        if parsed.get_backend_name() != "sqlite":
-            engine = sa.create_engine(parsed, pool_pre_ping=True, **pool)
+        if parsed.get_backend_name() != "sqlite":  # who reads sees one state of all, as SQLite shows it
+            engine = sa.create_engine(parsed, isolation_level="REPEATABLE READ", pool_pre_ping=True, **pool)
+            sa.event.listen(engine, "connect", _bound_waiting)
         elif parsed.database in (None, "", ":memory:"):
             raise StoreError("the database URL", "names no file", "Use sqlite:////path/of/the/file.")
         else:  # BEGIN is ours, see _begin
@@ -760,6 +774,12 @@ def _engine(url: str) -> sa.Engine:
 def _prepare(connection: Any, _record: object) -> None:
     for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _bound_waiting(connection: Any, _record: object) -> None:
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET lock_timeout = {BUSY_MS}")
+    connection.commit()  # or the setting goes with the transaction
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -133,6 +133,38 @@ class _Learning(Collector):
         yield refused
 
 
+class _Telling(Collector):
+    """How it goes with those who are told of incidents."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        tries = CounterMetricFamily(
+            "logdoctor_notification_tries",
+            "Tries to send a notification since the start, tests among them.",
+            labels=["target", "result"],
+        )
+        messages = GaugeMetricFamily(
+            "logdoctor_notifications",
+            "Notifications that wait, are held back or were given up.",
+            labels=["target", "state"],
+        )
+        lag = GaugeMetricFamily(
+            "logdoctor_notification_lag_seconds",
+            "How long the oldest notification that waits could have been sent.",
+            labels=["target"],
+        )
+        with suppress(StoreError):  # the other figures are told all the same
+            for target, figures in self._service.notifier.figures().items() if self._service.notifier else ():
+                for result, count in figures.tries.items():
+                    tries.add_metric([target, result], count)
+                for state, count in figures.messages.items():
+                    messages.add_metric([target, state], count)
+                lag.add_metric([target], figures.lag)
+        yield from (tries, messages, lag)
+
+
 def _model_figures(counts: Counts) -> Iterator[Metric]:
     calls = CounterMetricFamily("logdoctor_model_calls", "Calls of the model since the start.", labels=["result"])
     for result in _RESULTS:
@@ -159,6 +191,7 @@ def routes(service: Service, gate: Gate, state: State) -> APIRouter:
         one.register(_Figures(service))
         one.register(_Learning(service, names, named))
         ProcessCollector(registry=one)
+    registry.register(_Telling(service))  # they tell of all jobs, so those who are bound to some see none of it
     unready: dict[int | str, dict[str, Any]] = {503: describe()[503]}
 
     @router.get("/healthz", responses=shows({"status": "ok"}))

@@ -3,16 +3,15 @@
 Messages tell of the jobs of all, so a token that is bound to jobs sees nothing of them.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from logdoctor.errors import NoticeRefused, RequestRefused
 from logdoctor.live.notifying import Notifier, TargetState
 from logdoctor.live.service import Service
-from logdoctor.notify.messages import decode, describe, numbers
+from logdoctor.notify.messages import describe, numbers, read
 from logdoctor.store.notices import Notice, NoticePage, Notices
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import Cursor, Limit
@@ -24,6 +23,8 @@ State = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summed"]
 NotificationId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the notification", examples=[3])]
 OfState = Annotated[State | None, Query(description="only those in this state")]
 OfTarget = Annotated[str | None, Query(max_length=40, description="only those to this target")]
+OF_ALL = "notifications tell of all jobs"
+"""Why a token that is bound to jobs sees none."""
 _REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "this may not be done, or not now"}}
 _AT = 1795255505.2
 
@@ -85,8 +86,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     reading = APIRouter(prefix="/v1", tags=["notifications"])
     deciding = APIRouter(prefix="/v1", tags=["notification decisions"])
     kept = Notices(service.records.database)
-    Reader = Annotated[Caller, Depends(unbound(gate.allows("read")))]
-    Operator = Annotated[Caller, Depends(unbound(gate.allows("operate")))]
+    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
+    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL))]
 
     @reading.get("/notifications", responses=errors(400, 422))
     def notifications(
@@ -116,19 +117,6 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     return whole
 
 
-def unbound(admit: Callable[[Request], Awaitable[Caller]]) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency: the caller that another one admits, unless the token is bound to jobs."""
-
-    async def admit_unbound(request: Request) -> Caller:
-        caller = await admit(request)
-        if caller.prefixes:
-            cause = "it is bound to jobs, but notifications tell of all jobs"
-            raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
-        return caller
-
-    return admit_unbound
-
-
 def targets(service: Service) -> list[TargetOut]:
     """Who is told."""
     return [_target(one) for one in service.notifier.targets()] if service.notifier else []
@@ -142,7 +130,7 @@ def shown(page: NoticePage) -> list[NotificationOut]:
 def told(notice: Notice) -> NotificationOut:
     """A message as callers see it."""
     fields = {name: getattr(notice, name) for name in NotificationOut.model_fields if hasattr(notice, name)}
-    message = decode(notice.body)
+    message = read(notice.body)
     return NotificationOut(**fields, incidents=numbers(message), about=describe(message), webhook_id=notice.key)
 
 

@@ -10,93 +10,21 @@ import pytest
 
 from logdoctor.errors import NoticeRefused
 from logdoctor.live.delivering import GIVE_UP, Delivery, Terms
-from logdoctor.live.notifying import STALE, Notifier
+from logdoctor.live.notifying import STALE
 from logdoctor.notify.quiet import read_quiet
-from logdoctor.notify.sending import Target, Way
-from logdoctor.store.incidents import Incidents
+from logdoctor.notify.sending import Way
 from logdoctor.store.notices import Notice, Notices
-from logdoctor.store.records import Records, StoredVerdict
+from logdoctor.store.records import Records
+from tests.live.desks import NOON, Desk, desk_in
 from tests.live.sites import eventually
-from tests.notify.receivers import SECRET, Got, Receiver, receiving
-from tests.notify.stories import AT, VERDICT
-
-TERMS = Terms(gather=0.0)
-NOON = AT - AT % 86_400 + 12 * 3600.0
-
-
-class Desk:
-    """A database, a clock, receivers, and notifiers over them, one after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder / 'records'}"
-        self.records = Records(self.url)
-        self.incidents, self.notices = Incidents(self.records.database), Notices(self.records.database)
-        self.now = NOON
-        self.receivers: dict[str, Receiver] = {}
-        self.way = Way(5.0)
-        self.notifier = self.another()
-        self._started: list[Notifier] = []
-
-    def another(self, terms: Terms = TERMS, start: bool = False) -> Notifier:
-        """A new process, as far as notifications go."""
-        targets = [Target(name, "webhook", one.url + "/hook", (SECRET,)) for name, one in self.receivers.items()]
-        self.notifier = Notifier(targets, self.notices, terms, self.way, lambda: self.now)
-        self.notifier.collect()  # what was before is no news
-        if start:
-            self.notifier.start()
-            self._started.append(self.notifier)
-        return self.notifier
-
-    def delivery(self, name: str = "ops") -> Delivery:
-        return self.notifier._deliveries[name]
-
-    def turn(self, name: str = "ops") -> None:
-        """What the threads do once."""
-        self.notifier.collect()
-        self.delivery(name).turn()
-
-    def fail(self, job: str, final: bool = True, recovery: str = "isolate_and_restart") -> StoredVerdict:
-        verdict = msgspec.structs.replace(VERDICT, fingerprint=f"of {job}", recovery=recovery)
-        stored = self.records.publish(job, 1, verdict, final, self.now)
-        assert stored is not None
-        return stored
-
-    def resolve(self, job: str, by: str = "u1") -> None:
-        incident = self.incidents.of(job, 1)
-        assert incident is not None
-        self.incidents.step(incident, "resolve", by, "node replaced", self.now, None)
-
-    def got(self, name: str = "ops") -> list[str]:
-        """What a receiver was told, in short."""
-        found = []
-        for one in self.receivers[name].got:
-            data, kind = one.json["data"], one.json["type"]
-            found.append(f"{kind} {data['opened'] + data['resolved'] if 'numbers' in data else data.get('job', '')}")
-        return found
-
-    def states(self) -> list[str]:
-        return [one.state for one in reversed(self.notices.notices(limit=100).items)]
-
-    def close(self) -> None:
-        for one in self.receivers.values():
-            one.close()
-        for notifier in self._started:
-            notifier.stop()
-        self.records.close()
+from tests.notify.receivers import receiving
+from tests.notify.stories import VERDICT
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    with receiving() as ops, receiving() as research:
-        desk.receivers = {"ops": ops, "research": research}
-        desk.another()
+    with desk_in(tmp_path) as desk:
         yield desk
-        desk.close()
-
-
-def posts(desk: Desk) -> list[Got]:
-    return desk.receivers["ops"].got
 
 
 def test_an_incident_is_told_once_to_all(desk: Desk) -> None:
@@ -116,7 +44,7 @@ def test_more_attempts_of_an_incident_are_no_news(desk: Desk) -> None:
         desk.records.publish("a", attempt, VERDICT, True, desk.now)
         desk.records.publish("b", attempt, VERDICT, True, desk.now)
         desk.turn()
-    assert len(posts(desk)) == 1 and len(desk.notices.notices().items) == 2
+    assert len(desk.posts) == 1 and len(desk.notices.notices().items) == 2
 
 
 def test_a_provisional_verdict_settles_first(desk: Desk) -> None:
@@ -197,7 +125,7 @@ def test_a_storm_is_a_few_messages_a_minute(desk: Desk) -> None:
     assert 5 <= len(desk.got()) <= 5 * 6 + 5
     desk.now += 120
     desk.turn()
-    told = sum(one.json["data"].get("opened", 0) if "summary" in one.json["type"] else 1 for one in posts(desk))
+    told = sum(one.json["data"].get("opened", 0) if "summary" in one.json["type"] else 1 for one in desk.posts)
     assert told == 100
 
 
@@ -246,7 +174,7 @@ def test_tries_with_growing_waits_and_one_id(desk: Desk) -> None:
         waits.append(notice.due - desk.now)
         desk.now = max(notice.due, desk.delivery()._paused)
         assert len(waits) < 60
-    assert len({one.id for one in posts(desk)}) == 1 and all(one.is_signed() for one in posts(desk))
+    assert len({one.id for one in desk.posts}) == 1 and all(one.is_signed() for one in desk.posts)
     assert 15 <= len(waits) <= 40, "over about a day"
     assert waits[0] < 10 and max(waits) > 3600
     assert GIVE_UP * 0.8 < desk.now - NOON < GIVE_UP * 1.2
@@ -260,7 +188,7 @@ def test_what_is_no_use_is_not_tried_again(desk: Desk) -> None:
     desk.turn()
     desk.now += 86_400
     desk.turn()
-    assert len(posts(desk)) == 1
+    assert len(desk.posts) == 1
     (notice,) = desk.notices.notices(target="ops").items
     assert (notice.state, notice.why) == ("dead", "400: invalid_blocks")
 
@@ -272,7 +200,7 @@ def test_a_target_says_when_to_come_back(desk: Desk) -> None:
     desk.fail("b")
     desk.now += 990
     desk.turn()
-    assert len(posts(desk)) == 1
+    assert len(desk.posts) == 1
     desk.receivers["ops"].always(204)
     desk.now += 20
     desk.turn()
@@ -286,7 +214,7 @@ def test_a_target_that_is_gone(desk: Desk) -> None:
     desk.turn()
     desk.fail("c")
     desk.turn()
-    assert len(posts(desk)) == 1
+    assert len(desk.posts) == 1
     ops, research = desk.notifier.targets()
     assert ops.closed is not None and "channel_is_archived" in ops.closed.why and ops.dead == 3
     assert research.closed is None
@@ -319,7 +247,7 @@ def test_a_target_that_is_down_holds_up_nobody(desk: Desk) -> None:
     eventually(lambda: desk.got("research") == ["incident.opened a"])
     desk.notifier.heed(desk.fail("b"))
     eventually(lambda: len(desk.got("research")) == 2)
-    assert len(posts(desk)) == 1
+    assert len(desk.posts) == 1
     began = time.monotonic()
     desk.notifier.stop()
     assert time.monotonic() - began < 5, "what hangs is broken off"
@@ -330,7 +258,7 @@ def test_a_target_that_comes_back_is_told_all(desk: Desk) -> None:
     for job in ("a", "b", "c"):
         desk.fail(job)
         desk.turn()
-    assert len(posts(desk)) == 1, "it is left alone after a failure"
+    assert len(desk.posts) == 1, "it is left alone after a failure"
     desk.receivers["ops"].always(204)
     desk.now += 600
     desk.turn()
@@ -380,7 +308,7 @@ def test_without_targets_nothing_waits(desk: Desk) -> None:
 def test_a_test_tells_its_result(desk: Desk) -> None:
     found = desk.notifier.test("ops", "u1")
     assert (found.state, found.why, found.event, found.by) == ("delivered", "204", "test", "u1")
-    assert posts(desk)[0].json["type"] == "test" and posts(desk)[0].is_signed()
+    assert desk.posts[0].json["type"] == "test" and desk.posts[0].is_signed()
     desk.receivers["ops"].always(404, body=b"no_service")
     failed = desk.notifier.test("ops", "u1")
     assert (failed.state, failed.why) == ("dead", "404: no_service")
@@ -415,7 +343,7 @@ def test_a_dead_letter_is_sent_again(desk: Desk) -> None:
     desk.receivers["ops"].always(204)
     again = desk.notifier.retry(dead.id, "u1")
     assert (again.state, again.by) == ("delivered", "u1")
-    assert posts(desk)[0].id == posts(desk)[1].id, "receivers can tell that it is the same"
+    assert desk.posts[0].id == desk.posts[1].id, "receivers can tell that it is the same"
     with pytest.raises(NoticeRefused, match="is delivered"):
         desk.notifier.retry(dead.id, "u1")
     with pytest.raises(NoticeRefused, match="does not exist"):

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.errors import LimitReached
-from logdoctor.live.retention import Rules
+from logdoctor.errors import LimitReached, StoreError
+from logdoctor.live.retention import DEAD_LONGER, Rules
 from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
+from logdoctor.store.archive import Size
 from logdoctor.store.names import Key
+from logdoctor.store.notices import Entry, Notices
 from logdoctor.store.records import End
 from tests.diagnose.logs import ECC
 from tests.live.services import PATIENT, end, eventually, final, killed, looked, plan, send
@@ -67,6 +69,37 @@ def test_the_oldest_go_until_the_rest_fits(folder: Path, scanner: Scanner, kept:
     assert deleted == list(range(1, 5 - kept))
     assert service.retention.bytes == room
     service.stop()
+
+
+def test_old_notifications_go_and_those_that_were_given_up_stay_longer(folder: Path, scanner: Scanner) -> None:
+    service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 3600, notices=DAY)))
+    notices = Notices(service.records.database)
+    for state in ("delivered", "dead", "waiting"):
+        id = notices.enter_trial(Entry("ops", "{}", NOW, NOW + DAY), "u1", NOW).id
+        if state != "waiting":
+            notices.settle_notice(id, state, "", NOW)  # type: ignore[arg-type]
+    left = [service.retention.forget(NOW + days * DAY) for days in (0, 1, 1.1, 3.9, DEAD_LONGER + 0.1, 999)]
+    assert left == [0, 0, 1, 0, 1, 0]
+    service.retention._rules = Rules(0, 0, 3600)
+    assert service.retention.forget(NOW + 999 * DAY) == 0, "all are kept"
+    service.stop()
+
+
+def test_a_database_that_fails_holds_up_no_other_task(folder: Path, scanner: Scanner) -> None:
+    service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 0.01, notices=DAY)))
+    counted: list[float] = []
+
+    def failing(now: float) -> list[Size]:
+        raise StoreError("the disk", "fails", "Wait.")
+
+    def counting(now: float) -> int:
+        counted.append(now)
+        return 0
+
+    service.retention.sweep, service.retention.forget = failing, counting  # type: ignore[method-assign]
+    service.retention.start()
+    eventually(lambda: len(counted) > 1)
+    service.retention.stop()
 
 
 def test_an_attempt_in_memory_stays_though_it_is_settled(folder: Path, scanner: Scanner) -> None:

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -97,7 +97,8 @@ class Receiver:
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
             request.send_header(name, value)
         request.end_headers()
-        request.wfile.write(content)
+        with suppress(OSError):  # who asked may have left
+            request.wfile.write(content)
 
     def _misbehave(self, request: BaseHTTPRequestHandler, how: str) -> None:
         request.close_connection = True
@@ -114,6 +115,13 @@ class Receiver:
                     request.wfile.write(b"X: y\r\n")
             elif how == "flood":
                 request.wfile.write(b"HTTP/1.1 500 No\r\n\r\n")
+                while not self.released.is_set():
+                    request.wfile.write(b"x" * 65536)
+            elif how == "continue":  # answers that are none yet
+                while not self.released.is_set():
+                    request.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            elif how == "header":  # one that does not end
+                request.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
                 while not self.released.is_set():
                     request.wfile.write(b"x" * 65536)
             elif how == "rubbish":

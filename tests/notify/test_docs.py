@@ -44,7 +44,7 @@ def test_the_example_is_a_message() -> None:
 
 def test_the_defaults_are_those_of_the_settings() -> None:
     rows = re.findall(r"^\| `LOGDOCTOR_(NOTIFY_\w+)` \| `?([^|`]+)`? \|", DOCUMENT, re.M)
-    assert len(rows) == 8
+    assert len(rows) == 9
     for name, default in rows:
         value = getattr(Settings(), name.lower())
         shown = f"{value:g}" if isinstance(value, float) else str(value) or "none"

@@ -96,6 +96,16 @@ def test_a_summary_counts_each_incident_once() -> None:
     assert messages.describe(messages.summary(opened, LINK, AT)) == "30 incidents"
 
 
+def test_a_message_of_another_version_is_none() -> None:
+    message = messages.opened(untold(), LINK, AT)
+    body = messages.encode(message).decode()
+    assert messages.read(body) == message
+    assert messages.read(body.replace('"data":{', '"data":{"new":[1],')) == message, "what was added is left out"
+    for other in (body.replace('"incident":12,', ""), '{"type":"other"}', "", "x", "[]", "1" * 5000, "[" * 5000):
+        assert messages.read(other) is None
+    assert messages.numbers(None) == [] and "another version" in messages.describe(None)
+
+
 def test_only_an_opened_incident_is_resolved() -> None:
     assert messages.resolved(messages.trial("u", "", AT), "u", "", AT) is None
     assert messages.recoveries(messages.trial("u", "", AT)) == set()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from email.utils import formatdate
 
@@ -64,7 +65,7 @@ def test_what_answers_mean(receiver: Receiver, status: int, outcome: str) -> Non
     assert len(receiver.got) == 1, "a redirect was followed"
 
 
-@pytest.mark.parametrize("how", ["hang", "drip", "flood", "reset", "rubbish"])
+@pytest.mark.parametrize("how", ["hang", "drip", "flood", "continue", "header", "reset", "rubbish"])
 def test_a_receiver_that_misbehaves_is_left_in_time(receiver: Receiver, how: str) -> None:
     receiver.answers = lambda got, number: how
     answer = send(webhook(receiver), "msg_1", BODY, Way(1.0))
@@ -73,6 +74,33 @@ def test_a_receiver_that_misbehaves_is_left_in_time(receiver: Receiver, how: str
         assert answer.why == "no answer within 1 s"
     if how == "flood":
         assert answer.why == "500"
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, "taken"), (400, "refused"), (503, "later")])
+def test_an_answer_of_ten_megabytes_is_not_read(receiver: Receiver, status: int, outcome: str) -> None:
+    receiver.always(status, body=b"no_service " + b"x" * 10_000_000)
+    tracemalloc.start()
+    answer = send(webhook(receiver), "msg_1", BODY, Way(20.0))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert answer.outcome == outcome and len(answer.why) < 20
+    assert most < 10_000_000 + 2_000_000, "the receiver has it in memory; we do not"
+
+
+def test_no_redirect_leads_elsewhere(receiver: Receiver) -> None:
+    with receiving() as elsewhere:
+        for place in (f"{elsewhere.url}/x", "http://169.254.169.254/latest/meta-data", "//localhost/", "file:///etc"):
+            for status in (301, 302, 303, 307, 308):
+                receiver.always(status, {"Location": place})
+                answer = send(webhook(receiver), "msg_1", BODY, WAY)
+                assert answer.outcome == "later" and "redirect" in answer.why and "Location" not in answer.why
+        assert elsewhere.got == []
+
+
+def test_a_message_of_another_version_is_not_made_for_slack(receiver: Receiver) -> None:
+    target = Target("ops", "slack", receiver.url + PATH)
+    answer = send(target, "msg_1", "{}", WAY)
+    assert answer.outcome == "refused" and "another version" in answer.why and receiver.got == []
 
 
 def test_nobody_listens() -> None:
@@ -101,6 +129,8 @@ def test_a_receiver_may_say_when_to_come_back() -> None:
     assert later is not None and 500 < later <= 600
     assert judged(503, "", formatdate(time.time() - 600, usegmt=True)).retry_after == 0.0
     assert judged(429, "", "99999999").retry_after == LONGEST_RETRY_AFTER
+    a_year = formatdate(time.time() + 365 * 86_400, usegmt=True)
+    assert judged(429, "", a_year).retry_after == judged(503, "", "31536000").retry_after == LONGEST_RETRY_AFTER
     for nonsense in (None, "", "soon", "-5", "1e9", "٣", "Fri, 99 Foo 2026"):
         assert judged(429, "", nonsense).retry_after is None
 

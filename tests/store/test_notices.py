@@ -179,6 +179,18 @@ def test_many_become_one(box: Box) -> None:
     assert box.notices.sum_up([other.id], entry(), AT) is None, "somebody sends it"
 
 
+def test_who_was_told_by_a_summary_is_told_of_the_end(box: Box) -> None:
+    first, second = box.told("a", ("ops", "research"))
+    for notice, state in ((first, "delivered"), (second, "dead")):
+        summary = box.notices.sum_up([notice.id], entry(notice.target), AT)
+        assert summary is not None
+        settle(box, summary, state)
+    assert first.incident is not None
+    box.resolve(first.incident)
+    assert box.notices.tell_resolved(first.incident, {name: entry(name) for name in ("ops", "research")}, AT) == 1
+    assert [one.target for one in box.notices.of(first.incident) if one.event == RESOLVED] == ["ops"]
+
+
 def test_what_is_held_back_comes_later(box: Box) -> None:
     (notice,) = box.told()
     box.notices.hold([notice.id], AT + 100, AT + DAY, AT)
@@ -241,3 +253,149 @@ def test_pages_are_whole(box: Box) -> None:
     assert seen == list(range(14, 0, -1))
     assert [one.id for one in box.notices.notices(state="dead").items] == [3]
     assert len(box.notices.notices(target="research").items) == 7 and box.notices.notices(target="x").items == []
+
+
+# What is deleted
+
+
+def settle(box: Box, notice: Notice, state: str = "delivered", at: float = AT) -> None:
+    box.notices.settle_notice(notice.id, state, "204", at)  # type: ignore[arg-type]
+
+
+def kept(box: Box) -> list[int]:
+    return [one.id for one in reversed(box.notices.notices(limit=500).items)]
+
+
+def closed(box: Box, job: str, *states: str) -> list[int]:
+    """The messages about an incident that is resolved, to targets of their own, settled so."""
+    found = box.told(job, tuple(f"t{number}" for number in range(len(states))))
+    for notice, state in zip(found, states, strict=True):
+        settle(box, notice, state)
+    assert found[0].incident is not None
+    box.resolve(found[0].incident)
+    return [one.id for one in found]
+
+
+def newest(box: Box, *targets: str) -> None:
+    """The newest message to each target, so that those before it are not."""
+    for target in targets:
+        box.notices.enter_trial(entry(target), "u1", AT)
+
+
+def test_messages_are_deleted_when_they_are_old(box: Box) -> None:
+    delivered, dead = closed(box, "a", "delivered"), closed(box, "b", "dead")
+    newest(box, "t0")
+    assert box.notices.forget(AT, AT) == 0
+    assert box.notices.forget(AT + 1, AT) == 1 and kept(box) == [*dead, 3]
+    assert box.notices.forget(AT + 1, AT + 1) == 1 and kept(box) == [3]
+    assert box.notices.forget(AT + 1, AT + 1) == 0 and delivered
+
+
+def test_what_waits_is_never_deleted(box: Box) -> None:
+    waiting, held = box.told("a")[0], box.told("b")[0]
+    box.notices.hold([held.id], AT + 100, AT + DAY, AT)
+    for notice in (waiting, held):
+        assert notice.incident is not None
+        box.resolve(notice.incident)
+    newest(box, "ops")
+    assert box.notices.forget(AT + DAY * 999, AT + DAY * 999) == 0 and kept(box) == [1, 2, 3]
+
+
+def test_messages_about_an_incident_stay_until_it_is_resolved(box: Box) -> None:
+    (notice,) = box.told("a")
+    settle(box, notice)
+    newest(box, "ops")
+    assert box.notices.forget(AT + 1, AT + 1) == 0
+    assert notice.incident is not None
+    box.resolve(notice.incident)
+    assert box.notices.tell_resolved(notice.incident, {"ops": entry()}, AT) == 1, "they are told of its end"
+    (_, last) = box.notices.of(notice.incident)
+    newest(box, "ops")
+    settle(box, last, at=AT + 50)
+    assert box.notices.forget(AT + 50, AT + 50) == 0, "those of an incident go together"
+    assert box.notices.forget(AT + 51, AT + 51) == 2 and box.notices.of(notice.incident) == []
+
+
+def test_no_incident_is_told_twice_because_messages_were_deleted(box: Box) -> None:
+    (notice,) = box.told("a")
+    incident = notice.incident
+    assert incident is not None
+    settle(box, notice)
+    box.resolve(incident)
+    box.notices.tell_resolved(incident, {"ops": entry()}, AT)
+    settle(box, box.notices.of(incident)[1])
+    newest(box, "ops")
+    assert box.notices.forget(AT + 1, AT + 1, limit=1) == 1, "and then the process dies"
+    assert [one.event for one in box.notices.of(incident)] == [RESOLVED], "what is told first goes first"
+    for _ in range(2):
+        box.incidents.step(incident, "reopen", "u1", "", AT + 2, None)
+        assert box.notices.untold(AT - DAY, AT + DAY) == []
+        box.resolve(incident)
+        assert box.notices.tell_resolved(incident, {"ops": entry()}, AT + 3) == 0
+        box.notices.forget(AT + 9, AT + 9)
+    assert box.notices.of(incident) == []
+
+
+def test_a_summary_stays_as_long_as_what_it_stands_for(box: Box) -> None:
+    first, second = (box.told(job)[0] for job in "ab")
+    summary = box.notices.sum_up([first.id, second.id], entry(), AT)
+    assert summary is not None and first.incident is not None and second.incident is not None
+    settle(box, summary)
+    newest(box, "ops")
+    box.resolve(first.incident)
+    assert box.notices.forget(AT + 1, AT + 1) == 1 and kept(box) == [second.id, summary.id, 4]
+    assert box.notices.forget(AT + 1, AT + 1) == 0
+    box.resolve(second.incident)
+    assert box.notices.forget(AT + 1, AT + 1) == 1
+    assert box.notices.forget(AT + 1, AT + 1) == 1 and kept(box) == [4]
+
+
+def test_the_newest_to_each_target_stays_and_says_what_came_of_it(box: Box) -> None:
+    closed(box, "a", "delivered", "delivered")
+    closed(box, "b", "delivered")
+    assert box.notices.forget(AT + 1, AT + 1) == 0, "that of t1 keeps those of its incident"
+    newest(box, "t1")
+    assert box.notices.forget(AT + 1, AT + 1) == 2 and kept(box) == [3, 4]
+
+
+def test_a_dead_letter_that_is_sent_again_is_not_deleted(box: Box) -> None:
+    (dead,) = closed(box, "a", "dead")
+    newest(box, "t0")
+    box.notices.send_again(dead, "u1", AT, AT + DAY)
+    assert box.notices.forget(AT + DAY * 999, AT + DAY * 999) == 0
+
+
+def test_no_more_than_some_are_deleted_at_once(box: Box) -> None:
+    for number in range(7):
+        closed(box, f"j{number}", "delivered")
+    newest(box, "t0")
+    assert [box.notices.forget(AT + 1, AT + 1, limit=3) for _ in range(4)] == [3, 3, 1, 0]
+
+
+# Clocks, figures
+
+
+def test_what_a_clock_put_off_that_was_ahead_is_brought_forward(box: Box) -> None:
+    (wrong,), (right,) = box.told("a", at=AT + 10 * DAY), box.told("b")
+    box.notices.hold([right.id], AT + DAY, AT + 2 * DAY, AT)
+    assert box.notices.bring_forward(AT + 10 * DAY, AT + 11 * DAY) == 0
+    assert box.notices.bring_forward(AT, AT + DAY) == 1
+    assert [(one.id, one.until, one.changed) for one in box.notices.due("ops", AT)] == [(wrong.id, AT + DAY, AT)]
+    assert box.notices.bring_forward(AT, AT + DAY) == 0
+
+
+def test_a_provisional_incident_of_the_future_is_told(box: Box) -> None:
+    incident = box.fail("a", final=False, at=AT + DAY)
+    assert box.notices.untold(AT - DAY, AT - 20) == []
+    assert [one.id for one in box.notices.untold(AT - DAY, AT - 20, now=AT)] == [incident]
+    assert box.notices.untold(AT - DAY, AT - 20, now=AT + DAY) == []
+
+
+def test_the_first_end_of_what_waits(box: Box) -> None:
+    first, second = box.told("a", ("ops", "research"))
+    box.told("b", ("ops",), at=AT + 5)
+    box.notices.enter_trial(entry(at=AT - 50), "u1", AT)
+    assert box.notices.first_ends() == {"ops": AT + DAY, "research": AT + DAY}
+    settle(box, first)
+    settle(box, second, "dead")
+    assert box.notices.first_ends() == {"ops": AT + 5 + DAY}

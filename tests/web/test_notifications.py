@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from logdoctor.live.delivering import Terms
@@ -14,9 +15,9 @@ from logdoctor.live.notifying import Notifier
 from logdoctor.live.service import Service
 from logdoctor.notify.sending import Target, Way
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.notices import Notices
+from logdoctor.store.notices import Entry, Notices
 from logdoctor.store.records import Records
-from tests.notify.receivers import SECRET, Receiver, receiving
+from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options, wait_for
 
 SLACK = "/services/T0/B0/verysecretpart9876"
@@ -201,6 +202,93 @@ def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receive
         )
     first, last = (one.id for one in receiver.got if one.path == "/hook")
     assert first == last
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """The figures of notifications: name, target, then the value of the other label if there is one."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if "notification" in sample.name:
+                others = [value for name, value in sample.labels.items() if name != "target"]
+                found[sample.name.removeprefix("logdoctor_"), sample.labels["target"], *others] = sample.value
+    return found
+
+
+def test_figures_are_told_to_those_who_may_see_all_jobs(guarded: Guarded, receiver: Receiver) -> None:
+    client, reader = guarded.client, guarded.token("read")
+    bound = client.get("/metrics", headers=guarded.token("admin", prefixes=("team-a-",)))
+    assert bound.status_code == 200 and "notification" not in bound.text and "ops" not in bound.text
+    text = client.get("/metrics", headers=reader).text
+    assert samples(text)["notifications", "ops", "dead"] == 0 and receiver.url not in text
+
+
+def test_figures_of_a_running_service(runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver) -> None:
+    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
+    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
+    with runs(**told, LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
+        running.start()
+
+        def figures() -> dict[tuple[str, ...], float]:
+            return samples(running.client.get("/metrics").text)
+
+        delivered = ("notification_tries_total", "ops", "delivered")
+        failed = ("notification_tries_total", "ops", "failed")
+        waiting, dead = ("notifications", "ops", "waiting"), ("notifications", "ops", "dead")
+        lag = ("notification_lag_seconds", "ops")
+        held = ("notifications", "ops", "held")
+        assert figures() == dict.fromkeys((delivered, failed, waiting, held, dead, lag), 0.0)
+        fail(running.client, "a")  # type: ignore[arg-type]
+        wait_for(lambda: figures()[delivered] == 1)
+        receiver.always(400)
+        fail_otherwise(running.client, "b")
+        wait_for(lambda: figures()[dead] == 1)
+        assert figures()[failed] == 1 and figures()[waiting] == 0
+        receiver.always(503)
+        fail_otherwise(running.client, "c")
+        wait_for(lambda: figures()[failed] >= 2 and figures()[lag] > 0)
+        assert figures()[waiting] == 1 and figures()[delivered] == 1
+        assert running.stop() == 0
+
+
+def fail_otherwise(client: httpx.Client, job: str) -> None:
+    """A failure of which nothing is known: such ones of two jobs are two incidents."""
+    log = f"/v1/jobs/{job}/attempts/1/streams/main/log"
+    client.post(log, params={"offset": 0}, content=f"RuntimeError: {job} is broken\n".encode())
+    client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
+
+
+def test_a_process_that_is_killed_before_it_marks_a_message_sends_it_again(
+    runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver
+) -> None:
+    """The receiver has it, and the process dies before it can know."""
+    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
+    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
+    with runs(**told, LOGDOCTOR_NOTIFY_SECONDS="1", LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
+
+        def kills(got: Got, number: int) -> tuple[int, dict[str, str], bytes]:
+            if number == 1:
+                running.kill()
+            return 204, {}, b""
+
+        receiver.answers = kills
+        running.start()
+        fail(running.client)  # type: ignore[arg-type]
+        wait_for(lambda: running.process is not None and running.process.poll() is not None)
+        running.start()
+        wait_for(lambda: running.client.get("/v1/notifications", params={"state": "delivered"}).json()["items"], 60.0)
+        assert running.stop() == 0
+    assert len(receiver.got) == 2 and len({one.id for one in receiver.got}) == 1
+
+
+def test_a_message_of_another_version_is_shown(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:
+    service = notified(tmp_path / "data", scanner, receiver)
+    service.notifier = None
+    entered = Notices(service.records.database).enter_trial(Entry("ops", "{}", 1.0, 2.0), "u1", 1.0)
+    with local_client(service) as client:
+        (one,) = client.get("/v1/notifications").json()["items"]
+        assert (one["id"], one["incidents"]) == (entered.id, []) and "another version" in one["about"]
+        assert "another version" in client.get("/notifications").text
 
 
 def test_a_killed_process_loses_no_message(

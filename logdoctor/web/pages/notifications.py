@@ -12,6 +12,7 @@ from logdoctor.store.notices import Notices
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor
 from logdoctor.web.notifications import (
+    OF_ALL,
     NotificationId,
     OfState,
     OfTarget,
@@ -20,7 +21,6 @@ from logdoctor.web.notifications import (
     targets,
     told,
     tried,
-    unbound,
 )
 from logdoctor.web.pages.rendering import checked_form, page, router
 
@@ -31,8 +31,8 @@ OfNotice = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 def routes(service: Service, gate: Gate) -> APIRouter:
     """The routes of the page."""
     pages, kept = router(gate), Notices(service.records.database)
-    Reader = Annotated[Caller, Depends(unbound(gate.allows("read")))]
-    Operator = Annotated[Caller, Depends(unbound(gate.allows("operate", by_form=True)))]
+    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
+    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
 
     @pages.get("/notifications")
     def notifications(

@@ -149,6 +149,7 @@ def _others() -> None:
     op.create_index("ix_notices_due", "notices", ["target", "state", "due", "id"])
     op.create_index("ix_notices_incident", "notices", ["incident", "id"])
     op.create_index("ix_notices_state", "notices", ["state", "id"])
+    op.create_index("ix_notices_summary", "notices", ["summary"])
     op.create_table(
         "notice_targets",
         sa.Column("target", sa.Text(), nullable=False),

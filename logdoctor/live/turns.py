@@ -1,0 +1,67 @@
+"""A thread that takes a turn whenever it is woken, and when the last turn said that there would be more to do."""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from logdoctor.errors import LogdoctorError
+
+log = structlog.get_logger()
+
+_AFTER_FAILURE = 15.0  # seconds until the next turn when one failed
+_STOP_SECONDS = 5.0
+
+
+class Turns:
+    """Takes turns in a thread of its own. `turn` gives the seconds until there may be more; between two turns there are
+    `pause` seconds at least. What a turn raises ends that turn alone: it is logged, and the next one begins anew from
+    what is stored. All methods are for any thread."""
+
+    def __init__(self, name: str, turn: Callable[[], float], pause: float = 0.0) -> None:
+        self.stopping = threading.Event()
+        """Set when the turns come to an end; one that takes long looks at it."""
+        self._turn, self._pause = turn, pause
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def runs(self) -> bool:
+        """Whether turns are taken: between start and end."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take a turn now, or another one after that which is being taken."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Begin to come to an end."""
+        self.stopping.set()
+        self._woken.set()
+
+    def join(self) -> None:
+        """Wait for the end, for a while."""
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            if self.stopping.is_set():  # asked after the clearing, which may have taken the call to stop away
+                return
+            self._woken.wait(self._taken())
+            self.stopping.wait(self._pause)
+
+    def _taken(self) -> float:
+        """Seconds until the next turn, after one turn."""
+        try:
+            return self._turn()
+        except LogdoctorError as error:  # the disk is full, most likely
+            log.error("turn failed", thread=self._thread.name, cause=str(error))
+        except Exception:
+            log.exception("turn failed", thread=self._thread.name)
+        return _AFTER_FAILURE
