@@ -16,7 +16,6 @@ from logdoctor.types import RankError
 _MOST = 64
 _OWN = (8, 4, 2, 1)
 """How many errors alike are told one by one; the first number that leaves room for all."""
-_LONGEST = 253  # characters of a host's name
 
 
 class _Heard(NamedTuple):
@@ -76,7 +75,7 @@ class _Writers:
             named = self._places.nodes.get(rank)
         elif named is None:
             named = finding.captures.get("node")
-        return self._places.aliases.get(named, named)[:_LONGEST].rstrip(".:,") or None if named else None
+        return self._places.aliases.get(named, named)[: suspects.LONGEST_NAME].rstrip(".:,") or None if named else None
 
     def _time(self, finding: Finding) -> float | None:
         """The stamp of the line; in a stream of one writer also the last before it."""

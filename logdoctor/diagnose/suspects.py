@@ -13,6 +13,7 @@ from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.types import Suspect
 
 __all__ = [
+    "LONGEST_NAME",
     "Places",
     "Suspect",
     "divergence",
@@ -24,6 +25,9 @@ __all__ = [
     "rank_of_stream",
     "tasks_are_ranks",
 ]
+
+LONGEST_NAME = 253
+"""Characters of a host's name, as DNS limits it: what is longer is none, whatever line says so."""
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
@@ -109,7 +113,8 @@ def _node(places: Places, finding: Finding) -> str | None:
     if node is None:
         return None  # who reports a fault of the network need not be who has it
     node = places.aliases.get(node.removesuffix(":"), node)
-    return places.aliases.get(node, node).rstrip(".:,")
+    node = places.aliases.get(node, node).rstrip(".:,")
+    return node if len(node) <= LONGEST_NAME else None
 
 
 def _speaker(places: Places, finding: Finding) -> str | None:

@@ -28,3 +28,10 @@ def test_a_claim_of_a_billion_tasks_is_bounded(diagnose: Diagnose) -> None:
     claims = "srun: error: gpu-07: tasks 0-900000000: Exited with exit code 1\n" * 50
     verdict = diagnose(steps(0, 40) + CUDA.format(0).replace("[rank0]", "3") + claims)
     assert [one.node for one in verdict.suspects] == ["gpu-07"]
+
+
+@pytest.mark.parametrize(("length", "named"), [(253, True), (254, False)])
+def test_a_name_longer_than_a_host_can_have_names_no_node(diagnose: Diagnose, length: int, named: bool) -> None:
+    node = "gpu-" + "1" * (length - 4)
+    log = steps(0, 40) + CUDA.format(0).replace("[rank0]", "3") + f"srun: error: {node}: task 3: Exited\n"
+    assert [one.node == node for one in diagnose(log).suspects] == [True] * named
