@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python eval/bench_service.py --json
 	$(BIN)/python eval/bench_nodes.py
 	$(BIN)/python eval/bench_pages.py
+	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB
 
 soak: setup
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"

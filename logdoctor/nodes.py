@@ -142,6 +142,8 @@ ActionKind = Literal["test_nodes", "cordon", "reboot", "inspect_hardware", "rest
 Mode = Literal["auto", "ask", "never"]
 PERFORMED = ("test_nodes", "cordon")
 """What logdoctor does itself when it may; the other kinds are advice that a person carries out."""
+RESTARTS = ("restart", "rollback_and_skip")
+"""Kinds that start a job again."""
 
 
 class Action(msgspec.Struct, frozen=True):

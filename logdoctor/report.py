@@ -122,18 +122,22 @@ def _decider(failure: Failure) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """A row for each reason, with a header (RFC 4180); text that a spreadsheet would take for a formula gets a quote
-    mark before it."""
+    """A row for each reason, and at last one for all, whose category is "Total" and which alone tells how many each
+    decided; with a header (RFC 4180). Text that a spreadsheet would take for a formula gets a quote mark before it."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(_COLUMNS)
+    writer.writerow((*_COLUMNS, *(f"decided_by_{name}" for name in report.decided)))
     for row in report.reasons:
-        spreads = [
-            value for of in (row.gpus, row.to_failure, row.to_restart) for value in (of.known, of.mean, of.median)
-        ]
-        numbers = [None if value is None else round(value, 3) for value in (*spreads, row.gpu_hours, row.share)]
-        writer.writerow([_inert(row.category), _inert(row.name), row.count, *numbers])
+        writer.writerow([_inert(row.category), _inert(row.name), *_numbers(row), *[None] * len(report.decided)])
+    writer.writerow(["Total", "", *_numbers(report.total), *report.decided.values()])
     return out.getvalue()
+
+
+def _numbers(row: Costs) -> list[float | None]:
+    """What a row says: times to the millisecond, the share as exactly as it is known."""
+    spreads = [value for of in (row.gpus, row.to_failure, row.to_restart) for value in (of.known, of.mean, of.median)]
+    rounded = [None if value is None else round(value, 3) for value in (*spreads, row.gpu_hours)]
+    return [row.count, *rounded, None if row.share is None else round(row.share, 9)]
 
 
 def length(seconds: float) -> str:

@@ -28,6 +28,10 @@ class Modes(NamedTuple):
     restart: Mode = "ask"
 
 
+_AT_FAULT = {"user": " (a fault of the job itself)", "infrastructure": " (a fault of the infrastructure)"}
+"""Whose fault a failure is, where that says more than nothing."""
+
+
 class _Failed(NamedTuple):
     """A job that failed: its nodes, those to test first, and those of them that the evidence names."""
 
@@ -44,7 +48,7 @@ class _Failed(NamedTuple):
 
     @property
     def why(self) -> str:
-        return f"The job failed of {self.verdict.reason} ({self.verdict.fault})"
+        return f"The job failed with {self.verdict.reason}{_AT_FAULT.get(self.verdict.fault, '')}"
 
 
 class _Found(NamedTuple):
@@ -63,21 +67,32 @@ class _Found(NamedTuple):
         return self.finding.standing == "slow" or (self.finding.standing == "faulty" and not self.finding.worlds)
 
 
+class JobNodes(NamedTuple):
+    """The nodes that a job had, as far as they are known by name, and how many it had; 0 when nobody knows."""
+
+    names: tuple[str, ...] = ()
+    number: int = 0
+
+    @property
+    def all_named(self) -> bool:
+        return bool(self.names) and len(self.names) >= self.number
+
+
 class _Tested(NamedTuple):
-    """A test as a whole, and the verdict that it followed."""
+    """A test as a whole, the verdict that it followed, and the nodes of that verdict's job."""
 
     conclusion: Conclusion
     verdict: int | None
+    nodes: JobNodes
 
     @property
     def faulty(self) -> tuple[str, ...]:
-        return self.conclusion.named("faulty")
+        return of_job(self.conclusion.named("faulty"), self.nodes)
 
     @property
-    def clean(self) -> bool:
-        """Whether all that was tested is good."""
-        all_healthy = all(finding.standing == "healthy" for finding in self.conclusion.findings)
-        return all_healthy and bool(self.conclusion.findings) and not self.conclusion.links and not self.conclusion.open
+    def proves(self) -> bool:
+        """Whether no node of the job is faulty."""
+        return not unproven(self.conclusion, self.nodes)
 
 
 _Case = TypeVar("_Case")
@@ -189,9 +204,9 @@ _AFTER_TEST: tuple[_Rule[_Tested], ...] = (
     _Rule(
         "restart",
         "ask",
-        lambda case: case.verdict is not None and case.clean,
+        lambda case: case.verdict is not None and case.proves,
         lambda case: [()],
-        lambda case: "All nodes that were tested are healthy: restart the job; if it fails again, look elsewhere.",
+        lambda case: "All nodes of the job were tested and are healthy: restart it; if it fails again, look elsewhere.",
     ),
 )
 
@@ -214,12 +229,19 @@ def after_verdict(
 
 
 def after_test(
-    conclusion: Conclusion, test: int, verdict: int | None, histories: Mapping[str, NodeHistory], modes: Modes
+    conclusion: Conclusion,
+    test: int,
+    verdict: int | None,
+    histories: Mapping[str, NodeHistory],
+    modes: Modes,
+    job_nodes: JobNodes,
 ) -> tuple[Action, ...]:
-    """What is to be done about a finished test, whose findings are in the histories already.
+    """What is to be done about a finished test, whose findings are in the histories already; `job_nodes` are those of
+    the job of the verdict.
 
     A faulty node is cordoned by the setting; one that is slow, or convicted without a world that failed, waits for a
-    person. Nothing follows for nodes that the test could not decide on.
+    person. Nothing follows for nodes that the test could not decide on, and no restart from a test that does not prove
+    the nodes of the job to be good (see `unproven`).
     """
     actions: list[Action] = []
     for finding in conclusion.findings:
@@ -228,7 +250,48 @@ def after_test(
             held = any(cordon.state in ("wanted", "standing") for cordon in history.cordons if cordon.how != _REHEARSED)
             case = _Found(finding, held, reboots(history, finding.fault))
             actions += _actions(_AFTER_FINDING, case, modes, verdict, test)
-    return (*actions, *_actions(_AFTER_TEST, _Tested(conclusion, verdict), modes, verdict, test))
+    return (*actions, *_actions(_AFTER_TEST, _Tested(conclusion, verdict, job_nodes), modes, verdict, test))
+
+
+def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
+    """Why a finished test does not prove that the nodes of a job are good, in words behind "the test"; "" when it does:
+    all of them were in it, and all that it tested is good."""
+    if said := trouble(conclusion):
+        return said
+    tested = [finding.node for finding in conclusion.findings]
+    many = f"{len(tested):,} node{'s' if len(tested) > 1 else ''}"
+    if not job_nodes.names:
+        of = f" {job_nodes.number:,}" if job_nodes.number else ""
+        return f"found no fault in {many}, and it is not known which{of} nodes the job had"
+    met, count = len(_known(job_nodes.names, tested)), max(job_nodes.number, len(job_nodes.names))
+    if not met:
+        return f"found no fault in {many}, none of which the job had"
+    return f"found no fault, but tested only {met:,} of the job's {count:,} nodes" if met < count else ""
+
+
+def trouble(conclusion: Conclusion) -> str:
+    """What a finished test found to be bad or left open, in words behind "the test"; "" when all it tested is good."""
+    faulty, slow, unclear = (conclusion.named(name) for name in ("faulty", "slow", "indeterminate"))
+    if faulty:
+        return f"found{_listed(' ', faulty)} faulty"
+    if conclusion.links:
+        link = conclusion.links[0]
+        others = len(conclusion.links) - 1
+        more = f", and {others:,} more such link{'s' if others > 1 else ''}" if others else ""
+        return f"found what joins {link.ends[0]} and {link.ends[1]} faulty, and both of them good{more}"
+    if slow:
+        return f"found{_listed(' ', slow)} slow"
+    if unclear or conclusion.open:
+        return f"could not decide: {conclusion.open or _listed('', unclear)}"
+    return "" if conclusion.findings else "found nothing"
+
+
+def of_job(names: Sequence[str], job_nodes: JobNodes) -> tuple[str, ...]:
+    """Those of the nodes that a job had; all of them unless all of its nodes are known by name."""
+    if not job_nodes.all_named:
+        return tuple(names)
+    known = set(_known(job_nodes.names, names))
+    return tuple(name for name in names if name in known)
 
 
 def first_to_test(

@@ -13,22 +13,24 @@ import msgspec
 import structlog
 
 from logdoctor.act.cordon.cordoning import Cordoning, Prospect
-from logdoctor.act.policy import Modes, after_test, after_verdict
+from logdoctor.act.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.errors import ActionRefused, InputError, LogdoctorError
 from logdoctor.live.keeping import Keeper
 from logdoctor.live.outcomes import came_of
-from logdoctor.live.overtaking import overtaken, superseded
+from logdoctor.live.overtaking import displaced, is_restart, overtaken, resumed, superseded
 from logdoctor.live.testing import Bench, Options, Tester
 from logdoctor.nodes import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
-from logdoctor.store.records import Records, StoredVerdict, Wanted
+from logdoctor.store.records import Job, Records, StoredVerdict, Wanted
+from logdoctor.types import Verdict
 
 log = structlog.get_logger()
 
 _HISTORIES = 2000  # nodes of a job whose histories are looked at
 _SUSPECTS = 200  # nodes that a verdict names and that are tested first
 _LOOK = 300.0  # seconds between two looks at what is not as it should be
+_PEEK = 15.0  # seconds between two looks at whether jobs that wait to be restarted run again
 _RECENT = 3600.0  # seconds for which verdicts and tests that nobody acted upon are still acted upon as if just made
 _GRACE = 600.0  # seconds after which nobody is at work any more on an action that was decided
 _STOP_SECONDS = 5.0  # for the policy to come to an end
@@ -161,7 +163,12 @@ class Actor:
 
     def nodes_of(self, stored: StoredVerdict) -> list[str]:
         """The nodes of a verdict's job: as its scheduler told, else as far as its log tells."""
-        return self._told_nodes(stored) or [name for name in stored.verdict.nodes if NAME.fullmatch(name)]
+        return self._told_nodes(stored) or named_by_log(stored.verdict)
+
+    def job_nodes(self, stored: StoredVerdict) -> JobNodes:
+        """The nodes of a verdict's job, and how many it had: those that its scheduler told are all of them."""
+        told = self._told_nodes(stored)
+        return JobNodes(tuple(told), len(told)) if told else logged_nodes(stored, self._verdicts.job(stored.job))
 
     def nodes(self) -> list[NodeState]:
         """The fleet, as the cluster knows it now."""
@@ -205,19 +212,25 @@ class Actor:
                 self._follow_all()
             with _logged("verdicts not caught up with"):
                 self._catch_up()
-        look_at = 0.0
+        look_at = peek_at = 0.0
         while not self._stopping.is_set():
             if self._taking_up and time.monotonic() >= look_at:
                 self._look()
                 look_at = time.monotonic() + _LOOK
+            if self._taking_up and time.monotonic() >= peek_at:
+                with _logged("restarts not looked after"):
+                    self._overtake(is_restart)  # an attempt that begins has no verdict that would tell of it
+                peek_at = time.monotonic() + _PEEK
             try:
-                stored = self._news.get(timeout=_LOOK)
+                stored = self._news.get(timeout=_PEEK)
             except queue.Empty:
                 continue
             if stored is not None and not self._stopping.is_set():
                 with _logged("verdict not acted upon", verdict=stored.id):
-                    self._overtake(partial(_is_for, stored.job, stored.attempt))
+                    settled = self._overtake(partial(_is_for, stored.job, stored.attempt))
                     self._react(stored)
+                    if settled:
+                        self._reopen()
 
     def _look(self) -> None:
         """See after cordons, tests and actions that are not as they should be."""
@@ -232,6 +245,7 @@ class Actor:
                 if not self._stopping.is_set():
                     self._pick_up(stored, now)
             self._overtake(lambda _: True)
+            self._reopen()
 
     def _catch_up(self) -> None:
         """React to the verdicts that the last process had no time for."""
@@ -292,42 +306,58 @@ class Actor:
                 modes = _asking(modes)
             stored = None if verdict is None else self._verdicts.verdict(verdict)
             histories = self._histories([finding.node for finding in found.findings])
-            proposed = after_test(found, test, verdict, histories, modes)
+            nodes = self.job_nodes(stored) if stored else JobNodes()
+            proposed = after_test(found, test, verdict, histories, modes, nodes)
             self._propose(proposed, stored.job if stored else None, stored.attempt if stored else None)
             tested = {node.name for node in kept.nodes}
             self._overtake(lambda one: not tested.isdisjoint(one.action.nodes))
         self.records.follow_test(test)
 
     def _propose(self, actions: Sequence[Action], job: str | None, attempt: int | None) -> None:
+        """Put actions on record, settle the older ones whose place they take, and do what may be done at once."""
         for action in actions:
             try:
                 stored = self.records.propose(action, job, attempt, time.time())
             except (ActionRefused, InputError) as error:  # too many nodes: the others are proposed all the same
                 log.warning("action not proposed", kind=action.kind, cause=str(error))
                 continue
-            if stored is not None and stored.state == "approved":
+            if stored is None:
+                continue
+            self._overtake(partial(_asks_alike, action))
+            if stored.state == "approved":
                 self._perform(stored)
 
-    def _overtake(self, concerned: Callable[[StoredAction], bool]) -> None:
-        """Settle the waiting actions concerned that follow no more from what is known."""
-        for stored in self.records.every_action("waiting"):
-            if concerned(stored):
-                self._overtaken(stored)
+    def _overtake(self, concerned: Callable[[StoredAction], bool]) -> bool:
+        """Settle the waiting actions concerned that follow no more from what is known; whether there were any."""
+        return any([self._overtaken(one) for one in self.records.every_action("waiting") if concerned(one)])
 
     def _overtaken(self, stored: StoredAction) -> str:
-        """Why an open action follows no more, and is settled so; "" when it does."""
-        why = overtaken(stored.action, self._verdicts, self.records)
+        """Why a waiting action follows no more, and is settled so; "" when it does."""
+        why = self._needless(stored)
         if why:
             with suppress(ActionRefused):  # somebody has just decided on it
                 self.records.overtake(stored.id, why, time.time())
         return why
+
+    def _needless(self, stored: StoredAction) -> str:
+        """Why an action that waits follows no more; "" when it does."""
+        why = overtaken(stored.action, self._verdicts, self.records) or resumed(stored, self._verdicts)
+        return why or displaced(stored, self.records)
+
+    def _reopen(self) -> None:
+        """Let those wait again whose place an action took that has been overtaken itself: nobody else asks for what
+        they ask."""
+        for stored in self.records.displaced():
+            if not self._needless(stored):
+                with suppress(ActionRefused):  # it was proposed again meanwhile
+                    self.records.reopen(stored.id, "what took its place is overtaken itself", time.time())
 
     def _perform(self, stored: StoredAction) -> StoredAction:
         """Carry out an approved action. What cannot or may not be done now, or not without being asked any more, waits
         for a person with the reason: a cap, a test that runs, a cluster that does not answer."""
         action, now = stored.action, time.time()
         if why := overtaken(action, self._verdicts, self.records):
-            return self.records.overtake(stored.id, why, now)
+            return self.records.overtake(stored.id, why, now, approved=True)
         stale = superseded(action.verdict, self._verdicts)
         if stale and stored.by == POLICY:
             return self.records.put_back(stored.id, stale, now)
@@ -390,6 +420,18 @@ class Actor:
         return stored
 
 
+def named_by_log(verdict: Verdict) -> list[str]:
+    """The nodes that the log of a verdict's job names, those that can be called so."""
+    return [name for name in verdict.nodes if NAME.fullmatch(name)]
+
+
+def logged_nodes(stored: StoredVerdict, job: Job | None) -> JobNodes:
+    """The nodes of a verdict's job as far as its log names them, and how many it was told to have."""
+    names = named_by_log(stored.verdict)
+    told = job.facts.nodes if job and job.facts.nodes else 0
+    return JobNodes(tuple(names), max(told, len(names)))
+
+
 def _asking(modes: Modes) -> Modes:
     """The modes, but nothing is done at once."""
     return Modes(*("ask" if mode == "auto" else mode for mode in modes))
@@ -397,6 +439,10 @@ def _asking(modes: Modes) -> Modes:
 
 def _is_for(job: str, attempt: int, stored: StoredAction) -> bool:
     return (stored.job, stored.attempt) == (job, attempt)
+
+
+def _asks_alike(action: Action, stored: StoredAction) -> bool:
+    return stored.action.kind == action.kind and set(stored.action.nodes) == set(action.nodes)
 
 
 @contextmanager

@@ -98,9 +98,9 @@ class Casework:
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
         drafted = self.confirmed.drafted(new, time.time())
         if self.consultant is None:
-            return Foreseen(drafted, None, "this service only keeps what people say; it learns no rules")
+            return Foreseen(drafted, None, "this service only keeps what people say; it learns no rules", bool(unread))
         if not records:
-            return Foreseen(drafted, None, unread or "nothing is left of its log")
+            return Foreseen(drafted, None, unread or "nothing is left of its log", bool(unread))
         return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW), "")
 
     def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:

@@ -1,7 +1,7 @@
 """A person says what a failure was: their words and the verdict they looked at become a confirmation."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,12 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.teach.confirming import confirmation_of
 from logdoctor.teach.teacher import Preview
 from logdoctor.types import Record, Verdict
+
+CERTAIN = 1.0
+"""Confidence of a verdict that a person corrected; what is known from past cases is never as sure."""
+
+FoundBy = Literal["line", "likeness", "nothing"]
+"""How a case is found again."""
 
 _MOST_EVIDENCE = 20
 
@@ -36,11 +42,29 @@ class Ruling(NamedTuple):
 
 class Foreseen(NamedTuple):
     """What a ruling would enter (a confirmation with the number 0), and what that would teach; without a `lesson` it
-    teaches nothing, or that cannot be told now, and `why` says so."""
+    teaches nothing, or that cannot be told now, and `why` says so. While the log is `unread`, nothing is known of how
+    the case will be found again."""
 
     confirmation: Confirmation
     lesson: Preview | None
     why: str
+    unread: bool = False
+
+
+def found_by(case: NewConfirmation) -> FoundBy:
+    """How a failure that is like this case is known by it: by the line that names it, by its likeness as a whole, which
+    decides nothing, or by nothing."""
+    return "line" if case.digests else "likeness" if case.summary else "nothing"
+
+
+def correction(case: NewConfirmation, before: Verdict | None) -> str:
+    """What somebody did who said that a verdict was wrong, behind their name; `before` is that verdict, None when it is
+    not known."""
+    if before is None:
+        return "corrected this"
+    if before.reason != case.reason:
+        return f"corrected this from {before.reason}"
+    return f'corrected what to do about it (it said "{taxonomy.ADVICE[before.recovery]}")'
 
 
 def confirmation(
@@ -89,9 +113,9 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
         confirmation.reason,
         confirmation.recovery,
         confirmation.fault,
-        1.0,
-        f"{confirmation.by} corrected it: it was called {verdict.reason} ({verdict.recovery}).",
-        confirmation.fix or confirmation.suggestion,
+        CERTAIN,
+        f"{confirmation.by} {correction(confirmation, verdict)}.",
+        confirmation.suggestion,  # what fixed it is past, and stands in the case
         tuple((one.stream, one.line) for one in confirmation.evidence),
         "case",
         f"case/{confirmation.id}",

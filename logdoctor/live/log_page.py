@@ -31,6 +31,7 @@ _ESCAPED = bytes(range(32)) + b"\"&'<>\x7f"  # bytes that take up to five in HTM
 _READ = 8 << 20  # bytes that are read for a page of raw lines
 _PORTION = 128 << 10  # bytes that are compressed at a time: a page seldom needs a MiB
 _NEAR = 400  # lines before a page that are compressed first
+_LEAD_LINES = 1200  # that are compressed at most for the few rows before the line that is asked for
 FOLDED_READ, FOLDED_LINES = 2 << 20, 10_000
 """Bytes and lines that are compressed for a page."""
 _FAR = 1 << 62
@@ -84,6 +85,8 @@ class Page(NamedTuple):
 
 Source = Callable[[int, int], Iterator[Row]]
 """The rows of the lines from one number to another, until enough was read."""
+Fitting = Callable[[list[Row], int], list[Row]]
+"""The last of some rows, at most so many and no more than there is room for."""
 
 
 def raw(view: StreamView, at: int, before: int = LEAD, after: int = ROWS) -> Page:
@@ -116,14 +119,15 @@ def folded(
             for row in _rows(part, scanner, opened)
         )
 
-    return _page(rows, _folded_before(view, rows, at, before) if before else [], at, before, after)
+    return _page(rows, _folded_before(view, rows, at, before, after) if before else [], at, before, after)
 
 
-def _folded_before(view: StreamView, rows: Source, at: int, most: int) -> list[Row]:
-    """What is left before line `at`, so many rows and more: read from near by when these are enough."""
+def _folded_before(view: StreamView, rows: Source, at: int, most: int, after: int) -> list[Row]:
+    """What is left before line `at`, more rows than fit: read from near by when these are enough."""
+    fitting, farthest = _fitting(after), _LEAD_LINES if after else FOLDED_LINES // 2
     found: list[Row] = []
     near, begin = _NEAR, at
-    while len(found) <= most and begin > 1 and near <= FOLDED_LINES // 2:
+    while len(fitting(found, most)) == len(found) and begin > 1 and near <= farthest:
         first = view.first_before(at, near, FOLDED_READ // 2)
         if first < begin:
             found = list(_joined(iter([*rows(first, begin - 1), *found])))
@@ -154,9 +158,14 @@ def _portions(run: Run) -> Iterator[Run]:
 
 
 def _page(rows: Source, earlier: list[Row], at: int, before: int, after: int) -> Page:
-    lead = _last_that_fit(earlier, before) if after else _last_page(earlier, before)
+    lead = _fitting(after)(earlier, before)
     found, full = _first_that_fit(rows(at, _FAR), after, _WEIGHT - sum(row.weight for row in lead))
     return Page(lead + found, full)
+
+
+def _fitting(after: int) -> Fitting:
+    """What finds the rows before a line that are shown: a few when some are wanted from it on, else a page."""
+    return _last_that_fit if after else _last_page
 
 
 def _last_that_fit(rows: list[Row], most: int) -> list[Row]:

@@ -180,7 +180,7 @@ class Notifier:
         if told is None:
             return False
         before = messages.read(told.body) if self.terms.resolved else None
-        message = before and messages.resolved(before, gone.by, gone.note, now)
+        message = before and messages.resolved(before, gone.by, gone.note, now, self.notices.as_it_stands(gone.id))
         entries = [] if message is None else self._entries(messages.encode(message).decode(), now)
         return self.notices.tell_resolved(gone.id, {one.target: one for one in entries}, now) > 0
 

@@ -1,7 +1,8 @@
-"""Whether an action still follows from what is known: verdicts are superseded, and nodes are tested again."""
+"""Whether an action still follows from what is known: verdicts are superseded, nodes are tested again, and a job that
+is started again fails again."""
 
-from logdoctor.nodes import Action
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.nodes import RESTARTS, Action
+from logdoctor.store.node_records import NodeRecords, StoredAction
 from logdoctor.store.records import Records
 
 
@@ -15,6 +16,27 @@ def overtaken(action: Action, verdicts: Records, nodes: NodeRecords) -> str:
     if action.nodes and action.test is not None:
         return _found_since(action.nodes, action.test, nodes)
     return superseded(action.verdict, verdicts)
+
+
+def displaced(stored: StoredAction, nodes: NodeRecords) -> str:
+    """Why an action that waits need not be decided on: a newer one asks for the same, after another attempt of the same
+    incident; "" when none does."""
+    newer = nodes.newer(stored)
+    return f"action {newer.id} asks for the same after {newer.job} / {newer.attempt}" if newer else ""
+
+
+def resumed(stored: StoredAction, verdicts: Records) -> str:
+    """Why a restart that waits is needed no more: a later attempt of the job began, which a restart may end; "" when
+    none did."""
+    if stored.job is None or stored.attempt is None or not is_restart(stored):
+        return ""
+    later = verdicts.later_attempt(stored.job, stored.attempt)
+    return f"attempt {later.number} of {stored.job} began after it" if later else ""
+
+
+def is_restart(stored: StoredAction) -> bool:
+    """Whether an action starts its job again."""
+    return stored.action.kind in RESTARTS
 
 
 def superseded(verdict: int | None, verdicts: Records) -> str:

@@ -32,15 +32,20 @@ Ints = npt.NDArray[np.int64]
 
 class Sieve(NamedTuple):
     """What is looked for: a pattern, a rank, or lines of the rank with the pattern. `own` is the rank of lines that
-    name none."""
+    name none; `mark` finds what stands in every line of the rank, and quickly leaves out most others."""
 
     matcher: Matcher
     rank: int | None
     own: int | None = None
+    mark: Matcher | None = None
 
     def ends(self, text: bytes) -> Ints:
         """Where hits of the pattern end, or of what may name the rank, in order."""
         return np.sort(self.matcher.scan(text)[1])
+
+    def marked(self, text: bytes) -> Ints | None:
+        """Where what may name the rank ends, in order; None when lines are not told apart by that."""
+        return None if self.mark is None else np.sort(self.mark.scan(text)[1])
 
     def fits(self, line: bytes) -> bool:
         """Whether a line is of the rank, when one is wanted."""
@@ -61,7 +66,8 @@ class Sifted(NamedTuple):
 
 def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None, stream: str = "") -> Sieve:
     """What looks for words or a pattern, and for a rank; one of both is needed. The name of the stream may give the
-    rank of its lines. `RuleError` for a pattern that may not be linear in time, or takes too long to compile."""
+    rank of its lines. `RuleError`, in the words that were given, for a pattern that may not be linear in time, or takes
+    too long to compile."""
     own = rank_of_stream(stream)
     if not words:
         return Sieve(_matcher(_ANY if rank == own else _mark(rank or 0)), rank, own)
@@ -69,8 +75,25 @@ def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None, str
         raise RuleError("the pattern", f"has more than {MAX_PATTERN} characters", "Use a shorter one.")
     if is_pattern:
         require_small(words)
-    source = words if is_pattern else regex.escape(words, literal_spaces=True)
-    return Sieve(_matcher(f"(?i){source}" if ignore_case else source), rank, own)
+    source = (words if is_pattern else regex.escape(words, literal_spaces=True)).replace("\x00", r"\x00")
+    mark = None if rank in (None, own) else _matcher(_mark(rank or 0))
+    return Sieve(_compiled(f"(?i){source}" if ignore_case else source, words), rank, own, mark)
+
+
+def _compiled(source: str, words: str) -> Matcher:
+    """What looks for a pattern; when that cannot be used, `RuleError` about the words that somebody gave."""
+    thing = f'pattern "{words}"'
+    if (len(source) - len(source.rstrip("\\"))) % 2:
+        raise RuleError(thing, "its last backslash stands before nothing", "Write two for a backslash.")
+    try:
+        return _matcher(source)
+    except RuleError as error:
+        if "empty buffer" in error.cause:
+            cause = "it also matches where there is no text"
+            raise RuleError(thing, cause, "Have it match one character at least.") from error
+        said = regex.search(r"\((.*?)(?: starting at index \d+| at index \d+)?\.?\)$", error.cause)
+        cause = f"it cannot be searched for ({said[1]})" if said else "it cannot be searched for"
+        raise RuleError(thing, cause, "Correct it, or search for the words as they are.") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -125,10 +148,14 @@ def _in_run(run: Run, wanted: Sieve, most: int, around: int) -> _Found:
     """The first lines of a run that fit, at most so many, with those around them."""
     last = run.line + run.lines - 1
     text = ANSI.sub(b"", run.data) if b"\x1b" in run.data else run.data
-    if not len(hit_ends := wanted.ends(text)):
+    marked = wanted.marked(text)
+    if (marked is not None and not len(marked)) or not len(hit_ends := wanted.ends(text)):
         return _Found([], {}, last)
     stops = newlines_of(text)
     places, firsts = np.unique(np.searchsorted(stops, hit_ends - 1), return_index=True)
+    if marked is not None:  # to read the rank of a line takes far longer than to find what may name it
+        may = np.isin(places, np.searchsorted(stops, marked - 1))
+        places, firsts = places[may], firsts[may]
     stops = stops if text.endswith(b"\n") else np.append(stops, len(text))
     starts = np.concatenate(([0], stops[:-1] + 1))
     hits: list[int] = []

@@ -96,42 +96,43 @@ class StreamView:
 
     def runs(self, first: int, last: int) -> Iterator[Run]:
         """The lines from `first` to `last`, in runs of about a MiB."""
-        number, offset, rest = first, 0, b""
-        block = self._block_of(first)
-        skip = True
-        while block < len(self._offsets):
-            for block, data in enumerate(self._blocks(block), block):  # noqa: B020 - from where a long line left off
-                if skip:
-                    begin = _start(data, number - self._lines[block])
-                    if begin is None:  # there is no such line, or it begins with the next block
-                        continue
-                    offset, data, skip = self._offsets[block] + begin, data[begin:], False
-                rest = rest + data if rest else data
-                if (stop := rest.find(b"\n")) > MAX_LINE:  # only the first line may be longer than a block
-                    line = RawLine(number, offset, stop, rest[:HEAD], rest[stop - TAIL : stop])
-                    yield Run(number, offset, b"", 1, line)
-                    if number >= last:
-                        return
-                    number, offset, rest = number + 1, offset + stop + 1, rest[stop + 1 :]
-                end = rest.rfind(b"\n") + 1
-                if end:
-                    run = _run(number, offset, rest[:end], last)
-                    yield run
-                    if run.line + run.lines > last:
-                        return
-                    number, offset, rest = number + run.lines, offset + end, rest[end:]
-                if len(rest) > MAX_LINE:
-                    break
-            else:
-                if rest:
-                    yield Run(number, offset, rest, 1)
+        number = first
+        while number <= last:
+            run = None
+            for run in self._stretch(number, last):
+                yield run
+            if run is None or run.long is None:
                 return
-            line = self._long(number, offset, rest, block)
-            yield Run(number, offset, b"", 1, line)
-            if number >= last:
+            number = run.line + 1
+
+    def _stretch(self, number: int, last: int) -> Iterator[Run]:
+        """The lines from `number` to `last`, or to the first that fills many blocks: these are not all read."""
+        offset, rest, start = -1, b"", self._block_of(number)
+        for block, data in enumerate(self._blocks(start), start):
+            if offset < 0:
+                begin = _start(data, number - self._lines[block])
+                if begin is None:  # there is no such line, or it begins with the next block
+                    continue
+                offset, data = self._offsets[block] + begin, data[begin:]
+            rest = rest + data if rest else data
+            if (stop := rest.find(b"\n")) > MAX_LINE:  # only the first line may be longer than a block
+                line = RawLine(number, offset, stop, rest[:HEAD], rest[stop - TAIL : stop])
+                yield Run(number, offset, b"", 1, line)
+                if number >= last:
+                    return
+                number, offset, rest = number + 1, offset + stop + 1, rest[stop + 1 :]
+            end = rest.rfind(b"\n") + 1
+            if end:
+                run = _run(number, offset, rest[:end], last)
+                yield run
+                if run.line + run.lines > last:
+                    return
+                number, offset, rest = number + run.lines, offset + end, rest[end:]
+            if len(rest) > MAX_LINE:
+                yield Run(number, offset, b"", 1, self._long(number, offset, rest, block))
                 return
-            number, rest, skip = number + 1, b"", True
-            block = self._block_of(number)
+        if rest:
+            yield Run(number, offset, rest, 1)
 
     def _long(self, number: int, offset: int, begin: bytes, block: int) -> RawLine:
         """A line that fills the rest of a block and goes on behind it; what lies between its ends is not read."""

@@ -187,12 +187,14 @@ def opened(untold: Untold, public_url: str, now: float) -> Opened:
     return Opened(stamp(now), told(untold, public_url))
 
 
-def resolved(before: Message, by: str, note: str, now: float) -> Resolved | None:
-    """The message that an incident is resolved, made from the one that told of it; None when that told of none."""
+def resolved(before: Message, by: str, note: str, now: float, current: Untold | None = None) -> Resolved | None:
+    """The message that an incident is resolved, with what is known of it by now, when no attempt is left in it with
+    what told of it before; None when that told of none."""
     if not isinstance(before, Opened):
         return None
-    said = {"state": "resolved", "by": private(by, MAX_NAME), "note": _prose(note)}
-    return Resolved(stamp(now), msgspec.structs.replace(before.data, **said))
+    known = before.data if current is None else told(current, "")
+    said = {"state": "resolved", "by": private(by, MAX_NAME), "note": _prose(note), "link": before.data.link}
+    return Resolved(stamp(now), msgspec.structs.replace(known, **said))
 
 
 def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary:

@@ -11,7 +11,7 @@ from logdoctor.errors import ActionRefused
 from logdoctor.nodes import PERFORMED, Action, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
-from logdoctor.store.schema import OPEN_ACTION, Database, node_actions
+from logdoctor.store.schema import OPEN_ACTION, STANDS, Database, incident_attempts, node_actions, verdicts
 
 POLICY = "policy"
 """Who approves what is done at once."""
@@ -22,13 +22,14 @@ ActionState = Literal["waiting", "approved", "refused", "done", "failed", "overt
 _OF_NODES = ("cordon", "reboot", "inspect_hardware")
 """Kinds that are the same whichever job they are proposed for."""
 _AT_ONCE = "the settings say that it is done at once"
-_c = node_actions.c
+_BESIDE = 200  # attempts of an incident that are looked at, the newest
+_c, _a = node_actions.c, incident_attempts.c
 
 
 class StoredAction(msgspec.Struct, frozen=True):
     """An action in its place, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is
     when it came into its state, in seconds since the epoch. One is overtaken when what it follows from no longer
-    counts: its verdict was superseded, or a later test found the node healthy."""
+    counts: its verdict was superseded, a later test found the node healthy, or a newer one asks for the same."""
 
     id: int
     at: float
@@ -104,13 +105,50 @@ class Actions:
         """The action with what came of it; `ActionRefused` when it was not approved, or settled before."""
         return self._step(id, ("approved",), state, None, why, at)
 
-    def overtake(self, id: int, why: str, at: float) -> StoredAction:
-        """The open action, which is overtaken now; `ActionRefused` when it is not open."""
-        return self._step(id, ("waiting", "approved"), "overtaken", POLICY, why, at)
+    def overtake(self, id: int, why: str, at: float, approved: bool = False) -> StoredAction:
+        """The waiting action, with `approved` also one that was approved, which is overtaken now; `ActionRefused` when
+        somebody has decided on it meanwhile."""
+        return self._step(id, ("waiting", "approved") if approved else ("waiting",), "overtaken", POLICY, why, at)
 
     def put_back(self, id: int, why: str, at: float) -> StoredAction:
         """The approved action, which could not be done now and waits again; `ActionRefused` when it is not approved."""
         return self._step(id, ("approved",), "waiting", "", why, at)
+
+    def reopen(self, id: int, why: str, at: float) -> StoredAction:
+        """The overtaken action, which waits again; `ActionRefused` when it is not, or the same one is open."""
+        with self._database.writing() as connection:
+            row = _found(connection, id)
+            same = sa.select(_c.id).where(_c.subject == row.subject, OPEN_ACTION)
+            if row.state != "overtaken" or connection.scalar(same) is not None:
+                cause = f"is {row.state}" if row.state != "overtaken" else "is proposed again already"
+                raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
+            values = {"state": "waiting", "by": "", "why": "", "changed": at}
+            connection.execute(sa.update(node_actions).where(_c.id == id).values(values))
+            _audit(connection, id, _read(row).action, "waiting", POLICY, why, at)
+            return _read(_found(connection, id))
+
+    def newer(self, stored: StoredAction) -> StoredAction | None:
+        """The newest action that takes the place of this one: proposed later for another attempt of the same incident,
+        to do the same with the same nodes (of the same job when it names none), and not overtaken itself."""
+        if stored.job is None or stored.attempt is None or stored.action.kind in _OF_NODES:
+            return None
+        with self._database.reading() as connection:
+            beside = connection.execute(_beside(stored.job, stored.attempt, bool(stored.action.nodes))).all()
+            if not beside:
+                return None
+            same = _c.subject.in_([_subject(stored.action, job, attempt) for job, attempt in beside])
+            query = sa.select(node_actions).where(same, _c.id > stored.id, _c.state != "overtaken")
+            row = connection.execute(query.order_by(_c.id.desc()).limit(1)).first()
+        return None if row is None else _read(row)
+
+    def displaced(self, limit: int = 200) -> list[StoredAction]:
+        """Overtaken actions for attempts whose verdicts still count, so that a newer one took their place; the newest
+        first."""
+        query = sa.select(node_actions).join(verdicts, verdicts.c.id == _c.verdict)
+        query = query.where(_c.state == "overtaken", _c.job.is_not(None), STANDS)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(_c.id.desc()).limit(fit_limit(limit))).all()
+        return [one for one in map(_read, rows) if one.action.kind not in _OF_NODES]
 
     def acted_on(self, verdicts: Sequence[int]) -> set[int]:
         """Those of the verdicts for which some action was proposed."""
@@ -199,6 +237,15 @@ def _subject(action: Action, job: str | None, attempt: int | None) -> str:
     elif not action.nodes:
         what.append(action.why)
     return hashlib.sha256(_encode(what)).hexdigest()
+
+
+def _beside(job: str, attempt: int, other_jobs: bool) -> sa.Select[Any]:
+    """The query of the other attempts of the incident that an attempt is in."""
+    mine = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
+    query = sa.select(_a.job, _a.attempt).where(_a.incident == mine)
+    others = _a.attempt != attempt
+    query = query.where(sa.or_(_a.job != job, others) if other_jobs else sa.and_(_a.job == job, others))
+    return query.order_by(_a.at.desc()).limit(_BESIDE)
 
 
 def _same(action: Action, subject: object) -> sa.Select[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from logdoctor.store.audit import MAX_WORDS
 from logdoctor.store.fit import fit
 from logdoctor.store.schema import (
     OPEN_INCIDENT,
@@ -141,7 +142,8 @@ def regroup(
         if held is not None:
             _left(connection, held, stored, next_event(connection), f"its verdict says another cause: incident {id}")
             if corrected is held and held.state == "resolved":
-                _resolve(connection, id, stored.at, next_event(connection), f"incident {held.id}, which had it, is over")
+                why = f"incident {held.id}, which had it, is over"
+                _resolve(connection, id, stored.at, next_event(connection), why)
     else:
         merged = held is not None and held.attempts == 1
         _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
@@ -305,10 +307,15 @@ def _merge(
 ) -> None:
     """Ends an incident whose only attempt went into another, which takes its place.
 
-    An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles.
+    An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles. Nobody
+    looks at its page again, so what a person said of it last stands in the story of the other one, too.
     """
     note = f"into incident {into.id}"
     enter_step(connection, held.id, "merged", BY_US, note, stored.at, stored.job, stored.attempt)
+    if held.by != BY_US:
+        told = "reopened" if held.state == "new" else held.state
+        said = fit(f"of incident {held.id}{': ' if held.note else ''}{held.note}", MAX_WORDS)
+        enter_step(connection, into.id, told, held.by, said, held.changed, stored.job, stored.attempt)
     _empty(connection, held, stored.at, event, f"merged {note}", merged_into=into.id)
 
 

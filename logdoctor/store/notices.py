@@ -125,11 +125,19 @@ class Notices:
         if is_needless:
             with self._database.writing() as connection:
                 connection.execute(sa.update(incidents).where(pending).values(notified=True))
+        is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
+        return self._described(_i.notified.is_(False), is_settled, limit=limit)
+
+    def as_it_stands(self, incident: int) -> Untold | None:
+        """What is told of an incident now, told of before or not; None when no attempt is left in it."""
+        return next(iter(self._described(_i.id == fit_id(incident), limit=1)), None)
+
+    def _described(self, *wanted: sa.ColumnElement[bool], limit: int) -> list[Untold]:
+        """Some incidents that have attempts, the oldest first."""
         about = (_i.id.label("incident"), _i.state, _i.opened, _i.attempts, _i.jobs)
         source = incidents.join(verdicts, verdicts.c.id == _i.newest).join(bodies, bodies.c.verdict == _i.newest)
         query = sa.select(*(column.label(f"of_{column.name}") for column in about), *VERDICT_FIELDS)
-        is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
-        query = query.select_from(source).where(_i.notified.is_(False), is_settled).order_by(_i.id).limit(limit)
+        query = query.select_from(source).where(*wanted).order_by(_i.id).limit(limit)
         with self._database.reading() as connection:
             rows: Sequence[Any] = connection.execute(query).all()
         return [

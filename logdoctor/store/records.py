@@ -7,7 +7,7 @@ import base64
 import binascii
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -130,6 +130,30 @@ class Page(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class Unjudged(msgspec.Struct, frozen=True):
+    """An attempt that has begun and has no verdict yet; `ended` is when the whole of it was said to have ended, `user`
+    the job's, as it is known now."""
+
+    job: str
+    attempt: int
+    started: float
+    ended: float | None
+    user: str | None
+
+
+class UnjudgedAttempts(msgspec.Struct, frozen=True):
+    """The newest attempts that have no verdict yet, and how many there are in all."""
+
+    items: list[Unjudged]
+    total: int
+
+
+class _Owner(msgspec.Struct):
+    """The part of a job's facts that says whose it is."""
+
+    user: str | None = None
+
+
 class _Cited(msgspec.Struct):
     """The part of a verdict that proves it: nothing else of the body is built."""
 
@@ -142,10 +166,13 @@ VERDICT_FIELDS = (table, bodies.c.body)
 """Columns of verdicts with their bodies, for `read_verdicts`."""
 _FROM = table.join(bodies, bodies.c.verdict == table.c.id)
 _COUNTED = ("reason", "category", "outcome")
+_VERDICTS_TELL = ("reason", "category", "node", "recovery", "fingerprint")
+_NO_VERDICT = ~sa.exists().where(table.c.job == attempts.c.job, table.c.attempt == attempts.c.number)
 _encode = msgspec.json.Encoder().encode
 _verdict = msgspec.json.Decoder(Verdict)
 _cited = msgspec.json.Decoder(_Cited)
 _facts = msgspec.json.Decoder(JobFacts)
+_owner = msgspec.json.Decoder(_Owner)
 _place = msgspec.json.Decoder(tuple[float, int | str])
 
 
@@ -271,6 +298,25 @@ class Records:
         with self.database.reading() as connection:
             return _attempts(connection, attempts.c.job == job)
 
+    def later_attempt(self, job: str, number: int) -> Attempt | None:
+        """The last attempt of a job after this one, those first that run as far as known; None when there is none."""
+        later = (attempts.c.job == job, attempts.c.number > number)
+        runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False))
+        query = sa.select(attempts.c.number).where(*later)
+        query = query.order_by(sa.case((runs, 0), else_=1), attempts.c.number.desc()).limit(1)
+        with self.database.reading() as connection:
+            last = connection.scalar(query)
+            return None if last is None else _attempt(connection, job, last)
+
+    def whose(self, of: Sequence[tuple[str, int]]) -> dict[int, tuple[str, int]]:
+        """The ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is on."""
+        if not of:
+            return {}
+        query = sa.select(table.c.id, table.c.job, table.c.attempt)
+        query = query.where(sa.tuple_(table.c.job, table.c.attempt).in_(list(of)))
+        with self.database.reading() as connection:
+            return {id: (job, attempt) for id, job, attempt in connection.execute(query)}
+
     def unsettled(self) -> list[Attempt]:
         """All attempts that need judging, in the order of their jobs and numbers: for a restart."""
         with self.database.reading() as connection:
@@ -328,6 +374,31 @@ class Records:
             found = read_verdicts(connection.execute(searching(wanted, cursor).limit(limit + 1)))
         more = len(found) > limit
         return Page(found[:limit], cursor_of(found[limit - 1].at, found[limit - 1].id) if more else None)
+
+    def unjudged(self, wanted: Wanted, limit: int = 50) -> UnjudgedAttempts:
+        """The attempts that have begun and have no verdict yet, as far as their job, user and beginning are wanted, the
+        newest first; none where something is wanted that only a verdict tells, or another outcome than running."""
+        told = any(getattr(wanted, name) is not None for name in _VERDICTS_TELL)
+        if told or (wanted.outcomes and "running" not in wanted.outcomes):
+            return UnjudgedAttempts([], 0)
+        where = _begun(wanted)
+        query: sa.Select[Any] = (
+            sa.select(attempts.c.job, attempts.c.number, attempts.c.started, attempts.c.ended, jobs.c.facts)
+            .join(jobs, jobs.c.job == attempts.c.job)
+            .where(*where)
+            .order_by(attempts.c.started.desc(), attempts.c.job.desc(), attempts.c.number.desc())
+        )
+        limit = _limit(limit)
+        with self.database.reading() as connection:
+            if wanted.user is None:
+                counting = sa.select(sa.func.count()).select_from(attempts).where(*where)
+                total = int(connection.scalar(counting) or 0)
+                found = [_unjudged(row) for row in connection.execute(query.limit(limit))] if total else []
+            else:  # only the facts of the job tell whose it is, and databases read JSON each in its own way
+                whose = _plain(wanted.user)
+                found = [one for row in connection.execute(query) if _plain((one := _unjudged(row)).user) == whose]
+                total = len(found)
+        return UnjudgedAttempts(found[:limit], total)
 
     def newer(self, event: int, limit: int = 100) -> list[StoredVerdict]:
         """The verdicts that changed after an event, in the order of their last change: for resuming a stream.
@@ -405,6 +476,24 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
     if wanted.prefixes:
         where.append(begins(table.c.job, wanted.prefixes))
     return source, where
+
+
+def _begun(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    """The conditions of attempts without a verdict. Those that need judging are few among all, and are in an index."""
+    where = [attempts.c.settled.is_(False), attempts.c.deleted.is_(None), _NO_VERDICT]
+    if wanted.job is not None:
+        where.append(attempts.c.job == _plain(wanted.job))
+    if wanted.since is not None:
+        where.append(attempts.c.started >= wanted.since)
+    if wanted.until is not None:
+        where.append(attempts.c.started < wanted.until)
+    if wanted.prefixes:
+        where.append(begins(attempts.c.job, wanted.prefixes))
+    return where
+
+
+def _unjudged(row: sa.Row[Any]) -> Unjudged:
+    return Unjudged(row.job, row.number, row.started, row.ended, _owner.decode(row.facts).user)
 
 
 def begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:

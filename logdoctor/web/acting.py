@@ -15,6 +15,7 @@ from logdoctor.errors import (
 )
 from logdoctor.live.acting import Actor
 from logdoctor.live.service import Service
+from logdoctor.nodes import PastCordon
 from logdoctor.web.problems import Problem
 
 OF_ALL = "nodes are shared by all jobs"
@@ -32,6 +33,19 @@ def actor_of(service: Service) -> Actor:
     if service.actor is None:
         raise ActionRefused("nodes", "this service acts on none", "Use one that `logdoctor serve` began.")
     return service.actor
+
+
+def cordoned(
+    actor: Actor, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
+) -> PastCordon:
+    """The cordon of a node that is taken out; `RequestRefused`, with 404 when the cluster does not know the node."""
+    try:
+        return performed(lambda: actor.cordon(node, by, reason, verdict, test))
+    except RequestRefused as error:
+        if error.status == 502 and node not in {state.name for state in performed(actor.nodes)}:
+            cause, step = "the cluster knows no node of this name", "Check the name."
+            raise RequestRefused(404, "not_found", f"node {node}", cause, step) from error
+        raise
 
 
 def performed(act: Callable[[], Done]) -> Done:

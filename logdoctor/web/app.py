@@ -1,24 +1,29 @@
 """The whole application on one page."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
 from logdoctor.web import (
+    actions,
     cases,
     downloads,
     events,
     health,
     incidents,
     ingest,
+    node_tests,
     nodes,
     notifications,
     openapi,
@@ -32,7 +37,7 @@ from logdoctor.web import (
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.gate import Gate
 from logdoctor.web.labels import LabelMap
-from logdoctor.web.pages import actions, rendering
+from logdoctor.web.pages import rendering
 from logdoctor.web.problems import SECURITY_HEADERS
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
@@ -43,8 +48,8 @@ _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
 class Options(NamedTuple):
-    """What the application needs beside the service: whether it wants tokens and over HTTPS only, requests per second,
-    bounds of bodies and logs, labels of pushes, the key that signs browser sessions."""
+    """What the application needs beside the service: whether it wants tokens, requests per second, bounds of
+    bodies and logs, labels of pushes, the key that signs browser sessions, and whether browsers come over HTTPS."""
 
     wants_token: bool
     rate: int
@@ -52,6 +57,7 @@ class Options(NamedTuple):
     limits: Limits
     labels: LabelMap
     session_key: str
+    over_https: bool = False
 
 
 def application(service: Service, options: Options) -> FastAPI:
@@ -74,11 +80,12 @@ def application(service: Service, options: Options) -> FastAPI:
         hub.open(asyncio.get_running_loop())
         of_nodes.open(asyncio.get_running_loop())
         of_incidents.open(asyncio.get_running_loop())
-        await asyncio.to_thread(service.start)
+        await run_in_threadpool(service.start)
+        threading.Thread(target=rendering.prepare_others, daemon=True).start()
         state.ready = True
         yield
         stopping()
-        await asyncio.to_thread(service.stop)
+        await run_in_threadpool(service.stop)
 
     app = FastAPI(
         max_body_size=_MAX_BODY,
@@ -91,26 +98,38 @@ def application(service: Service, options: Options) -> FastAPI:
         redoc_url=None,
     )
     app.state.stopping = stopping
-    app.state.waiting = partial(actions.waiting, service)
+    app.state.waiting = partial(pages.actions.waiting, service)
     gate = Gate(service.tokens, options.wants_token, options.rate)
     app.state.problem_page = partial(rendering.problem_page, gate)
-    app.include_router(health.routes(service, gate, state))
-    app.include_router(ingest.routes(service, gate, options.allowed, options.limits))
-    app.include_router(shippers.routes(service, gate, options.allowed, options.labels))
-    app.include_router(verdicts.routes(service, gate))
-    app.include_router(downloads.routes(service, gate))
-    app.include_router(rules.routes(service, gate, options.allowed.seconds))
-    app.include_router(cases.routes(service, gate))
-    app.include_router(report.routes(service, gate))
-    app.include_router(events.routes(service, gate, hub))
-    app.include_router(incidents.routes(service, gate, of_incidents))
-    app.include_router(nodes.routes(service, gate, of_nodes))
-    app.include_router(notifications.routes(service, gate))
-    app.include_router(pages.routes(service, gate))
+    for router in (
+        health.routes(service, gate, state),
+        ingest.routes(service, gate, options.allowed, options.limits),
+        shippers.routes(service, gate, options.allowed, options.labels),
+        verdicts.routes(service, gate),
+        downloads.routes(service, gate),
+        rules.routes(service, gate, options.allowed.seconds),
+        cases.routes(service, gate),
+        report.routes(service, gate),
+        events.routes(service, gate, hub),
+        incidents.routes(service, gate, of_incidents),
+        nodes.routes(service, gate),
+        node_tests.routes(service, gate, of_nodes),
+        actions.routes(service, gate),
+        notifications.routes(service, gate),
+        *pages.routes(service, gate),
+    ):
+        # as they are: `include_router` makes all of them anew at the first request, which waits for it
+        app.router.routes += [found.original_route for found in iter_route_contexts(router.routes)]
     app.mount("/static", rendering.static_files())
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(SessionMiddleware, secret_key=options.session_key, session_cookie="logdoctor", same_site="lax")
+    app.add_middleware(
+        SessionMiddleware,
+        secret_key=options.session_key,
+        session_cookie="logdoctor",
+        same_site="lax",
+        https_only=options.over_https,
+    )
     app.add_middleware(SecurityHeaders)
     return app
 

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from logdoctor.store.records import Records, StoredVerdict, Wanted
+from logdoctor.store.records import Records, StoredVerdict, UnjudgedAttempts, Wanted
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
@@ -38,6 +38,13 @@ class AttemptFilters(ListQuery):
             return INCIDENTS
         return OUTCOMES if self.outcome == "all" else (self.outcome,)
 
+    @property
+    def shows_unjudged(self) -> bool:
+        """Whether attempts without a verdict are listed: with those that run, and wherever a job or a user is looked
+        for, unless that is among another outcome. They stand before the first page."""
+        sought = self.outcome is None and bool(self.job or self.user)
+        return not self.cursor and (sought or "running" in self.outcomes)
+
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
         """What to look for."""
         outcomes = () if self.outcome == "all" else self.outcomes
@@ -48,11 +55,13 @@ class AttemptFilters(ListQuery):
 
 
 class AttemptListing(NamedTuple):
-    """A page of verdicts, how many there are in all, and how many there would be with another filter."""
+    """A page of verdicts, how many there are in all, and how many attempts there would be with another filter; those
+    without a verdict yet count as running."""
 
     items: list[StoredVerdict]
     next: str | None
     total: int
+    unjudged: UnjudgedAttempts
     outcomes: dict[str, int]
     reasons: dict[str, int]
     categories: dict[str, int]
@@ -66,11 +75,16 @@ def attempt_listing(records: Records, filters: AttemptFilters, prefixes: tuple[s
         return records.counts(msgspec.structs.replace(wanted, **without))[facet]
 
     page = records.search(wanted, filters.cursor, PAGE)
+    unjudged = records.unjudged(msgspec.structs.replace(wanted, outcomes=()), PAGE)
     by_outcome = counts("outcome", outcomes=())
+    total = sum(by_outcome.get(outcome, 0) for outcome in filters.outcomes)
+    if unjudged.total:
+        by_outcome["running"] = by_outcome.get("running", 0) + unjudged.total
     return AttemptListing(
         page.items,
         page.next,
-        sum(by_outcome.get(outcome, 0) for outcome in filters.outcomes),
+        total,
+        unjudged,
         by_outcome,
         counts("reason", reason=None),
         counts("category", category=None),

@@ -1,8 +1,9 @@
 """How a job is restarted, as lines to copy: made of what was told about it, and only where the verdict says that a
 restart helps.
 
-What a sender told of its command is hostile like a log: it comes out as the words of one simple command, whatever it
-holds.
+What a sender told of its command is hostile like a log: it comes out as the words of one simple command. One that only
+a shell understands, or that asks for the nodes to be left out, is not made into a line: what is to be done by hand is
+said.
 """
 
 import shlex
@@ -13,23 +14,25 @@ from logdoctor.nodes import NAME
 from logdoctor.store.records import JobFacts
 from logdoctor.taxonomy import ADVICE
 from logdoctor.types import Verdict
+from logdoctor.web import leaving_out
+from logdoctor.web.shell_words import Command, command_of
 
-_LONGEST = 3000  # characters of a command
 _MOST_NODES = 200
 _SLURM = ("slurm", "srun", "sbatch", "salloc")
 _KUBERNETES = ("kubernetes", "k8s", "kubectl", "kubeflow", "pytorchjob", "mpijob", "rayjob")
-_EXCLUDING = ("sbatch", "srun", "salloc", "deepspeed")
-"""Programs that leave nodes out with `--exclude=`."""
+_REQUEUED = "Slurm requeues only jobs that were submitted with --requeue."
 _ASSIGNED = ("slurm_job_id", "slurm_jobid", "SLURM_JOB_ID")
 _KINDS = ("pytorchjob", "mpijob", "rayjob")
 
 
 class Restart(NamedTuple):
-    """The lines that restart a job, and what to know before they are run; or `why_not`, where there are none."""
+    """The lines that restart a job, and what to know before they are run; or `why_not`, where there are none. With
+    `untold` a restart helps, and it is not known how the job is started."""
 
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     why_not: str = ""
+    untold: bool = False
 
 
 def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence[str] | None = None) -> Restart:
@@ -45,10 +48,10 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     if verdict.recovery == "isolate_and_restart" and not nodes and faulty is None:
         return Restart(why_not="A node has to be left out, and none is known to be at fault. Test the nodes first.")
     known = facts or JobFacts()
-    lines, notes = _lines(job, known, nodes)
-    if not lines:
-        return Restart(why_not=_not_told(known))
-    return Restart(lines, (*_before(known, verdict), *notes))
+    made = _made(job, known, nodes)
+    if made.why_not:
+        return made
+    return made._replace(notes=(*_before(known, verdict), *made.notes))
 
 
 def _not_told(facts: JobFacts) -> str:
@@ -71,67 +74,73 @@ def nodes_to_leave_out(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(named))[:_MOST_NODES]
 
 
-def _lines(job: str, facts: JobFacts, nodes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines that start it again without some nodes, and notes on them; no lines when nothing is known."""
+def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
+    """The lines that start it again without some nodes, and notes on them; or why there are none."""
     launcher = (facts.launcher or "").strip().lower()
-    words = command_words(facts.command or "")
-    if launcher in _SLURM or (words and words[0] in ("sbatch", "srun", "salloc")):
-        return _slurm(job, facts, words, nodes)
-    if launcher in _KUBERNETES:
-        return _kubernetes(job, facts, launcher, nodes)
-    if not words:
-        return (), ()
-    line, excluded = _without(words, nodes)
-    return (line,), () if excluded else _elsewhere(nodes)
-
-
-def _slurm(
-    job: str, facts: JobFacts, words: Sequence[str], nodes: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    command = command_of(facts.command or "")
     number = _slurm_number(job, facts)
-    if words and words[0] in _EXCLUDING:
-        return (_without(words, nodes)[0],), ()
-    if number and nodes:
-        names = f"ExcNodeList={','.join(nodes)}"
-        held = (f"scontrol requeuehold {number}", f"scontrol update JobId={number} {names}")
-        return (*held, f"scontrol release {number}"), ("Slurm requeues only jobs that were submitted with --requeue.",)
-    if number:
-        return (f"scontrol requeue {number}",), ("Slurm requeues only jobs that were submitted with --requeue.",)
-    if not words:
-        return (), ()
+    slurm = launcher in _SLURM
+    if slurm and number and command.program not in leaving_out.SLURM:
+        return _requeued(number, nodes)
+    if launcher in _KUBERNETES and command.program not in leaving_out.SLURM:
+        return _in_kubernetes(job, facts, launcher, nodes)
+    if not command.words:
+        return Restart(why_not=_not_told(facts), untold=True)
+    if command.shell:
+        return Restart(why_not=_for_a_shell(command, nodes), untold=True)
+    left = leaving_out.without(command, nodes)
+    if left.command is None:
+        return Restart(why_not=left.why_not, untold=True)
+    if slurm and command.program not in leaving_out.SLURM:
+        return _submitted(command, facts, nodes)
+    return Restart((str(left.command),), left.notes)
+
+
+def _requeued(number: str, nodes: Sequence[str]) -> Restart:
+    """How a job of Slurm that has a number is run again, under that."""
+    if not nodes:
+        return Restart((f"scontrol requeue {number}",), (_REQUEUED,))
+    replaced = (
+        f"ExcNodeList takes the place of the nodes that the job left out before, which are not known here: add those "
+        f"that `squeue -h -j {number} -o %x` prints. Its ReqNodeList must not name {leaving_out.some(nodes)}."
+    )
+    lines = (
+        f"scontrol requeuehold {number}",
+        f"scontrol update JobId={number} ExcNodeList={','.join(nodes)}",
+        f"scontrol release {number}",
+    )
+    return Restart(lines, (replaced, _REQUEUED))
+
+
+def _submitted(command: Command, facts: JobFacts, nodes: Sequence[str]) -> Restart:
+    """How a program that ran under Slurm is submitted anew."""
     size = (f"--nodes={facts.nodes}",) if facts.nodes and facts.nodes > 0 else ()
-    line = shlex.join(("sbatch", *size, *_exclude(nodes), f"--wrap={shlex.join(words)}"))
-    return (line,), ("Add the options that it was submitted with.",)
+    excluded = (leaving_out.exclude(nodes),) if nodes else ()
+    line = shlex.join(("sbatch", *size, *excluded, f"--wrap={command}"))
+    return Restart((line,), ("Add the options that it was submitted with.",))
 
 
-def _kubernetes(
-    job: str, facts: JobFacts, launcher: str, nodes: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _for_a_shell(command: Command, nodes: Sequence[str]) -> str:
+    """Why a command that needs a shell is not given, and how it is run."""
+    signs = " ".join(command.shell[:5])
+    starts = next((word for word in command.words if word in leaving_out.SLURM), "")
+    how = "Run it as it was told"
+    if nodes and starts:
+        how += f", with {leaving_out.exclude(nodes)} among the options of {starts}; it must not ask for them"
+    elif nodes:
+        how += f", without {leaving_out.some(nodes)}"
+    return f"The command on record has what only a shell understands ({signs}), so it is not changed here. {how}."
+
+
+def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str]) -> Restart:
     """Pods do not name the nodes they avoid, so these are cordoned first."""
     kind = launcher if launcher in _KINDS else "job"
     name = facts.name or job
     if not NAME.fullmatch(name):
-        return (), ()
+        return Restart(why_not=_not_told(facts), untold=True)
     first = tuple(f"kubectl cordon {shlex.quote(node)}" for node in nodes)
     gone = f"kubectl delete {kind} {shlex.quote(name)} --ignore-not-found"
-    return (*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is what the job was made from.",)
-
-
-def _without(words: Sequence[str], nodes: Sequence[str]) -> tuple[str, bool]:
-    """A command that leaves nodes out, and whether it does."""
-    for place, word in enumerate(words[:5]):
-        if word in _EXCLUDING:
-            return shlex.join((*words[: place + 1], *_exclude(nodes), *words[place + 1 :])), True
-    return shlex.join(words), not nodes
-
-
-def _exclude(nodes: Sequence[str]) -> tuple[str, ...]:
-    return (f"--exclude={','.join(nodes)}",) if nodes else ()
-
-
-def _elsewhere(nodes: Sequence[str]) -> tuple[str, ...]:
-    some = ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
-    return (f"Run it without {some}: the command does not name its nodes.",)
+    return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is what the job was made from.",))
 
 
 def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
@@ -141,16 +150,6 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
     if verdict.recovery == "rollback_and_skip":
         return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data behind it.",)
     return (f"It goes on from its last checkpoint{folder}{step}.",)
-
-
-def command_words(command: str) -> list[str]:
-    """The words of a command as it was told; none for one that cannot be read, prints oddly or has no end."""
-    if not command.isprintable() or len(command) > _LONGEST:
-        return []
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return []
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:

@@ -15,16 +15,13 @@ from markupsafe import Markup
 
 from logdoctor.text import harmless
 from logdoctor.types import RankError
+from logdoctor.web.axes import Axis, Scale
 
 _LABEL = 60  # characters
 _POINTS = 400  # of a line, after thinning
 _ROWS = 16  # of a picture of ranks
 _OWN = 2  # ranks of one error that keep a row of their own when there are more rows
 _COLUMNS = 6  # labels below columns
-_PARTS = 3  # of a y axis, about
-_TINY = 1e-300  # a span with which nothing can be reckoned
-_FINEST = 1e6  # marks of an axis from 0 on, so that each is told from the next
-_THOUSANDS, _FINE = 1e6, 1e-6  # numbers that are written with powers of ten
 _EDGE = 0.02  # of the width, so that a mark at the end is whole
 _SERIES = 6  # colours that there are
 _SHAPES = {
@@ -35,6 +32,8 @@ _SHAPES = {
 }
 _COUNTED = {"time": "time from the cause", "line": "line of the log", "order": "order in the log"}
 """What the x axis of a picture of ranks counts, by its kind."""
+_SYMPTOMS = ("cascade", "teardown")
+"""Parts of errors that follow from others: where one of them is all that is known, it is not drawn as the cause."""
 _OTHER = ("c5", Markup('<circle class="{}" r="3"/>'))
 
 
@@ -47,13 +46,13 @@ def sparkline(
     values = [height for _, height in told if height is not None]
     if not values:
         return _svg(40, label, _text(0, 24, "Nothing to draw", "label"))
-    across = _Scale.over([*(place for place, _ in told), *([end] if end is not None and math.isfinite(end) else [])])
-    up = _Axis.over(values)
+    across = Scale.over([*(place for place, _ in told), *([end] if end is not None and math.isfinite(end) else [])])
+    up = Axis.over(values)
     top, height = 22, 76
     inner = Markup("").join(_strokes(_thinned(told), across, up))
     parts = [
         _text(0, 10, y, "tick"),
-        *up.drawn(top, height),
+        *_marks(up, top, height),
         Markup(
             '<svg y="{}" width="100%" height="{}" viewBox="0 0 1000 100" preserveAspectRatio="none" overflow="visible">'
             "{}</svg>"
@@ -72,13 +71,11 @@ def sparkline(
 def begins(points: Sequence[tuple[float, float | None]]) -> str:
     """Where the y axis of the line over these points begins, when that is not 0; "" when it is."""
     values = [height for _, height in _finite(points) if height is not None]
-    axis = _Axis.over(values) if values else None
+    axis = Axis.over(values) if values else None
     return axis.said(axis.least) if axis and axis.least else ""
 
 
-def rank_times(
-    ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors"
-) -> Markup:
+def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors") -> Markup:
     """When each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where times
     are not known or all the same. Many ranks alike share a row."""
     if not ranks:
@@ -90,7 +87,7 @@ def rank_times(
     parts += [
         _across("axis", bottom + 2),
         _text(0, bottom + 16, course.words(course.scale.least), "tick"),
-        _text(50, bottom + 16, _COUNTED[course.kind], "tick", "middle"),
+        _text(50, bottom + 16, _counted(course.kind, rows[0]), "tick", "middle"),
     ]
     if course.scale.least < course.scale.most:
         parts.append(_text(100, bottom + 16, course.words(course.scale.most), "tick", "end"))
@@ -122,7 +119,7 @@ def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float
         y = 30 * number
         parts += [
             _text(0, y + 12, name, "label"),
-            _text(100, y + 12, f"{figure(value)}{'' if unit == '%' else ' '}{unit}".strip(), "value", "end"),
+            _text(100, y + 12, _with_unit(value, unit), "value", "end"),
             Markup('<rect class="area" y="{}" width="100%" height="7" rx="2"/>').format(y + 17),
             Markup('<rect class="c0" y="{}" width="{}%" height="7" rx="2"/>').format(
                 y + 17, _number(100 * max(value, 0) / most)
@@ -132,18 +129,23 @@ def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float
 
 
 def stacked(
-    periods: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, label: str, x: str = ""
+    periods: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    unit: str,
+    label: str,
+    x: str = "",
+    colours: Mapping[str, int] | None = None,
 ) -> Markup:
-    """A column for each period, the series on top of each other in their order; `legend` names their colours, `x` says
-    what the periods are."""
+    """A column for each period, the series on top of each other in their order; `legend` names their colours where no
+    `colours` are given, `x` says what the periods are."""
     totals = [sum(_amount(values, at) for values in series.values()) for at in range(len(periods))]
     most = max(totals, default=0.0)
     if most <= 0:
         return _svg(40, label, _text(0, 24, "Nothing to draw", "label"))
     top, height = 22, 120
     wide = 100 / len(periods)
-    up = _Axis.over([0.0, *totals], whole=all(total == int(total) for total in totals))
-    parts = [_text(0, 10, unit, "tick"), *up.drawn(top, height)]
+    up = Axis.over([0.0, *totals], whole=all(total == int(total) for total in totals))
+    parts = [_text(0, 10, unit, "tick"), *_marks(up, top, height)]
     for at, period in enumerate(periods):
         floor = float(top + height)
         for number, (name, values) in enumerate(series.items()):
@@ -153,7 +155,7 @@ def stacked(
             if tall > 0:
                 parts.append(
                     Markup('<rect class="c{}" x="{}%" y="{}" width="{}%" height="{}"><title>{}</title></rect>').format(
-                        number % _SERIES,
+                        (colours or {}).get(name, number % _SERIES),
                         _number(at * wide + wide * 0.1),
                         _number(floor),
                         _number(wide * 0.8),
@@ -166,7 +168,8 @@ def stacked(
     for at in range(0, len(periods), step):
         parts.append(_text((at + 0.5) * wide, top + height + 16, periods[at], "tick", "middle"))
     parts.append(_text(50, top + height + 32, x, "tick", "middle"))
-    said = f"{len(periods)} periods; the greatest sum is {figure(most)} {unit}, the sum of all {figure(sum(totals))}."
+    many = f"{len(periods)} period{'' if len(periods) == 1 else 's'}"
+    said = f"{many}; the greatest sum is {figure(most)} {unit}, the sum of all {figure(sum(totals))}."
     return _svg(top + height + (38 if x else 22), label, Markup("").join(parts), said, "axes")
 
 
@@ -180,6 +183,13 @@ def legend(names: Sequence[str]) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(keys))
 
 
+def _with_unit(value: float, unit: str) -> str:
+    """A value with its unit; shares all to one decimal, so that they can be compared."""
+    if unit == "%":
+        return f"{value:.0f}%" if value in (0, 100) else f"{value:.1f}%"
+    return f"{figure(value)} {unit}".strip()
+
+
 def figure(value: float) -> str:
     """A number of four digits, with marks for thousands."""
     if not math.isfinite(value):
@@ -187,72 +197,6 @@ def figure(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3g}"
     return f"{value:.4g}"
-
-
-class _Scale(NamedTuple):
-    least: float
-    most: float
-
-    @classmethod
-    def over(cls, values: Sequence[float]) -> "_Scale":
-        return cls(min(values), max(values))
-
-    def share(self, value: float) -> float:
-        """Where a value lies between the ends, 0 to 1; the middle when there is one value only."""
-        if self.most <= self.least:
-            return 0.5
-        least, most = self.least / 4, self.most / 4  # the span of two floats may be more than a float
-        return min(max((value / 4 - least) / (most - least), 0.0), 1.0) if most > least else 0.5
-
-
-class _Axis(NamedTuple):
-    """A y axis: where it begins and ends, and how far its marks stand apart."""
-
-    least: float
-    most: float
-    step: float
-
-    @classmethod
-    def over(cls, values: Sequence[float], whole: bool = False) -> "_Axis":
-        """An axis with round marks around the values. It begins at 0, but where they lie so far from it that nothing
-        would be seen of how they differ."""
-        least, most = min(values), max(values)
-        if 0 <= least <= most / 2:
-            least = 0.0
-        if not _TINY < most - least < 1 / _TINY:
-            return cls(least, most, 0.0)
-        step = _round_step((most - least) / _PARTS)
-        step = max(step, 1.0) if whole else step
-        if not max(abs(least), abs(most)) / step < _FINEST:
-            return cls(least, most, 0.0)
-        return cls(step * math.floor(least / step), step * math.ceil(most / step), step)
-
-    def share(self, value: float) -> float:
-        """Where a value lies between the ends, 0 to 1; the middle when there is one value only."""
-        return _Scale(self.least, self.most).share(value)
-
-    def drawn(self, top: int, height: int) -> Iterator[Markup]:
-        """Its marks, each as a line and what it says beside it."""
-        count = round((self.most - self.least) / self.step) if self.step else 0
-        marks = [self.least + at * self.step for at in range(count + 1)] if count else [*{self.least, self.most}]
-        for mark in marks:
-            y = top + height * (1 - self.share(mark))
-            yield _across("grid", round(y, 2))
-            yield Markup('<text class="tick" x="-8" y="{}" text-anchor="end">{}</text>').format(
-                _number(y + 4), _said(self.said(mark))
-            )
-
-    def said(self, mark: float) -> str:
-        """What stands at a mark: as many digits as tell it from the next one."""
-        if not self.step or abs(mark) >= _THOUSANDS or self.step < _FINE:
-            return f"{mark:.6g}"
-        return f"{mark:,.{max(0, -math.floor(math.log10(self.step) + 1e-9))}f}"
-
-
-def _round_step(size: float) -> float:
-    """The next 1, 2 or 5 times a power of ten, at least so large."""
-    power = 10.0 ** math.floor(math.log10(size))
-    return next((times * power for times in (1, 2, 5) if times * power >= size), 10 * power)
 
 
 class _Row(NamedTuple):
@@ -265,7 +209,7 @@ class _Course(NamedTuple):
     `same_time` times are known, but tell nothing apart; `close` ones differ from another by less than a second."""
 
     kind: str
-    scale: _Scale
+    scale: Scale
     zero: float
     places: tuple[float, ...]
     same_time: bool = False
@@ -281,12 +225,12 @@ class _Course(NamedTuple):
             begin = min(known)
             placed = tuple(begin if time is None else time for time in times)
             zero = times[0] if times[0] is not None else begin
-            return cls("time", _Scale.over(known), zero, placed, close=_close(known))
+            return cls("time", Scale.over(known), zero, placed, close=_close(known))
         lines = tuple(float(row.error.line) for row in rows)
         if len({row.error.stream for row in rows}) == 1:
-            return cls("line", _Scale.over(lines), 0.0, lines, same)
+            return cls("line", Scale.over(lines), 0.0, lines, same)
         order = tuple(float(number) for number in range(1, len(rows) + 1))
-        return cls("order", _Scale.over(order), 0.0, order, same)
+        return cls("order", Scale.over(order), 0.0, order, same)
 
     def words(self, at: float) -> str:
         """What stands at a place of the axis."""
@@ -298,7 +242,7 @@ class _Course(NamedTuple):
         """Where an error is."""
         if self.kind == "time" and error.time is not None:
             return _offset(error.time - self.zero, error.time in self.close)
-        return f"{'no stamp, ' if self.kind == 'time' else ''}line {error.line:,}"
+        return f"line {error.line:,}"
 
 
 def _close(times: Sequence[float]) -> frozenset[float]:
@@ -337,7 +281,8 @@ def _together(rows: list[_Row]) -> list[_Row]:
 def _rank(row: _Row, number: int, course: _Course) -> Markup:
     """The row of an error: what and when above its track, and its mark on it."""
     error, y = row.error, 34 * number
-    colour, shape = _SHAPES["cause"] if row.is_cause else _SHAPES.get(error.role, _OTHER)
+    is_red = row.is_cause and error.role not in _SYMPTOMS
+    colour, shape = _SHAPES["cause"] if is_red else _SHAPES.get(error.role, _OTHER)
     if error.role == "cause" and not row.is_cause:
         colour, shape = _SHAPES["proximate"]
     place = 100 * (_EDGE + (1 - 2 * _EDGE) * course.scale.share(course.places[number]))
@@ -352,12 +297,17 @@ def _rank(row: _Row, number: int, course: _Course) -> Markup:
         mark.format(
             _number(place),
             y + 23,
-            shape.format(f"{colour} mark" if row.is_cause else colour),
+            shape.format(f"{colour} mark" if is_red else colour),
             _said(f"{_called(error)}, {where}"),
         )
         if is_placed
         else "",
     )
+
+
+def _counted(kind: str, first: _Row) -> str:
+    """What the x axis of a picture of ranks counts, from its first row on."""
+    return "time from the first report" if kind == "time" and first.error.role in _SYMPTOMS else _COUNTED[kind]
 
 
 def _called(error: RankError) -> str:
@@ -409,12 +359,22 @@ def _thinned(points: list[tuple[float, float | None]]) -> list[tuple[float, floa
     return kept
 
 
+def _marks(axis: Axis, top: int, height: int) -> Iterator[Markup]:
+    """The marks of a y axis, each as a line and what it says beside it."""
+    for mark in axis.marks:
+        y = top + height * (1 - axis.share(mark))
+        yield _across("grid", round(y, 2))
+        yield Markup('<text class="tick" x="-8" y="{}" text-anchor="end">{}</text>').format(
+            _number(y + 4), _said(axis.said(mark))
+        )
+
+
 def _finite(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
     """The points whose place is known; None where their value is not finite."""
     return [(x, y if y is not None and math.isfinite(y) else None) for x, y in points if math.isfinite(x)]
 
 
-def _strokes(points: list[tuple[float, float | None]], across: _Scale, up: _Axis) -> Iterator[Markup]:
+def _strokes(points: list[tuple[float, float | None]], across: Scale, up: Axis) -> Iterator[Markup]:
     """The runs of points between gaps, each with the ground below it where that is 0; a point alone is a dash."""
     run: list[tuple[str, str]] = []
     for x, y in [*points, (math.nan, None)]:

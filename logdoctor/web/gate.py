@@ -104,6 +104,14 @@ class Gate:
         self._count(token.name, self._rate)
         return Caller(token, token.name)
 
+    def known(self, request: Request) -> Caller | None:
+        """Who asks, as far as that is known without looking a token up and without counting; None for all others."""
+        address = request.client.host if request.client else ""
+        if not self.wants_token:
+            return Caller(None, address) if _is_local(request) else None
+        until, token = self._found.get(_secret(request, by_form=False), (0.0, None))
+        return Caller(token, token.name) if token is not None and until > time.monotonic() else None
+
     async def token(self, secret: str, address: str) -> Token | None:
         """The token with this secret; `RequestRefused` when an address tries too many."""
         now = time.monotonic()
@@ -137,7 +145,7 @@ class Gate:
 
     def _check_host(self, request: Request) -> None:
         """Without tokens, answer only to names of this machine: another site may point its own name here."""
-        if (_host(f"//{request.headers.get('host', '')}") or "") not in _LOCAL:
+        if not _is_local(request):
             cause = "the service answers only to localhost, because it wants no token"
             raise RequestRefused(
                 403, "wrong_host", "the Host header", cause, "Use localhost, or set LOGDOCTOR_AUTH=on."
@@ -174,6 +182,11 @@ def _secret(request: Request, by_form: bool) -> str:
     if request.method in _SAFE or by_form:
         return str(request.session.get(TOKEN, ""))
     return ""
+
+
+def _is_local(request: Request) -> bool:
+    """Whether the browser asks for this machine by a name of its own."""
+    return (_host(f"//{request.headers.get('host', '')}") or "") in _LOCAL
 
 
 def _host(url: str) -> str | None:

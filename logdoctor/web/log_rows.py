@@ -1,5 +1,6 @@
 """The lines of a log as a page shows them: harmless text, what is cited, what was found, and how much is left out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -21,8 +22,9 @@ _WIDEST = 4000  # characters of a line that was asked for or is cited
 
 
 class Row(NamedTuple):
-    """One line, or many that rules took (`folded`: each rule with how many). A line that is `taken` by the same rule as
-    the one before it has no `rules`.
+    """One line, or many that rules took: `folded`, or the head of those that follow it `opened`, with each rule and
+    how many it took. A line that is `taken` by the same rule as the one before it, or by the only rule of an opened
+    fold, has no `rules`.
 
     `notes` say what is not shown of a line, `bytes_url` leads to all of it. `cited` is the rule of the evidence, ""
     when there is none.
@@ -36,6 +38,7 @@ class Row(NamedTuple):
     hit: bool = False
     rules: tuple[tuple[str, int], ...] = ()
     folded: bool = False
+    opened: bool = False
     taken: bool = False
     notes: tuple[str, ...] = ()
     bytes_url: str = ""
@@ -73,21 +76,44 @@ def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> lis
     return found
 
 
-def page_rows(found: Page, name: Key, stored: StoredVerdict | None, asked: int | None) -> list[Row]:
-    """The rows of a page; the line that was asked for is one of them, or within a fold."""
+def page_rows(
+    found: Page, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
+) -> list[Row]:
+    """The rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a head,
+    and no line of it counts as asked for: it is asked for as a whole."""
     cited = _evidence(name, stored)
     rows: list[Row] = []
+    head = _head(found, opened)
     rule: tuple[tuple[str, int], ...] = ()
     for row in found.rows:
         here = asked is not None and row.first <= asked <= row.last
+        if head is not None and head.first <= row.first <= head.last:
+            here = False
+            if row.first == head.first:
+                rows.append(head)
+                rule = head.rules if len(head.rules) == 1 else ()
         if row.line is None:
             rows.append(Row(row.first, row.last, "", asked=here, rules=row.rules, folded=True))
         else:
             made = _row(row.line, name, cited.get(row.first), _WIDEST if here else BESIDE)
-            fresh = not rows or not rows[-1].taken or row.rules != rule
+            fresh = not rows or not (rows[-1].taken or rows[-1].opened) or _ids(row.rules) != _ids(rule)
             rows.append(made._replace(asked=here, rules=row.rules if fresh else (), taken=bool(row.rules)))
             rule = row.rules
     return rows
+
+
+def _head(found: Page, opened: tuple[int, int]) -> Row | None:
+    """The head of the lines that are shown although rules take them; None when there are none."""
+    lines = [row for row in found.rows if row.rules and row.line and opened[0] <= row.first <= opened[1]]
+    if not lines:
+        return None
+    counts = Counter(id for row in lines for id in _ids(row.rules))
+    rules = tuple(sorted(counts.items(), key=lambda rule: (-rule[1], rule[0])))
+    return Row(lines[0].first, lines[-1].last, "", rules=rules, opened=True)
+
+
+def _ids(rules: Iterable[tuple[str, int]]) -> list[str]:
+    return [id for id, _ in rules]
 
 
 def sifted_runs(

@@ -1,10 +1,13 @@
 """What is done with nodes, in words for people: what will happen, and what has."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from string import digits
 
 from logdoctor.act.cordon.cordoning import Prospect
 from logdoctor.nodes import NAME, Action, Conclusion, NodeState, PastCordon, Result
 from logdoctor.store.node_places import DRY_RUN, NodeSummary
+from logdoctor.store.node_tests import StoredTest
 
 DOCUMENT = "docs/nodes.md"
 """Where all of it is told."""
@@ -60,7 +63,7 @@ def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
     caps, fleet = prospect.caps, prospect.fleet
     most = caps.most_out(fleet)
     out_of = f"{prospect.out:,} of {fleet:,} nodes"
-    share = f"at most {most:,} ({100 * caps.share:.4g} % of the fleet, whoever took them out)"
+    share = f"at most {most:,} ({100 * caps.share:.4g}% of the fleet, whoever took them out)"
     return [
         ("Out of service now", out_of, share, prospect.out >= most),
         (
@@ -90,6 +93,24 @@ def few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names) if len(names) <= most else ", ".join(names[: most - 1]) + more
 
 
+def ranges(names: Sequence[str]) -> str:
+    """Names as schedulers write them, in the order in which each kind comes first: gpu-[001-512],login."""
+    groups: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        bare = name.rstrip(digits)
+        groups.setdefault((bare, len(name) - len(bare)), set()).add(int(name[len(bare) :] or 0))
+    return ",".join(_range(bare, width, sorted(numbers)) for (bare, width), numbers in groups.items())
+
+
+def _range(bare: str, width: int, numbers: list[int]) -> str:
+    """The names of one kind: what stands before the number, how many digits it has, and the numbers."""
+    if not width:
+        return bare
+    runs = [[part for _, part in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    told = [f"{run[0]:0{width}}" if len(run) == 1 else f"{run[0]:0{width}}-{run[-1]:0{width}}" for run in runs]
+    return f"{bare}{told[0]}" if len(numbers) == 1 else f"{bare}[{','.join(told)}]"
+
+
 def step(name: str) -> str:
     """A step of the audit, as it is read."""
     return name.replace("_", " ")
@@ -98,6 +119,11 @@ def step(name: str) -> str:
 def state(word: str) -> str:
     """What the state of an action says, after its name."""
     return _STATES.get(word, f"is {word}")
+
+
+def test_state(test: StoredTest) -> str:
+    """What became of a test: an aborted one may have been cancelled by somebody."""
+    return "cancelled" if test.state == "aborted" and test.why.startswith("cancelled") else test.state
 
 
 def service(one: NodeSummary) -> str:

@@ -5,11 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from logdoctor.errors import RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.nodes import NodeHistory, PastCordon, checked_name
 from logdoctor.store.node_records import NodeRecords
-from logdoctor.web.acting import CLUSTER, OF_ALL, REFUSED, actor_of, performed
+from logdoctor.web.acting import CLUSTER, OF_ALL, REFUSED, actor_of, cordoned, performed
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import CordonIn, Cursor, Limit, NodeName, NodeStepIn
@@ -56,13 +55,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             raise not_found(f"verdict {said.verdict}")
         if said.test is not None and records.test(said.test) is None:
             raise not_found(f"test {said.test}")
-        try:
-            about = (said.reason, said.verdict, said.test)
-            return Json(performed(lambda: actor_of(service).cordon(name, caller.who, *about)))
-        except RequestRefused as error:
-            if error.status == 502 and name not in {state.name for state in performed(actor_of(service).nodes)}:
-                raise not_found(f"node {name}") from error
-            raise
+        actor = performed(lambda: actor_of(service))
+        return Json(cordoned(actor, name, caller.who, said.reason, said.verdict, said.test))
 
     @deciding.post(
         "/nodes/{node}/uncordon",

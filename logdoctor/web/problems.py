@@ -53,8 +53,8 @@ _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: 
 
 
 _FOR_PEOPLE = {
-    404: ("there is none", "Check the address."),
-    405: ("it cannot be opened so", "Go back, and load the page again."),
+    404: ("page not found", "nothing is at this address", "Check the address."),
+    405: ("this address is no page", "it takes only what a form sends", "Go back, and load the page again."),
 }
 """What a wrong address means to a person."""
 
@@ -142,8 +142,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if _wants_page(request) and error.status_code in _FOR_PEOPLE:
-        cause, next_step = _FOR_PEOPLE[error.status_code]
-        told = RequestRefused(error.status_code, _CODES[error.status_code], "this page", cause, next_step)
+        told = RequestRefused(error.status_code, _CODES[error.status_code], *_FOR_PEOPLE[error.status_code])
         result: Response = request.app.state.problem_page(request, told)
     else:
         code = _CODES.get(error.status_code, "refused")

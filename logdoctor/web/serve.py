@@ -42,6 +42,7 @@ def serve(settings: Settings) -> None:
         build.limits(settings)._replace(workers=1),
         labels,
         build.session_key(build.made_folder(settings)),
+        settings.public_url.lower().startswith("https://"),
     )
     try:
         service.start()

@@ -173,7 +173,7 @@ def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredV
 
 def not_found(thing: str) -> RequestRefused:
     """The error that there is no such thing."""
-    return RequestRefused(404, "not_found", thing, "there is none", "Check the name.")
+    return RequestRefused(404, "not_found", thing, "does not exist", "Check the name.")
 
 
 def _job(kept: Job, attempts: list[dict[str, object]]) -> dict[str, object]:

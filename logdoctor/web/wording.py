@@ -2,18 +2,33 @@
 
 import datetime
 import signal
+from collections.abc import Sequence
 
 from logdoctor import taxonomy
+from logdoctor.live.confirming import CERTAIN, FoundBy, found_by
+from logdoctor.store.confirmed import NewConfirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import End
 from logdoctor.types import LEARNED, Compression, DecidedBy, Progress, Suspect, Verdict
 
 _DECIDED = {
     "rule": "a rule",
-    "structure": "the structure of the log",
     "case": "a past failure that looks the same",
     "agent": "the Failure Agent",
-    "nobody": "nothing: no line is known to be the cause",
+    "nobody": "nobody",
+}
+_STRUCTURE = {
+    "loss": "the series of losses",
+    "stall": "the steps, which end before the log does",
+    **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
+}
+_FOUND: dict[FoundBy, str] = {
+    "line": "A failure with the same line is known by it, whatever ranks, hosts, times and numbers say.",
+    "likeness": "It is found by its likeness alone: a model is shown it beside failures like it. It decides none of "
+    "them, because no line that names it was kept.",
+    "nothing": "It is not found again: no line was kept of it that names a failure. Lines that count are the last one "
+    "of a traceback, one that a rule knows, and one with a word of trouble, such as error, failed or aborted, that no "
+    "filter rule takes.",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
@@ -47,9 +62,21 @@ def fault(verdict: Verdict) -> str:
     return taxonomy.FAULT_WORDS[verdict.fault]
 
 
-def decided(by: DecidedBy) -> str:
-    """What made the verdict."""
+def decided(verdict: Verdict, person: str = "") -> str:
+    """Who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is known."""
+    by = verdict.decided_by
+    if verdict.reason == "Unknown":
+        return "nobody"
+    if by.kind == "case" and verdict.confidence == CERTAIN:
+        return person or "a person"
+    if by.kind == "structure":
+        return _STRUCTURE.get(by.rule) or (f"the exception in the log, {by.rule}" if by.rule else "how the log ends")
     return "a learned rule" if by.kind == "rule" and by.rule.startswith(LEARNED) else _DECIDED[by.kind]
+
+
+def found_again(case: NewConfirmation) -> str:
+    """How a failure like this case will be known by it, in words; what could make it known where it will not."""
+    return _FOUND[found_by(case)]
 
 
 def case_of(by: DecidedBy) -> int | None:
@@ -123,6 +150,11 @@ def end(how: End) -> str:
     return ", ".join(parts) or "ended; nobody said how"
 
 
+def number(given: int | None) -> str:
+    """A number with marks for thousands; "" for none."""
+    return "" if given is None else f"{given:,}"
+
+
 def count(number: int, thing: str) -> str:
     """A number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
@@ -162,6 +194,11 @@ def moment(at: float) -> str:
 def short_moment(at: float, now: float) -> str:
     """A time to the minute, in UTC; to the day, with the year, when it was long ago."""
     return _utc(at).strftime("%d %b %H:%M" if now - at < _LONG_AGO else "%d %b %Y")
+
+
+def days(dates: Sequence[str]) -> list[str]:
+    """Days in ISO form, such as 2026-10-19, as short as the axis of a chart wants them: 19 Oct."""
+    return [f"{datetime.date.fromisoformat(date):%-d %b}" for date in dates]
 
 
 def clock(at: float) -> str:

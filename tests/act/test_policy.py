@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.act.policy import NAMED, Modes, after_test, after_verdict, first_to_test, reboots
+from logdoctor.act.policy import (
+    NAMED,
+    JobNodes,
+    Modes,
+    after_test,
+    after_verdict,
+    first_to_test,
+    of_job,
+    reboots,
+    trouble,
+    unproven,
+)
 from logdoctor.nodes import (
     NAME,
     PERFORMED,
@@ -25,6 +36,7 @@ from logdoctor.taxonomy import FAULTS, OUTCOMES, REASONS, RECOVERIES
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
+JOB = JobNodes(NODES, len(NODES))
 AUTO = Modes("auto", "auto", "auto", "auto", "auto")
 NONE: Mapping[str, NodeHistory] = {}
 ECC = Verdict(
@@ -161,14 +173,14 @@ def test_no_text_of_a_log_causes_more_than_a_test(
 
 def test_a_faulty_node_is_cordoned_by_the_setting() -> None:
     conclusion = Conclusion((found("gpu-1"), found("gpu-2", "faulty", "wrong data"), found("gpu-3")))
-    actions = after_test(conclusion, 3, 7, NONE, AUTO)
+    actions = after_test(conclusion, 3, 7, NONE, AUTO, JOB)
     assert said(actions) == [("cordon", ("gpu-2",), "auto"), ("reboot", ("gpu-2",), "ask"), ("restart", (), "ask")]
     assert {(one.verdict, one.test) for one in actions} == {(7, 3)} and "gpu-2" in actions[2].why
-    assert said(after_test(conclusion, 3, None, NONE, Modes())) == [
+    assert said(after_test(conclusion, 3, None, NONE, Modes(), JobNodes())) == [
         ("cordon", ("gpu-2",), "ask"),
         ("reboot", ("gpu-2",), "ask"),
     ]
-    assert after_test(conclusion, 3, 7, NONE, Modes(*["never"] * 5)) == ()
+    assert after_test(conclusion, 3, 7, NONE, Modes(*["never"] * 5), JOB) == ()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +193,7 @@ def test_a_faulty_node_is_cordoned_by_the_setting() -> None:
     ],
 )
 def test_what_is_not_proven_waits_for_a_person(finding: Finding, wanted: list[Any]) -> None:
-    assert said(after_test(Conclusion((found("gpu-1"), finding)), 3, None, NONE, AUTO)) == wanted
+    assert said(after_test(Conclusion((found("gpu-1"), finding)), 3, None, NONE, AUTO, JobNodes())) == wanted
 
 
 @pytest.mark.parametrize(
@@ -191,7 +203,12 @@ def test_what_is_not_proven_waits_for_a_person(finding: Finding, wanted: list[An
 def test_a_node_that_is_out_is_not_cordoned_again(how: str, state: Any, again: bool) -> None:
     cordon = PastCordon(1, "gpu-2", how, state, "user-17", 1.0, "")
     actions = after_test(
-        Conclusion((found("gpu-2", "faulty", "x"),)), 3, None, {"gpu-2": history("gpu-2", cordons=(cordon,))}, AUTO
+        Conclusion((found("gpu-2", "faulty", "x"),)),
+        3,
+        None,
+        {"gpu-2": history("gpu-2", cordons=(cordon,))},
+        AUTO,
+        JobNodes(),
     )
     assert ("cordon" in [one.kind for one in actions]) == again
 
@@ -211,28 +228,79 @@ def test_two_reboots_with_the_same_fault_are_enough(boots: tuple[str, ...], kind
     """The newest finding is that of the test itself."""
     others = past("other", "x", "y", "z") + past("wrong data", "p", "q", standing="slow")
     known = {"gpu-2": history("gpu-2", *past("wrong data", *boots), *others)}
-    actions = after_test(Conclusion((found("gpu-2", "faulty", "wrong data"),)), 3, None, known, AUTO)
+    actions = after_test(Conclusion((found("gpu-2", "faulty", "wrong data"),)), 3, None, known, AUTO, JobNodes())
     assert said(actions) == [("cordon", ("gpu-2",), "auto"), (kind, ("gpu-2",), "ask")]
     assert reboots(known["gpu-2"], "wrong data") == len({boot for boot in boots if boot}) - 1
 
 
 def test_a_link_is_inspected_and_no_node_taken_out() -> None:
     links = (LinkFault(("gpu-1", "gpu-2"), "nodes", "x", (1,)), LinkFault(("rack-1", "rack-2"), "groups", "x", (2,)))
-    actions = after_test(Conclusion(tuple(map(found, NODES)), links), 3, 7, NONE, AUTO)
+    actions = after_test(Conclusion(tuple(map(found, NODES)), links), 3, 7, NONE, AUTO, JOB)
     assert said(actions) == [("inspect_hardware", ("gpu-1", "gpu-2"), "ask"), ("inspect_hardware", (), "ask")]
     assert "rack-1 and rack-2" in actions[1].why
 
 
 def test_a_clean_test_says_restart_after_a_verdict_alone() -> None:
     conclusion = Conclusion(tuple(map(found, NODES)))
-    assert said(after_test(conclusion, 3, 7, NONE, AUTO)) == [("restart", (), "ask")]
-    assert after_test(conclusion, 3, None, NONE, AUTO) == ()
+    assert said(after_test(conclusion, 3, 7, NONE, AUTO, JOB)) == [("restart", (), "ask")]
+    assert after_test(conclusion, 3, None, NONE, AUTO, JobNodes()) == ()
     for doubtful in (
         msgspec.structs.replace(conclusion, open="gpu-3 is open"),
         Conclusion((*conclusion.findings, found("gpu-5", "indeterminate"))),
         Conclusion(()),
     ):
-        assert after_test(doubtful, 3, 7, NONE, AUTO) == ()
+        assert after_test(doubtful, 3, 7, NONE, AUTO, JOB) == ()
+
+
+@pytest.mark.parametrize(
+    ("tested", "job", "said"),
+    [
+        (NODES, JOB, ""),
+        ((*NODES, "gpu-9"), JOB, ""),
+        (("gpu-1.site", *NODES[1:]), JOB, ""),
+        (NODES, JobNodes(("gpu-1.site", "gpu-2.site"), 2), ""),
+        (NODES[:2], JOB, "found no fault, but tested only 2 of the job's 4 nodes"),
+        (NODES, JobNodes(NODES, 64), "found no fault, but tested only 4 of the job's 64 nodes"),
+        (("gpu-8", "gpu-9"), JOB, "found no fault in 2 nodes, none of which the job had"),
+        (NODES, JobNodes(), "found no fault in 4 nodes, and it is not known which nodes the job had"),
+        (NODES[:1], JobNodes((), 64), "found no fault in 1 node, and it is not known which 64 nodes the job had"),
+    ],
+)
+def test_only_a_test_of_all_nodes_of_the_job_proves_them_good(tested: Any, job: JobNodes, said: str) -> None:
+    clean = Conclusion(tuple(map(found, tested)))
+    assert unproven(clean, job) == said and not trouble(clean)
+    kinds = [one.kind for one in after_test(clean, 3, 7, NONE, AUTO, job)]
+    assert kinds == ([] if said else ["restart"])
+
+
+@pytest.mark.parametrize(
+    ("findings", "links", "left_open", "said"),
+    [
+        ((found("gpu-2", "faulty"), found("gpu-3", "slow")), (), "x", "found gpu-2 faulty"),
+        ((found("gpu-3", "slow"),), (), "", "found gpu-3 slow"),
+        ((found("gpu-3", "indeterminate"),), (), "", "could not decide: gpu-3"),
+        ((), (), "The network looks parted.", "could not decide: The network looks parted."),
+        (
+            (),
+            (LinkFault(("gpu-1", "gpu-2"), "nodes", "x", (1,)), LinkFault(("gpu-3", "gpu-4"), "nodes", "x", (1,))),
+            "",
+            "found what joins gpu-1 and gpu-2 faulty, and both of them good, and 1 more such link",
+        ),
+    ],
+)
+def test_what_a_test_found_is_told_as_what_it_is(findings: Any, links: Any, left_open: str, said: str) -> None:
+    named = {one.node for one in findings}
+    conclusion = Conclusion((*findings, *(found(name) for name in NODES if name not in named)), links, 2, left_open)
+    assert trouble(conclusion) == unproven(conclusion, JOB) == said
+    restarts = [one for one in after_test(conclusion, 3, 7, NONE, AUTO, JOB) if one.kind == "restart"]
+    assert len(restarts) == ("gpu-2" in named)
+
+
+def test_no_restart_leaves_out_a_node_that_the_job_did_not_have() -> None:
+    strange = Conclusion((*map(found, NODES), found("gpu-9", "faulty")))
+    assert [one.kind for one in after_test(strange, 3, 7, NONE, AUTO, JOB)] == ["cordon", "reboot"]
+    assert of_job(("gpu-9", "gpu-2"), JOB) == ("gpu-2",)
+    assert of_job(("gpu-9",), JobNodes(NODES, 64)) == of_job(("gpu-9",), JobNodes()) == ("gpu-9",)
 
 
 findings = st.builds(
@@ -250,7 +318,7 @@ def test_only_a_conviction_takes_a_node_out_at_once(
     findings: tuple[Finding, ...], verdict: int | None, histories: dict[str, NodeHistory], modes: Modes
 ) -> None:
     convicted = {finding.node for finding in findings if finding.standing == "faulty" and finding.worlds}
-    for action in after_test(Conclusion(findings), 3, verdict, histories, modes):
+    for action in after_test(Conclusion(findings), 3, verdict, histories, modes, JOB):
         assert all(NAME.fullmatch(name) for name in action.nodes)
         if action.mode == "auto":
             assert action.kind == "cordon" in PERFORMED and modes.cordon == "auto" and set(action.nodes) <= convicted

@@ -1,6 +1,7 @@
 """Every page, filled, at three widths: nothing sticks out, nothing keeps readers of screens out, nothing is run that a
 log says."""
 
+import re
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -126,6 +127,73 @@ def test_pages_print_without_what_is_pressed(filled: Cluster, meet: Meet) -> Non
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator("header.top")).to_be_hidden()
     expect(page.get_by_role("button").first).to_be_hidden()
+
+
+def test_a_printed_incident_keeps_what_its_proof_says(filled: Cluster, meet: Meet) -> None:
+    page = meet(filled.url).go(place(filled, "incident"))
+    page.emulate_media(media="print")
+    expect(page.locator("figure.log figcaption").first).to_contain_text("in the log")
+    expect(page.locator("figure.log figcaption a.inline").first).to_be_visible()
+    assert page.locator("main :is(input, textarea, select, button):visible").count() == 0, "paper is not filled in"
+
+
+def test_links_beside_lines_are_large_enough(filled: Cluster, meet: Meet) -> None:
+    for width in WIDTHS.values():
+        page = meet(filled.url, width=width).go(place(filled, "incident"))
+        links = page.locator("figure.log a:visible, dt a:visible")
+        assert links.count() > 5
+        heights = links.evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")
+        assert min(heights) >= 24
+
+
+@pytest.mark.parametrize("path", ["/rules?state=all", "/nodes", "/notifications", "/attempts?outcome=all"])
+def test_the_chosen_tab_is_seen_on_a_phone(filled: Cluster, meet: Meet, path: str) -> None:
+    page = meet(filled.url, width=WIDTHS["phone"], scripts=False).go(path)
+    chosen = page.locator(".tabs a[aria-current]").first.bounding_box()
+    assert chosen is not None and 0 <= chosen["x"] and chosen["x"] + chosen["width"] <= WIDTHS["phone"]
+
+
+@pytest.mark.parametrize("name", ["incident", "report"])
+def test_no_word_of_a_chart_leaves_its_card(filled: Cluster, meet: Meet, name: str) -> None:
+    page = meet(filled.url, width=WIDTHS["phone"]).go(place(filled, name))
+    texts = page.locator("figure.chart svg.chart text")
+    assert texts.count() > 10
+    outside = texts.evaluate_all(
+        """all => all.filter(one => {
+            const card = one.closest("figure").getBoundingClientRect(), text = one.getBoundingClientRect();
+            return text.left < card.left || text.right > card.right;
+        }).map(one => one.textContent)"""
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("path", ["/attempts?outcome=all", "/"])
+def test_what_a_row_says_begins_on_one_line(filled: Cluster, meet: Meet, path: str) -> None:
+    page = meet(filled.url, width=WIDTHS["tablet"]).go(path)
+    apart = page.locator("table.list tbody tr").evaluate_all(
+        """rows => rows.map(row => {
+            const tops = [...row.cells].filter(cell => cell.textContent.trim()).map(cell => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return Math.min(...[...range.getClientRects()].filter(one => one.width > 1).map(one => one.top));
+            });
+            return Math.max(...tops) - Math.min(...tops);
+        })"""
+    )
+    assert len(apart) > 20 and max(apart) < 10, "less than half a line"
+
+
+def test_a_fold_opens_and_closes_at_its_place(filled: Cluster, meet: Meet) -> None:
+    for scripts in (True, False):
+        person = meet(filled.url, width=WIDTHS["phone"], scripts=scripts)
+        page = person.go(place(filled, "compressed log"))
+        before = page.locator("li.folded").nth(2)
+        before.get_by_role("link", name=re.compile("^Show")).click()
+        head = page.locator("li.opened")
+        expect(head).to_be_in_viewport()
+        head.get_by_role("link", name=re.compile("^Hide")).click()
+        expect(page.locator("li.opened")).to_have_count(0)
+        expect(page.locator("li.folded:target")).to_be_in_viewport()
 
 
 def test_nothing_comes_from_elsewhere(filled: Cluster, meet: Meet) -> None:

@@ -93,6 +93,16 @@ def test_keys_lead_through_the_list(died: Cluster, meet: Meet) -> None:
     expect(page).to_have_url(re.compile(rf"/incidents/{first}$"))
 
 
+def test_a_key_leads_to_the_button_that_acknowledges(died: Cluster, meet: Meet) -> None:
+    page = meet(died.url).go("/?state=new")
+    page.keyboard.press("a")  # no row is chosen
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    expect(page).to_have_url(re.compile(r"/incidents/\d+#acknowledge$"))
+    expect(page.get_by_role("button", name="Acknowledge")).to_be_focused()
+    expect(page.locator("main .badge.new").first).to_be_visible()  # nothing was done so far
+
+
 def test_filters_and_search_live_in_the_address(died: Cluster, meet: Meet) -> None:
     page = meet(died.url).go("/")
     page.locator("#search").fill("os-a100-03")

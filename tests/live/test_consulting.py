@@ -108,9 +108,7 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
         mended = upgraded(service, "a").verdict
         assert (mended.reason, mended.decided_by.rule) == ("Dataloader Killed", f"case/{entered.id}")
         assert mended.progress == first.verdict.progress and mended.compression == first.verdict.compression
-        assert (
-            mended.evidence[0].line == 30 and mended.suggestion == "drained the loom" and "op corrected" in mended.why
-        )
+        assert mended.evidence[0].line == 30 and "loom" not in mended.suggestion and "op corrected" in mended.why
         failed(service, "b", jam(5))
         second = upgraded(service, "b").verdict
         assert (second.reason, second.decided_by.kind) == ("Dataloader Killed", "case")

@@ -83,6 +83,21 @@ def test_its_end_is_told_once(desk: Desk) -> None:
     assert (told["state"], told["by"], told["note"]) == ("resolved", "u1", "node replaced")
 
 
+def test_its_end_tells_what_became_of_it(desk: Desk) -> None:
+    first = desk.fail("a")
+    desk.turn()
+    desk.now += 60
+    desk.records.publish("a", 2, first.verdict, True, desk.now)
+    desk.records.publish("b", 1, first.verdict, True, desk.now + 1)
+    desk.resolve("a")
+    desk.turn()
+    opened, over = (one.json["data"] for one in desk.receivers["ops"].got)
+    assert (opened["job"], opened["attempts"], opened["jobs"]) == ("a", 1, 1)
+    assert (over["job"], over["attempt"], over["attempts"], over["jobs"]) == ("b", 1, 3, 2)
+    assert over["verdict"] > opened["verdict"]
+    assert (over["opened"], over["link"]) == (opened["opened"], opened["link"])
+
+
 def test_its_end_need_not_be_told(desk: Desk) -> None:
     desk.another(Terms(gather=0.0, resolved=False))
     desk.fail("a")

@@ -1,9 +1,11 @@
 """A verdict that a person corrected keeps what was known of the attempt."""
 
 import msgspec
+import pytest
 
+from logdoctor import taxonomy
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.live.confirming import rectified
+from logdoctor.live.confirming import CERTAIN, found_by, rectified
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Cited, Confirmation
 from tests.diagnose.conftest import Recorded, recorded
@@ -27,6 +29,32 @@ def test_it_keeps_the_curve_and_the_ranks(recorded: Recorded, scanner: Scanner) 
     assert [error.rank for error in made.ranks] == [error.rank for error in verdict.ranks] == [3, 0, 1]
     assert made.ranks[0].reason == "Dataset Loading Error", "the rank failed of what the person says"
     assert made.ranks[1:] == verdict.ranks[1:]
+
+
+@pytest.mark.parametrize(
+    ("reason", "recovery", "why"),
+    [
+        ("Dataset Loading Error", "", "ops corrected this from Key Error."),
+        ("Key Error", "restart", 'ops corrected what to do about it (it said "do not restart: fix first").'),
+    ],
+)
+def test_it_says_what_was_wrong_and_what_to_do_next(
+    recorded: Recorded, scanner: Scanner, reason: str, recovery: str, why: str
+) -> None:
+    found = recorded(LOG)
+    said = msgspec.structs.replace(confirmation(46), reason=reason, recovery=recovery, fix="rebuilt shard 12")
+    made = rectified(diagnose(found, scanner.book), said, found, scanner.book)
+    assert (made.why, made.confidence, made.recovery) == (why, CERTAIN, recovery or "fix_first")
+    assert made.suggestion == taxonomy.REASONS[reason].next_step, "what fixed it is past"
+    told = msgspec.structs.replace(said, suggestion="Ask ops.")
+    assert rectified(diagnose(found, scanner.book), told, found, scanner.book).suggestion == "Ask ops."
+
+
+@pytest.mark.parametrize(
+    ("digests", "summary", "way"), [(("a" * 16,), "x", "line"), ((), "x", "likeness"), ((), "", "nothing")]
+)
+def test_how_a_case_is_found_again(digests: tuple[str, ...], summary: str, way: str) -> None:
+    assert found_by(msgspec.structs.replace(confirmation(46), digests=digests, summary=summary)) == way
 
 
 def test_a_line_that_is_gone_leaves_the_verdict_as_it_was(recorded: Recorded, scanner: Scanner) -> None:

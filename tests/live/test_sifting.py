@@ -153,3 +153,46 @@ def test_lines_that_name_no_rank_are_of_the_rank_of_their_stream(path: Path) -> 
 def test_a_rank_that_prints_nothing_costs_no_look_at_every_line(path: Path) -> None:
     view = view_of(path, b"2024-03-02 11:17:17 [rank3]: x\n" * 50_000)
     assert all_hits(view, words("", rank=17)) == []
+
+
+def test_words_of_one_rank_are_read_where_the_rank_may_be_named_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [b"[rank%d]: word %d\n" % (n % 8, n) if n % 2 else b"%d: word %d\n" % (n % 8, n) for n in range(1, 2001)]
+    view = view_of(path, b"".join(lines))
+    asked = []
+
+    def counted(line: bytes, own: int | None = None) -> int | None:
+        asked.append(line)
+        return rank_of(line, own)
+
+    monkeypatch.setattr("logdoctor.live.sifting.rank_of", counted)
+    assert all_hits(view, words("word", rank=5), most=3000) == [n for n in range(1, 2001) if n % 8 == 5]
+    assert len(asked) < 2 * 2000 // 8
+    assert all_hits(view, words("word", rank=4), most=3000) == [n for n in range(1, 2001) if n % 8 == 4]
+    assert all_hits(view, words("no such word", rank=5)) == [] == all_hits(view, words("word", rank=77))
+    named = sieve("word", False, True, 3, "rank-3.log")
+    assert all_hits(view, named, most=3000) == [n for n in range(1, 2001) if n % 8 == 3]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cause"),
+    [
+        ("a\\", "its last backslash"),
+        ("a*", "where there is no text"),
+        ("[", "Unterminated character class)"),
+        (r"(a)\2", "Invalid back reference"),
+    ],
+)
+def test_a_refusal_speaks_of_what_was_typed(pattern: str, cause: str) -> None:
+    with pytest.raises(RuleError) as refused:
+        words(pattern, is_pattern=True)
+    told = str(refused.value)
+    assert f'pattern "{pattern}": ' in told and cause in told
+    assert "(?i)" not in told and "Hyperscan" not in told and "HS_" not in told and "index" not in told
+
+
+def test_words_hold_any_character(path: Path) -> None:
+    view = view_of(path, b"a\x00b\nab\na\n\\\n")
+    assert all_hits(view, words("\x00")) == all_hits(view, words("a\x00b")) == [1]
+    assert all_hits(view, words("\\")) == [4] == all_hits(view, words("\\\\", is_pattern=True))

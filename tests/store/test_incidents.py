@@ -184,6 +184,19 @@ def test_one_of_many_that_changes_goes_elsewhere(records: Records, incidents: In
     ] * 2
 
 
+def test_what_was_said_of_a_merged_incident_stands_in_the_other_one(records: Records, incidents: Incidents) -> None:
+    for number in (1, 2, 3):
+        publish(records, f"j{number}", 1, verdict(USER_CODE, fingerprint=f"f{number}"), float(number))
+    incidents.step(1, "acknowledge", "ops", "the switch is changed", 4.0, None)
+    publish(records, "j1", 1, verdict(USER_CODE, fingerprint="f2"), 5.0)
+    publish(records, "j3", 1, verdict(USER_CODE, fingerprint="f2"), 6.0)
+    told = [event for event in incidents.events(2) if event.by != BY_US]
+    assert [(one.step, one.by, one.note, one.at) for one in told] == [
+        ("acknowledged", "ops", "of incident 1: the switch is changed", 4.0)
+    ]
+    assert known(incidents, 2).state == "new", "nobody took it on"
+
+
 def test_a_chain_of_merged_incidents_ends_in_an_open_one(records: Records, incidents: Incidents) -> None:
     for number in (1, 2, 3):
         publish(records, f"j{number}", 1, verdict(USER_CODE, fingerprint=f"f{number}"), float(number))

@@ -28,6 +28,7 @@ from logdoctor.store.records import (
     JobFacts,
     Records,
     StoredVerdict,
+    Unjudged,
     Wanted,
     searching,
 )
@@ -196,6 +197,76 @@ def test_unsettled_are_those_without_a_final_verdict(records: Records) -> None:
     records.reopen("b", 2)
     records.settle("unknown", 1)
     assert [(a.job, a.number) for a in records.unsettled()] == [("a", 1), ("b", 1), ("b", 2)]
+
+
+# attempts without a verdict
+
+
+def begun(records: Records, wanted: Wanted, limit: int = 50) -> tuple[list[tuple[str, int]], int]:
+    """The attempts that have no verdict yet, and how many there are."""
+    found = records.unjudged(wanted, limit)
+    return [(one.job, one.attempt) for one in found.items], found.total
+
+
+def test_what_has_begun_is_listed_until_it_has_a_verdict(records: Records) -> None:
+    records.put_job("b", JobFacts(user="ann"), 1.0)
+    for job, number, at in (("a", 1, 1.0), ("b", 1, 3.0), ("b", 2, 2.0), ("c", 1, 4.0), ("d", 1, 5.0)):
+        records.open_attempt(job, number, at)
+    records.publish("c", 1, BASE, False, 5.0)
+    records.publish("d", 1, BASE, True, 5.0)
+    records.end("b", 2, End("", 1, None, None, 6.0))
+    assert begun(records, Wanted()) == ([("b", 1), ("b", 2), ("a", 1)], 3)
+    assert records.unjudged(Wanted()).items[1] == Unjudged("b", 2, 2.0, 6.0, "ann")
+    records.forget_log("a", 1, 7.0)
+    assert begun(records, Wanted()) == ([("b", 1), ("b", 2)], 2)
+    records.reopen("d", 1)
+    assert begun(records, Wanted(job="d")) == ([], 0), "its verdict stands, though it is judged again"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "jobs"),
+    [
+        (Wanted(job="ab"), ["ab"]),
+        (Wanted(job="AB"), []),
+        (Wanted(user="ann"), ["c", "a"]),
+        (Wanted(user="Ann"), []),
+        (Wanted(user="x\0y"), ["d"]),
+        (Wanted(user="ann", prefixes=("a",)), ["a"]),
+        (Wanted(prefixes=("a",)), ["ab", "a"]),
+        (Wanted(prefixes=("a%", "_", "A")), []),
+        (Wanted(since=2.0, until=4.0), ["c", "ab"]),
+        (Wanted(outcomes=("running", "failed")), ["d", "c", "ab", "a"]),
+        (Wanted(outcomes=("failed",)), []),
+        (Wanted(reason="ECC Error"), []),
+        (Wanted(category="Script"), []),
+        (Wanted(node="gpu-1"), []),
+        (Wanted(recovery="restart"), []),
+        (Wanted(fingerprint="f0"), []),
+    ],
+)
+def test_filters_hold_for_what_has_no_verdict(records: Records, wanted: Wanted, jobs: list[str]) -> None:
+    for at, (job, user) in enumerate((("a", "ann"), ("ab", "bob"), ("c", "ann"), ("d", "x\0y")), 1):
+        records.put_job(job, JobFacts(user=user, labels={"user": "Ann"}), float(at))
+        records.open_attempt(job, 1, float(at))
+    assert begun(records, wanted) == ([(job, 1) for job in jobs], len(jobs))
+    assert begun(records, wanted, 1) == ([(job, 1) for job in jobs[:1]], len(jobs))
+
+
+def test_attempts_without_a_verdict_are_found_by_indexes(records: Records) -> None:
+    seen: list[str] = []
+    engine = records.database._engine
+    sa.event.listen(engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
+    records.open_attempt("a", 1, 1.0)
+    seen.clear()
+    records.unjudged(Wanted())
+    asked = [text for text in seen if text.startswith("SELECT")]
+    assert len(asked) == 2
+    with records.database.reading() as connection:
+        for text in asked:
+            filled = text.replace("?", "50")
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {filled}")]
+            assert plan[0] == "SEARCH attempts USING INDEX ix_attempts_settled (settled=?)", plan
+            assert not any(step.startswith("SCAN") for step in plan), plan
 
 
 # verdicts

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
@@ -21,12 +22,15 @@ from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.records import StoredVerdict
 from logdoctor.teach.teacher import Teacher, Terms
 from logdoctor.teach.writer import OfflineWriter, Task, Writer, Written
-from logdoctor.web.pages.correcting import lines_of
+from logdoctor.types import Evidence
+from logdoctor.web import wording
+from logdoctor.web.pages.choosing import lines_of
 from tests.teach.conftest import HEAD, LEASE, LEASE_AGAIN
 from tests.web.conftest import Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import STRANGE, enter, forms
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB in all"
 LINE = 41
 """Of what stands behind HEAD."""
 
@@ -62,10 +66,16 @@ def sent(client: TestClient, service: Service, job: str, log: str) -> StoredVerd
     return stored
 
 
-def correcting(client: TestClient, stored: StoredVerdict, status: int = 200, **said: str) -> Page:
+def correcting(client: TestClient, stored: StoredVerdict, status: int = 200, **said: str | list[str]) -> Page:
     """What answers a form that was filled in."""
     url = f"/verdicts/{stored.id}/correct"
-    form = {"key": page(client, url).field("key"), "known": "0", "step": "preview", "reason": "OS Error", **said}
+    form: dict[str, Any] = {
+        "key": page(client, url).field("key"),
+        "known": "0",
+        "step": "preview",
+        "reason": "OS Error",
+        **said,
+    }
     answer = client.post(url, data=form, follow_redirects=False)
     assert answer.status_code == status, answer.text[:2000]
     return checked(answer)
@@ -78,11 +88,20 @@ def fields(shown: Page, action: str) -> dict[str, str]:
     for tag in shown.tags[begin + 1 :]:
         if tag.name == "form":
             break
-        if tag.name == "input":
+        if tag.name == "input" and tag.attributes.get("type") != "checkbox":
             found[tag.attributes["name"]] = tag.attributes.get("value", "")
         elif tag.name == "textarea":
             found[tag.attributes["name"]] = "".join(tag.text).lstrip("\n")
     return found
+
+
+def boxes(shown: Page) -> dict[str, bool]:
+    """The lines that can be checked, in their order, and whether they are."""
+    found = [tag.attributes for tag in shown.all("input") if tag.attributes.get("name") == "line"]
+    assert all(one["type"] == "checkbox" for one in found)
+    values = [one["value"] for one in found]
+    assert len(values) == len(set(values)), "each line stands once"
+    return {one["value"]: "checked" in one for one in found}
 
 
 def state(service: Service) -> tuple[Any, ...]:
@@ -108,7 +127,9 @@ def test_this_is_right(guarded: Guarded) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/incidents/1?case=1#confirmed")
     told = page(guarded.client, answer.headers["location"])
     assert "Saved as case 1: ops says that this is right." in told.text and told.links()["case 1"] == "/cases/1"
-    assert "ops says that this is right: case 1." in page(guarded.client, f"/verdicts/{stored.id}").text
+    shown = page(guarded.client, f"/verdicts/{stored.id}")
+    assert "Confirmed by ops: case 1." in shown.text and "This is right" not in shown.text
+    assert url not in forms(shown) and shown.links()["It was something else"] == f"/verdicts/{stored.id}/correct"
     case = guarded.service.casework.confirmed.one(1)
     assert (case.by, case.fix, case.corrects) == ("ops", "board returned", False)
 
@@ -140,8 +161,9 @@ def test_it_was_something_else(client: TestClient, service: Service) -> None:
 def test_the_form_begins_with_what_the_verdict_cites(client: TestClient, service: Service) -> None:
     stored = publish(service)
     shown = page(client, f"/verdicts/{stored.id}/correct")
-    assert fields(shown, f"/verdicts/{stored.id}/correct")["evidence"] == "main:2"
-    assert "the cause" in [html.unescape("".join(tag.text)) for tag in shown.all("mark")]
+    assert boxes(shown) == {"main:2": True}, "of a log that is gone only what the verdict kept can be named"
+    assert fields(shown, f"/verdicts/{stored.id}/correct")["evidence"] == ""
+    assert "before it" in shown.text and "the cause" in shown.text
 
 
 @pytest.mark.parametrize("step", ["preview", "save"])
@@ -239,6 +261,33 @@ def test_after_saving_the_incident_says_what_is_saved(tmp_path: Path, scanner: S
         assert "Saved as case 1" in shown.text and "The verdict below says so now." in shown.text
         assert f"/rules/{rule.id}" in shown.links().values() and "Refresh" not in answer.headers
         assert "Saved as" not in page(client, "/incidents/1").text
+
+
+def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Scanner) -> None:
+    said = {"reason": "Key Error", "evidence": "main:2"}
+    with learning(tmp_path, scanner) as (client, service):
+        stored = sent(client, service, "j", f"starting\n{OUT_OF_MEMORY}\n")
+        assert (stored.verdict.reason, stored.verdict.decided_by.kind) == ("Out of Memory Error", "rule")
+        rule = stored.verdict.decided_by.rule
+        shown = correcting(client, stored, **said)
+        assert f"But rule {rule} still calls it Out of Memory Error" in shown.text
+        assert "counts for failures in which no rule names the cause" in shown.text
+        assert "is known by it" not in shown.text and f"/rules/{quote(rule)}" in shown.links().values()
+        agreed = correcting(client, stored, reason="Out of Memory Error", evidence="main:2")
+        assert "still calls it" not in agreed.text
+        answer = client.post(
+            f"/verdicts/{stored.id}/correct",
+            data={"key": page(client, f"/verdicts/{stored.id}").field("key"), "known": "0", "step": "save", **said},
+            follow_redirects=False,
+        )
+        assert answer.status_code == 303
+        wait_for(lambda: (now := service.records.current("j", 1)) and now.verdict.reason == "Key Error")
+        now = service.records.current("j", 1)
+        saved = page(client, f"/verdicts/{now.id if now else 0}?case=1").text
+        assert "Saved as case 1" in saved
+        assert f"But rule {rule} still calls it Out of Memory Error" in saved and "is known by it" not in saved
+        again = sent(client, service, "k", f"starting\n{OUT_OF_MEMORY}\n").verdict
+        assert (again.reason, again.decided_by.rule) == ("Out of Memory Error", rule)
 
 
 def test_until_the_verdict_is_corrected_the_page_says_so(tmp_path: Path, scanner: Scanner) -> None:
@@ -351,6 +400,113 @@ def test_hostile_text_in_a_preview_does_nothing(tmp_path: Path, scanner: Scanner
 
 
 # --- the lines that prove it
+
+
+STEPS = b"".join(b"step %d goes well\n" % number for number in range(1, 61))
+
+
+def saved_lines(client: TestClient, service: Service, stored: StoredVerdict, shown: Page) -> list[int]:
+    """The lines of the case that comes of a preview."""
+    url = f"/verdicts/{stored.id}/correct"
+    form = fields(shown, url) | {"step": "save"}
+    answer = client.post(url, data=form, follow_redirects=False)
+    assert answer.status_code == 303, checked(answer).text
+    return [one.line for one in service.casework.confirmed.cases()[-1].evidence]
+
+
+def test_lines_are_checked_and_typed_ones_come_after_them(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STEPS + b"shard 12 came out short\nleaving\n")
+    shown = page(client, f"/verdicts/{stored.id}/correct")
+    assert {f"main:{line}" for line in range(43, 63)} <= boxes(shown).keys() and not any(boxes(shown).values())
+    shown = correcting(client, stored, line=["main:62", "main:61", "main:62"], evidence="7\r\nmain:61")
+    kept = boxes(shown)
+    assert [value for value, on in kept.items() if on] == ["main:61", "main:62"]
+    assert [html.unescape("".join(tag.text)).strip() for tag in shown.all("textarea")][-1] == "main:7"
+    assert "shard 12 came out short" in shown.text.split("Change something")[0]
+    assert saved_lines(client, service, stored, shown) == [62, 61, 7]
+
+
+def test_what_is_left_checked_keeps_its_order(client: TestClient, service: Service) -> None:
+    send(client, "j", STEPS)
+    cited = tuple(Evidence("j/1/main", "main", line, f"step {line} goes well", "x", (), ()) for line in (30, 20))
+    stored = publish(service, verdict=changed(evidence=cited))
+    shown = page(client, f"/verdicts/{stored.id}/correct")
+    assert [value for value, on in boxes(shown).items() if on] == ["main:20", "main:30"]
+    shown = correcting(client, stored, line=["main:20", "main:30"])
+    assert saved_lines(client, service, stored, shown) == [30, 20]
+    shown = correcting(client, stored, known="1", line=["main:20", "main:21"])
+    assert saved_lines(client, service, stored, shown) == [20, 21]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "words"),
+    [
+        (["main:1"] * 60, 200, "What will be saved"),
+        ([f"main:{line}" for line in range(1, 61)], 422, "there are 60, more than 20"),
+        (["main:99"], 422, "is not in j/1"),
+        (["other:1"], 422, "is not in j/1"),
+        (["main:0"], 422, "names none"),
+        (["<script>alert(1)</script>"], 422, "names none"),
+        (["main:1"] * 600, 400, "cannot be read"),
+    ],
+)
+def test_boxes_that_no_form_of_ours_sends(
+    client: TestClient, service: Service, lines: list[str], status: int, words: str
+) -> None:
+    stored = send(client, "j", STEPS)
+    shown = correcting(client, stored, status, line=lines)
+    assert words in shown.text and "<script>alert" not in shown.source
+    assert service.casework.confirmed.cases() == []
+
+
+def test_the_form_can_be_sent_without_scripts(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STRANGE)
+    shown = page(client, f"/verdicts/{stored.id}/correct")
+    begin = next(n for n, tag in enumerate(shown.tags) if tag.attributes.get("action", "").endswith("/correct"))
+    inside = {tag.attributes["name"] for tag in shown.tags[begin:] if "name" in tag.attributes}
+    assert {"key", "known", "reason", "line", "evidence", "step"} <= inside
+
+
+def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        odd = send(client, "odd", STEPS + b"shard 12 came out short\n")
+        known = sent(client, service, "known", HEAD + LEASE)
+        for stored, line, way in ((odd, 61, "nothing"), (known, LINE, "line")):
+            shown = correcting(client, stored, reason="Dataset Loading Error", line=[f"main:{line}"])
+            words = wording._FOUND[way]  # type: ignore[index]
+            assert words in shown.text and ("Name such a line below" in shown.text) == (way == "nothing")
+            form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+            answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
+            assert words in page(client, answer.headers["location"].partition("#")[0]).text
+            case = service.casework.confirmed.live(stored.job, 1)
+            assert case is not None
+            later = page(client, f"/cases/{case.id}")
+            assert words in later.text and ("Correct the verdict" in later.links()) == (way == "nothing")
+            assert all(other not in later.text for other in wording._FOUND.values() if other != words)
+
+
+def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        stored = sent(client, service, "a", HEAD + LEASE)
+        ruling = Ruling("OS Error", fix="rebuilt shard 12", evidence=(("main", LINE),))
+        service.casework.confirm(stored.id, "ops", ruling)
+        new = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v)
+        shown = page(client, f"/incidents/{service.incidents.of('a', 1)}")
+        for words in (
+            "ops corrected this from Unknown: case 1.",
+            "100%, decided by ops, case 1",
+            "What fixed itrebuilt shard 12",
+            new.verdict.suggestion,
+        ):
+            assert words in shown.text, words
+        for words in ("says that this is right", "looks the same, case", "ask_human", "This is right"):
+            assert words not in shown.text, words
+        assert "rebuilt" not in new.verdict.suggestion and new.verdict.decided_by.kind == "case"
+        assert f"/verdicts/{new.id}/confirm" not in forms(shown)
+        assert "ops corrected this from Unknown" in page(client, "/cases/1").text
+        old = page(client, f"/verdicts/{stored.id}")
+        assert "ops says that it was OS Error" in old.text
+        assert forms(old) == [] and old.links()["see the one that replaced it"] == f"/verdicts/{new.id}"
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
 def test_an_error_without_a_stamp_has_no_place_among_times() -> None:
     some = [ERROR, cascade(3), RankError(None, "gpu-7", "main", 1300, None, "Unknown", "cascade")]
     drawn = drawing.rank_times(some, ("main", 1123))
-    assert ["node gpu-7 - unknown error", "no stamp, line 1,300"] == words(drawn)[4:6]
+    assert ["node gpu-7 - unknown error", "line 1,300"] == words(drawn)[4:6]
     assert len([svg for svg in elements(drawn, "svg") if "x" in svg.attrib]) == 2
     assert drawing.rank_note(some, ("main", 1123)) == "A line without a stamp has no mark."
 
@@ -224,6 +224,8 @@ def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
     widths = [rect.attrib["width"] for rect in elements(drawn, "rect") if rect.attrib["class"] == "c0"]
     assert widths == ["100%", "25%", "0%", "0%"]
     assert words(drawn)[:4] == ["a", "50 GPU h", "b", "12.5 GPU h"]
+    shares = drawing.bars([("a", 59.0), ("b", 40.25), ("c", 100.0)], "%", "Shares", 100)
+    assert words(shares)[1::2] == ["59.0%", "40.2%", "100%"]
 
 
 def test_columns_stand_on_each_other() -> None:
@@ -256,3 +258,7 @@ def test_any_points_are_drawn(points: list[tuple[float, float | None]], end: flo
     assert isinstance(drawing.begins(points), str)
     assert elements(drawn, "svg") and drawn == drawing.sparkline(points, "Loss", end)
     assert "nan" not in drawn and "inf" not in drawn
+
+
+def test_one_period_is_one() -> None:
+    assert "1 period; the greatest" in drawing.stacked(["2026-11-23"], {"Script": [2.0]}, "failures", "Failures")

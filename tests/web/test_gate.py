@@ -503,3 +503,10 @@ def test_names_in_any_script_are_names(client: TestClient) -> None:
         assert client.post(path, params={"offset": 0}, content=b"x\n").status_code == 200, name
         assert client.get(quoted).json()["job"] == name
         assert client.get(f"{quoted}/attempts/1").json()["streams"] == [name]
+
+
+@pytest.mark.parametrize("over_https", [False, True])
+def test_a_session_of_pages_over_https_is_sent_over_https_alone(service: Service, over_https: bool) -> None:
+    with local_client(service, options(wants_token=True)._replace(over_https=over_https)) as client:
+        session = client.get("/login").headers["set-cookie"].lower()
+    assert ("; secure" in session) == over_https and "httponly" in session and "samesite=lax" in session

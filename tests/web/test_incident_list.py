@@ -8,10 +8,10 @@ from starlette.testclient import TestClient
 
 from logdoctor.live.service import Service
 from logdoctor.store.records import JobFacts, StoredVerdict
-from logdoctor.types import Suspect
+from logdoctor.types import Evidence, Suspect
 from logdoctor.web import wording
+from logdoctor.web.excerpts import gist
 from logdoctor.web.incident_filters import IncidentFilters
-from logdoctor.web.pages.incidents import message_of
 from logdoctor.web.url_query import PAGE
 from tests.web.conftest import FAILED, LOCAL, Guarded
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send
@@ -75,7 +75,8 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
     ],
 )
 def test_a_row_has_the_words_of_a_line_and_not_what_its_writer_puts_before(line: str, shown: str) -> None:
-    assert message_of(line) == shown
+    cited = Evidence("log", "main", 1, line, "r")
+    assert gist(changed(evidence=(cited,))) == shown
 
 
 def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, service: Service) -> None:
@@ -85,7 +86,7 @@ def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, s
     shown = page(client, "/")
     assert ids(shown) == [of(service, "elsewhere"), of(service, "job-7")]
     assert "7 failures" in shown.text and "job-7 / 1" in shown.text and "job-3" not in shown.text
-    assert shown.text.count("1 other incident like it") == 2
+    assert shown.text.count("1 other like it") == 2
 
 
 def test_a_cause_that_no_node_has_is_one_row_for_all_jobs(client: TestClient, service: Service) -> None:
@@ -99,7 +100,7 @@ def test_others_that_look_the_same_are_a_list_of_their_own(client: TestClient, s
     publish(service, "a")
     publish(service, "b", changed(suspects=(Suspect("node-2", None, None, "x"),)))
     publish(service, "c", SCRIPT)
-    link = page(client, "/").links()["1 other incident like it"]
+    link = page(client, "/").links()["1 other like it"]
     shown = page(client, link)
     assert set(ids(shown)) == {of(service, "a"), of(service, "b")}
     assert "Only incidents that look the same" in shown.text and shown.links()["Show others, too"] == "/?state=all"

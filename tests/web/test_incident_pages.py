@@ -15,6 +15,7 @@ from logdoctor.nodes import (
     ActionKind,
     Conclusion,
     Finding,
+    LinkFault,
     Node,
     NodeHistory,
     PastCordon,
@@ -25,9 +26,11 @@ from logdoctor.nodes import (
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Kept
 from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import End, StoredVerdict
+from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
+from logdoctor.web import wording
 from logdoctor.web.attempt_filters import AttemptFilters
+from logdoctor.web.excerpts import gist, named_part
 from logdoctor.web.pages.telling import changes, node_line
 from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import enter, forms
@@ -105,6 +108,14 @@ def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Se
     assert old.links()["see the one that replaced it"] == f"/verdicts/{second.id}"
     assert new.links()["ECC Error"] == f"/verdicts/{first.id}"
     assert page(client, "/attempts").rows() == [f"/verdicts/{second.id}"]
+    third = publish(service, verdict=changed(reason="Hang"), at=NOW + 2)
+    old = page(client, f"/verdicts/{first.id}")
+    assert old.links()["see the one that replaced it"] == f"/verdicts/{third.id}", "it leads to the one that stands"
+    assert forms(old) == [] and buttons(old) == []
+    for words in ("Acknowledge", "It was something else", "Cordon", "Restart command"):
+        assert words not in old.text, words
+    assert "answer" not in [tag.attributes.get("class") for tag in old.all("section")]
+    assert "Acknowledge" in page(client, f"/verdicts/{third.id}").text
 
 
 def test_a_verdict_on_a_running_job_may_change(client: TestClient, service: Service) -> None:
@@ -186,7 +197,7 @@ def test_an_incident_shows_its_newest_attempt_and_leads_to_the_others(client: Te
     id = incident_of(service, new)
     assert incident_of(service, old) == id
     shown = page(client, f"/incidents/{id}")
-    assert "ECC Error on node-1" in shown.text and "2 attempts of 2 jobs, the 2nd failure that suspects" in shown.text
+    assert "ECC Error on node-1" in shown.text and "2 attempts of 2 jobs, 2 failures suspect node-1;" in shown.text
     assert "b / 1, shown here" in shown.text
     other = page(client, shown.links()["a / 1"])
     assert "a / 1, shown here" in other.text and other.links()["b / 1"] == f"/incidents/{id}?verdict={new.id}"
@@ -421,6 +432,26 @@ def test_past_cases_stand_beside_what_fixed_them(client: TestClient, service: Se
     assert "the same line names it" in told[first:second] and "the same reason" in told[second:]
 
 
+def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, service: Service) -> None:
+    other = enter(service, "old", fix="fixed the typo", digests=("1" * 16,), reason="Key Error")
+    stored = publish(service)
+    service.casework.confirmed.keep_lines(
+        "j", 1, [Kept("main", 2, "the cause", 3)], outcome="failed", reason="ECC Error", digest="1" * 16
+    )
+    answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
+    assert "Last time" not in answer and "fixed the typo" not in answer
+    assert (
+        f"a person called the same line something else: Key Error, do not restart: fix first (case {other.id})"
+        in answer
+    )
+    same = enter(service, "older", fix="swapped the board", digests=("1" * 16,))
+    answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
+    assert f"Last time swapped the board (case {same.id})" in " ".join(
+        answer.replace("Last time", "Last time ").split()
+    )
+    assert f"(case {other.id})" in answer
+
+
 def test_verdict_history_says_what_changed(client: TestClient, service: Service) -> None:
     publish(service)
     stored = publish(service, verdict=changed(reason="CUDA Error", suspects=(), recovery="restart"), at=NOW + 1)
@@ -460,13 +491,41 @@ def test_a_node_in_a_line(known: NodeHistory, words: str) -> None:
 
 
 def test_the_command_is_on_the_page_to_be_copied(client: TestClient, service: Service) -> None:
-    stored = publish(service, command="srun <b>train</b>", checkpoint_dir="/ckpt")
+    stored = publish(service, command="srun '<b>train</b>'", checkpoint_dir="/ckpt")
     shown = page(client, f"/verdicts/{stored.id}")
     texts = [html.unescape("".join(tag.text)) for tag in shown.all("pre") if "data-copy" in tag.attributes]
     assert texts == ["srun --exclude=node-1 '<b>train</b>'"] and "last checkpoint in /ckpt" in shown.text
     assert "/static/copy.js" in shown.source
     fix_first = publish(service, "k", changed(recovery="fix_first"), command="srun x")
-    assert "No command: The verdict says: do not restart: fix first." in page(client, f"/verdicts/{fix_first.id}").text
+    told = page(client, f"/verdicts/{fix_first.id}")
+    assert "No restart command" not in told.text and "restart" not in [
+        tag.attributes.get("id") for tag in told.all("h2")
+    ]
+
+
+def test_what_a_restart_lacks_is_said_beside_the_job(client: TestClient, service: Service) -> None:
+    told = page(client, f"/verdicts/{publish(service).id}").text
+    assert "Job No restart command: nobody told how the job was started. Send its launcher and its command." in told
+    slurm = page(client, f"/verdicts/{publish(service, 'k', launcher='slurm').id}").text
+    assert "No restart command: it was started with slurm, but its command is not on record." in slurm
+    unknown = changed(reason="Unknown", recovery="ask_human", evidence=())
+    assert "No restart command" not in page(client, f"/verdicts/{publish(service, 'u', unknown).id}").text
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        ("cause", "First rank to fail11"),
+        ("proximate", "First rank to fail11"),
+        ("cascade", "First rank to report11 (3 ranks reported)"),
+    ],
+)
+def test_a_rank_that_only_reported_first_is_not_called_the_one_that_failed(
+    client: TestClient, service: Service, role: str, said: str
+) -> None:
+    ranks = tuple(RankError(rank, None, "main", rank, None, "NCCL Timeout Error", role) for rank in (11, 2, 5))
+    stored = publish(service, verdict=changed(first_rank=11, ranks=ranks))
+    assert said in page(client, f"/verdicts/{stored.id}").text
 
 
 # --- what is under way because of it
@@ -490,7 +549,37 @@ def run_test(service: Service, stored: StoredVerdict, **standings: Standing) -> 
     return test
 
 
-UNNAMED = changed(reason="NCCL Timeout Error", suspects=(), fingerprint="c" * 16)
+UNNAMED = changed(
+    reason="NCCL Timeout Error",
+    category="Infrastructure",
+    fault="infrastructure",
+    recovery="isolate_and_restart",
+    suspects=(),
+    fingerprint="c" * 16,
+    nodes=("gpu1", "gpu2"),
+)
+
+
+def conclude(service: Service, stored: StoredVerdict, conclusion: Conclusion, at: float = NOW + 1) -> int:
+    """A test with this conclusion because of a verdict."""
+    kept = NodeRecords(service.records.database)
+    test = kept.begin_test("local", [Node(one.node) for one in conclusion.findings], {}, "ops", stored.id, at)
+    kept.finish_test(test, conclusion, at)
+    return test
+
+
+def concluded(*healthy: str, links: tuple[LinkFault, ...] = (), left_open: str = "", **bad: Standing) -> Conclusion:
+    """What a test found."""
+    findings = [Finding(name, "healthy", "measured") for name in healthy]
+    findings += [Finding(name, standing, "measured") for name, standing in bad.items()]
+    return Conclusion(tuple(findings), links, 2, left_open)
+
+
+def advice(client: TestClient, stored: StoredVerdict, incident: int | None = None) -> str:
+    """The advice on the page of a verdict, or of an incident that shows it."""
+    path = f"/incidents/{incident}?verdict={stored.id}" if incident else f"/verdicts/{stored.id}"
+    (found,) = [tag for tag in page(client, path).all("p") if tag.attributes.get("class") == "advice"]
+    return html.unescape("".join(found.text))
 
 
 def test_what_waits_for_an_incident_is_on_its_page(client: TestClient, service: Service) -> None:
@@ -499,7 +588,9 @@ def test_what_waits_for_an_incident_is_on_its_page(client: TestClient, service: 
     action = propose(service, "test_nodes", ("gpu-1", "gpu-2"), older)
     shown = page(client, f"/incidents/{incident_of(service, stored)}")
     assert "Find the faulty node: test the job's nodes, then restart" in shown.text
-    assert "Waits for a person Test gpu-1, gpu-2" in " ".join(shown.text.split())
+    assert "After other attempts of the incident a / 1: Test gpu-1, gpu-2" in shown.text
+    own = page(client, f"/incidents/{incident_of(service, stored)}?verdict={older.id}").text
+    assert "Waits for a person Test gpu-1, gpu-2" in own and "other attempts of the incident" not in own
     assert f"/actions/{action}" in shown.links().values()
     assert "Waits for a person" not in page(client, "/incidents/2").text
     kept = NodeRecords(service.records.database)
@@ -524,6 +615,184 @@ def test_what_a_test_found_is_on_the_page(
     shown = page(client, f"/incidents/{incident_of(service, stored)}")
     assert advice in shown.text.partition("At fault")[0] and f"Test {test}: {told}" in shown.text
     assert shown.links()[f"Test {test}"] == f"/node-tests/{test}"
+
+
+ASIDE = "After other attempts of the incident"
+FIND = "Find the faulty node: "
+
+
+def test_tests_of_other_attempts_say_nothing_of_the_one_that_is_shown(client: TestClient, service: Service) -> None:
+    first = fail(service, "x", verdict=UNNAMED)
+    other = fail(service, "y", verdict=msgspec.structs.replace(UNNAMED, nodes=("gpu3", "gpu4")), at=NOW + 5)
+    id = incident_of(service, other)
+    assert incident_of(service, first) == id
+    service.records.put_job("y", JobFacts(command="sbatch other.sh"), NOW)
+    faulty = conclude(service, first, concluded("gpu1", gpu2="faulty"))
+    again = fail(service, "x", 2, UNNAMED, NOW + 9)
+    for stored in (other, again):
+        text = page(client, f"/incidents/{id}?verdict={stored.id}").text
+        assert advice(client, stored, id) == wording.advice(UNNAMED) and "exclude" not in text
+        assert f"{ASIDE} x / 1: Test {faulty}: 1 faulty: gpu2; 1 healthy" in text
+    assert advice(client, first, id) == "Take out gpu2; no restart: attempt 2 failed, too: NCCL Timeout Error"
+    healthy = conclude(service, other, concluded("gpu3", "gpu4"), NOW + 6)
+    assert advice(client, other, id) == f"Restart: test {healthy} found no faulty node"
+    assert advice(client, again, id) == wording.advice(UNNAMED)
+
+
+def test_the_tests_of_another_attempt_stay_when_its_verdict_is_replaced(client: TestClient, service: Service) -> None:
+    first, shown = fail(service, "x", verdict=UNNAMED), fail(service, "y", verdict=UNNAMED)
+    test = conclude(service, first, concluded("gpu1"))
+    fail(service, "x", verdict=msgspec.structs.replace(UNNAMED, confidence=0.5), at=NOW + 2)
+    assert f"{ASIDE} x / 1: Test {test}" in page(client, f"/incidents/1?verdict={shown.id}").text
+
+
+def test_a_test_from_before_the_failure_says_nothing_of_it(client: TestClient, service: Service) -> None:
+    stored = fail(service, "x", verdict=UNNAMED)
+    conclude(service, stored, concluded("gpu1", "gpu2"), NOW - 1)
+    assert advice(client, stored) == wording.advice(UNNAMED)
+
+
+LINK = LinkFault(("gpu1", "gpu2"), "nodes", "fail together", (1,))
+
+
+@pytest.mark.parametrize(
+    ("conclusions", "said"),
+    [
+        ([concluded("gpu1", "gpu2")], "Restart: test 1 found no faulty node"),
+        (
+            [concluded("gpu1", "gpu2", links=(LINK,))],
+            "Inspect the network: test 1 found what joins gpu1 and gpu2 faulty, and both of them good",
+        ),
+        (
+            [concluded("gpu1", "gpu2", left_open="The network looks parted.")],
+            FIND + "test 1 could not decide: The network looks parted.",
+        ),
+        ([concluded("gpu1")], FIND + "test 1 found no fault, but tested only 1 of the job's 2 nodes"),
+        ([concluded("n1", "n2")], FIND + "test 1 found no fault in 2 nodes, none of which the job had"),
+        ([concluded("gpu1", "gpu2", n1="faulty")], FIND + "test 1 found n1 faulty"),
+        ([concluded("gpu1", gpu2="slow")], FIND + "test 1 found gpu2 slow"),
+        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1")], "Take out gpu2, then restart"),
+        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1", gpu2="indeterminate")], "Take out gpu2, then restart"),
+        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1", "gpu2")], "Restart: test 2 found no faulty node"),
+        (
+            [concluded("gpu1", gpu2="faulty"), concluded("gpu2")],
+            FIND + "test 2 found no fault, but tested only 1 of the job's 2 nodes",
+        ),
+        ([concluded("gpu1", "gpu2"), concluded("gpu1", gpu2="slow")], FIND + "test 2 found gpu2 slow"),
+        ([concluded("gpu1", "gpu2"), concluded("gpu1")], "Restart: test 1 found no faulty node"),
+    ],
+)
+def test_what_tests_prove_is_said_and_no_more(
+    client: TestClient, service: Service, conclusions: list[Conclusion], said: str
+) -> None:
+    stored = fail(service, "x", verdict=UNNAMED)
+    service.records.put_job("x", JobFacts(command="sbatch run.sh"), NOW)
+    for number, conclusion in enumerate(conclusions):
+        conclude(service, stored, conclusion, NOW + number)
+    assert advice(client, stored) == said
+    text = page(client, f"/verdicts/{stored.id}").text
+    assert ("sbatch --exclude=gpu2 run.sh" in text) == said.startswith("Take out")
+    assert ("sbatch run.sh" in text.partition("Facts")[0].partition("Evidence")[0]) == said.startswith("Restart")
+    assert "all 2 nodes are healthy" not in text or all(not one.open and not one.links for one in conclusions)
+
+
+def test_where_the_nodes_of_a_job_are_not_known_a_test_proves_nothing(client: TestClient, service: Service) -> None:
+    stored = fail(service, "x", verdict=msgspec.structs.replace(UNNAMED, nodes=()))
+    conclude(service, stored, concluded("gpu1", "gpu2"))
+    assert advice(client, stored) == FIND + (
+        "test 1 found no fault in 2 nodes, and it is not known which nodes the job had"
+    )
+    service.records.put_job("y", JobFacts(nodes=64), NOW)
+    many = fail(service, "y", verdict=UNNAMED)
+    conclude(service, many, concluded("gpu1", "gpu2"))
+    assert advice(client, many).endswith("tested only 2 of the job's 64 nodes")
+
+
+# --- the job goes on
+
+
+def test_a_job_that_runs_again_is_not_restarted(client: TestClient, service: Service) -> None:
+    passes = msgspec.structs.replace(UNNAMED, recovery="restart", nodes=())
+    service.records.put_job("x", JobFacts(launcher="slurm", command="sbatch run.sh"), NOW)
+    stored = fail(service, "x", verdict=passes)
+    id, action = incident_of(service, stored), propose(service, "restart", (), stored)
+    before = page(client, f"/incidents/{id}")
+    assert advice(client, stored, id) == "Restart from the last checkpoint" and "sbatch run.sh" in before.text
+    assert f"/actions/{action}/approve" in before.source or f"/actions/{action}" in before.source
+    service.records.open_attempt("x", 2, NOW + 60)
+    shown = page(client, f"/incidents/{id}")
+    told = f"Attempt 2 runs since {wording.moment(NOW + 60)} UTC"
+    assert told in shown.text.partition("Answer")[0] and "A restart now would end it." in shown.text
+    assert advice(client, stored, id) == "No restart: attempt 2 runs"
+    assert not [tag for tag in shown.all("pre") if "data-copy" in tag.attributes]
+    assert f"/actions/{action}" not in shown.source
+    service.records.end("x", 2, End("", 0, None, None, NOW + 90))
+    assert "Attempt 2 ended" in page(client, f"/incidents/{id}").text
+    over = service.records.publish("x", 2, changed(outcome="completed", reason="None"), True, NOW + 99)
+    assert over is not None
+    shown = page(client, f"/incidents/{id}")
+    assert "Attempt 2 completed" in shown.text and advice(client, stored, id) == "No restart: attempt 2 completed"
+    assert shown.links()["See attempt 2"] == f"/verdicts/{over.id}"
+    assert "Attempt 2" not in page(client, f"/verdicts/{over.id}").text
+
+
+def test_a_later_attempt_that_failed_is_the_one_to_restart(client: TestClient, service: Service) -> None:
+    first, second = fail(service, "x"), fail(service, "x", 2, at=NOW + 9)
+    assert advice(client, first) == "Take out the node; no restart: attempt 2 failed, too: ECC Error"
+    assert advice(client, second) == "Take out the node, then restart"
+
+
+def test_advice_that_is_no_restart_stays_when_the_job_goes_on(client: TestClient, service: Service) -> None:
+    stored = fail(service, "x", verdict=changed(recovery="fix_first"))
+    service.records.open_attempt("x", 2, NOW + 60)
+    assert advice(client, stored) == "Do not restart: fix first"
+
+
+def test_a_bound_token_is_told_that_its_own_job_goes_on(guarded: Guarded) -> None:
+    stored = fail(guarded.service, "mine-1")
+    guarded.service.records.open_attempt("mine-1", 2, NOW + 60)
+    sign_in(guarded, guarded.secret("read", prefixes=("mine-",)))
+    assert "Attempt 2 runs since" in page(guarded.client, f"/verdicts/{stored.id}").text
+
+
+# --- when it failed
+
+
+def test_a_correction_is_not_the_time_of_the_failure(client: TestClient, service: Service) -> None:
+    fail(service, "x", at=NOW - 5 * 86_400)
+    stored = fail(service, "x", verdict=changed(confidence=0.5))
+    fail(service, "y")
+    moment, short = wording.moment(NOW - 5 * 86_400), wording.short_moment(NOW - 5 * 86_400, NOW)
+    for path in (f"/verdicts/{stored.id}", f"/incidents/1?verdict={stored.id}"):
+        assert f"attempt 1, 5 days ago ({moment} UTC)" in page(client, path).text
+    rows = page(client, "/incidents/1").text.partition("Decided by")[2]
+    assert f"5 days ago {short} x / 1" in rows
+    assert re.search(f"5 days ago {short} judged (just now|. min ago)", page(client, "/attempts").text)
+
+
+def test_pages_of_attempts_that_were_judged_again_follow_each_other(client: TestClient, service: Service) -> None:
+    for number in range(1, 41):
+        fail(service, "again", number, at=NOW + number)
+    for number in range(1, 31):
+        fail(service, "again", number, changed(confidence=0.5), at=NOW + 100 + number)
+    first = service.incidents.members(1, None, 25)
+    rest = service.incidents.members(1, first.next, 25)
+    assert [one.attempt for one in (*first.items, *rest.items)] == list(range(40, 0, -1)) and rest.next is None
+
+
+# --- who sees that nothing is left
+
+
+def test_a_bound_token_is_told_that_its_incident_is_empty(guarded: Guarded) -> None:
+    service = guarded.service
+    id = incident_of(service, fail(service, "mine-1"))
+    fail(service, "mine-1", verdict=changed(outcome="recovered"), at=NOW + 1)
+    for prefix, status in (("mine-", 200), ("other-", 404)):
+        guarded.client.cookies.clear()
+        sign_in(guarded, guarded.secret("read", "operate", prefixes=(prefix,)))
+        shown = page(guarded.client, f"/incidents/{id}", status)
+        assert (f"Nothing is left of incident {id}" in shown.text) == (status == 200)
+        assert forms(shown) == []
 
 
 def test_a_cordon_that_stands_is_told_with_its_end(client: TestClient, service: Service) -> None:
@@ -562,6 +831,82 @@ def test_without_a_cause_the_end_of_the_log_is_shown(client: TestClient) -> None
     end = "/jobs/j/attempts/1/streams/main?line=62#L62"
     assert shown.links()["Open the log at its end"] == end and client.get(end).status_code == 200
     assert shown.links()["main"].startswith("/jobs/j/attempts/1/streams/main")
+
+
+STEP = (
+    b" [2026-11-21 10:00:00] iteration %8d/ 500000 | consumed samples: %12d | elapsed time per iteration (ms): 300.1 |"
+    b" learning rate: 1.0E-04 | global batch size: 1024 | lm loss: 2.4E+00 | grad norm: 0.9 |\n"
+)
+
+
+def test_without_a_cause_what_the_filter_rules_leave_comes_first(client: TestClient) -> None:
+    steps = b"".join(STEP % (n, n) for n in range(1, 301))
+    stored = send(
+        client, "j", b"a volume is <i>strange</i>\n" + steps + b"the volume changed its epoch\nreader 3 gave up\n"
+    )
+    assert stored.verdict.reason == "Unknown"
+    shown = page(client, f"/verdicts/{stored.id}")
+    answer, proof = shown.text.split("Evidence", 1)
+    assert "look at what the filter rules leave" in answer
+    left, end = proof.split("The last 20 lines of", 1)
+    assert "3 lines are left after the filter rules" in left and "iteration" not in left
+    assert "1a volume is <i>strange</i>" in left and "302the volume changed its epoch" in left
+    assert shown.links()["302"] == "/jobs/j/attempts/1/streams/main?line=302#L302"
+    marked = ["".join(tag.text) for tag in shown.all("mark")]
+    assert marked == ["a volume is <i>strange</i>", *["the volume changed its epoch", "reader 3 gave up"] * 2]
+    assert "iteration 300/" in end
+
+
+def test_of_a_long_log_only_the_end_is_sifted_and_that_is_said(client: TestClient) -> None:
+    steps = b"".join(STEP % (n, n) for n in range(1, 12_001))
+    stored = send(client, "j", b"at the beginning\n" + steps + b"the volume changed its epoch\n" * 30)
+    shown = page(client, f"/verdicts/{stored.id}")
+    left = shown.text.split("Evidence", 1)[1].split("The last 20 lines of", 1)[0]
+    assert re.search(r"Of the last [0-9,]+ lines 30 lines are left after the filter rules", left)
+    assert "The last 20 of them" in left and "was not looked at" in left and "at the beginning" not in left
+    assert shown.links()["all that is left"] == "/jobs/j/attempts/1/streams/main?view=compressed"
+
+
+def test_a_log_of_which_nothing_is_left_says_so(client: TestClient) -> None:
+    stored = send(client, "j", b"".join(STEP % (n, n) for n in range(1, 60)))
+    shown = page(client, f"/verdicts/{stored.id}")
+    if stored.verdict.reason == "Unknown":
+        assert "no line is left after the filter rules" in shown.text.lower()
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "said"),
+    [
+        (
+            "progress/loss",
+            "{many} lm loss: 7.48E+00 | loss scale: 1.0 |",
+            ("…", "lm loss: 7.48E+00", " | loss scale: 1.0 |"),
+        ),
+        ("progress/loss", "{many} aux_loss: 0.1 | loss=7.48", ("…", "loss=7.48", "")),
+        ("progress/loss", "{many} 'loss': nan, 'x': 1}", ("…", "loss': nan", ", 'x': 1}")),
+        ("progress/stall", "{many} iteration    51000/  115311 |", ("…", "iteration    51000", "/  115311 |")),
+        ("structure/KeyError", "{many} KeyError: 'text'", ("…", "KeyError", ": 'text'")),
+        ("structure/KeyError", "[rank3]: KeyError: 'text'", ("", "KeyError", ": 'text'")),
+        ("progress/loss", "[rank3]: no number", ("", "", "no number")),
+        ("diagnosis/x", "[rank3]: KeyError: 'text'", ("", "", "KeyError: 'text'")),
+    ],
+)
+def test_a_quote_in_a_list_begins_with_what_it_is_cited_for(rule: str, text: str, said: tuple[str, str, str]) -> None:
+    line = text.replace("{many}", "a word | " * 40)
+    points = (Point(3, 10, 7.48, None),)
+    cited = changed(evidence=(Evidence("f", "main", 3, line, rule),), progress=Progress(curve=points))
+    assert gist(cited) == "".join(said)
+    found = named_part(cited, cited.evidence[0], line)
+    assert line[slice(*found)] == said[1]
+
+
+def test_a_loss_that_decided_is_bold_in_the_answer(client: TestClient, service: Service) -> None:
+    line = "iteration 3 | " + "a word | " * 40 + "lm loss: 7.48E+00 | more"
+    cited = Evidence("f", "main", 3, line, "progress/loss")
+    stored = publish(service, verdict=changed(reason="Loss Spike", evidence=(cited,)))
+    shown = page(client, f"/verdicts/{stored.id}")
+    assert "lm loss: 7.48E+00" in ["".join(tag.text) for tag in shown.all("b")]
+    assert "iteration 3" not in shown.text.split("Evidence", 1)[0]
 
 
 def test_the_quote_of_the_answer_is_what_the_rule_matched(client: TestClient) -> None:

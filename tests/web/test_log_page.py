@@ -25,6 +25,7 @@ URL = "/jobs/j/attempts/1/streams/main"
 FAILED = (
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
 )
+TAKERS = ("filter/megatron/iteration", "filter/torchtitan/progress")
 NUMBERED = b"".join(b"line number %d\n" % number for number in range(1, 5001))
 
 
@@ -134,10 +135,28 @@ def test_folded_lines_are_counted_by_rule_and_open(client: TestClient, service: 
     inside = page(client, f"{URL}?view=compressed&line=300")
     assert 300 in numbers(inside) and "asked" in row(inside, 300), "the fold bears the anchor of the line within"
     target = next(target for words, target in ways(found).items() if words.startswith("Show"))
-    assert target == f"{URL}?view=compressed&line=2&open=2-413#L2"
+    assert target == f"{URL}?view=compressed&line=2&open=2-413#opened"
     opened = page(client, target.split("#")[0])
     assert numbers(opened)[:202] == [1, *range(2, 202), 202], "so many lines at once, the rest is still folded"
     assert "taken" in row(opened, 2) and "folded" in row(opened, 202) and "212 lines" in opened.text
+    assert "asked" not in row(opened, 2), "the whole fold was asked for"
+
+
+def test_an_opened_fold_says_what_took_its_lines_and_closes(
+    client: TestClient, service: Service, scanner: Scanner
+) -> None:
+    rules = [next(rule for rule in scanner.book.filters if rule.id == id) for id in TAKERS]
+    lines = [str(rule.must_match[0]).encode() + b"\n" for rule in rules]
+    put(service, b"something of its own\n" + lines[0] * 3 + lines[1] * 2 + b"and another thing\n" + lines[0])
+    opened = page(client, f"{URL}?view=compressed&line=2&open=2-6")
+    assert f"5 lines: {TAKERS[0]} 3, {TAKERS[1]} 2 Hide" in " ".join(opened.text.split())
+    target = next(target for words, target in ways(opened).items() if words.startswith("Hide"))
+    assert target == f"{URL}?view=compressed&line=2#L2"
+    closed = page(client, target.split("#")[0])
+    assert numbers(closed) == [1, 2, 7, 8] and "folded" in row(closed, 2)
+    assert not [tag for tag in closed.all("li") if tag.attributes.get("id") == "opened"]
+    for other in ("", "?view=compressed", "?view=compressed&open=7-7", "?open=2-6"):
+        assert 'id="opened"' not in page(client, URL + other).source, "nothing is open there"
 
 
 def test_evidence_is_marked_and_led_to(client: TestClient, service: Service) -> None:
@@ -147,16 +166,18 @@ def test_evidence_is_marked_and_led_to(client: TestClient, service: Service) -> 
     for view in ("", "view=compressed&"):
         found = page(client, f"{URL}?{view}line=41")
         assert "cited" in row(found, 40) and "cited" not in row(found, 41)
-        assert ways(found)["Evidence before, line 40"].endswith("line=40#L40")
-        assert ways(found)["Evidence after, line 4000"].endswith("line=4000#L4000")
+        assert ways(found)["Previous evidence, line 40"].endswith("line=40#L40")
+        assert ways(found)["Next evidence, line 4000"].endswith("line=4000#L4000")
         assert ways(found)["ECC Error"] == f"/verdicts/{stored.id}"
+        assert ways(page(client, f"{URL}?{view}"))["Evidence, line 40"].endswith("line=40#L40")
+        assert "Next evidence, line 4000" in ways(page(client, f"{URL}?{view}line=40"))
 
 
 def test_words_are_found_marked_and_gone_on_with(client: TestClient, service: Service) -> None:
     put(service, NUMBERED + b"a <b>bold</b> END\n")
     found = page(client, f"{URL}?q=NUMBER+77")
     assert found.all("mark")[0].text == ["number 77"]
-    assert "11 lines found in lines 1 to 5,001 of 5,001" in found.text and "That is all" in found.text
+    assert "11 lines found in lines 1 to 5,001 of 5,001" in found.text and "No more lines match" in found.text
     assert ways(found)["77"] == f"{URL}?line=77#L77"
     many = page(client, f"{URL}?q=line")
     assert ways(many)["Search on from line 101"] == f"{URL}?q=line&from=101"
@@ -317,3 +338,21 @@ def test_a_damaged_archive_is_told(tmp_path: Path, scanner: Scanner) -> None:
     path.write_bytes(data)
     with local_client(service) as client:
         assert "damaged" in page(client, URL, 500).text
+
+
+def test_a_verdict_that_comes_while_the_page_is_made_breaks_nothing(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, NUMBERED)
+    current = service.records.current
+
+    def overtaken(job: str, attempt: int) -> object:
+        found = current(job, attempt)
+        if found is None:
+            publish(service)
+        return found
+
+    monkeypatch.setattr(service.records, "current", overtaken)
+    found = page(client, URL)
+    assert current("j", 1) is not None and numbers(found)
+    assert any("incident" in words for words in page(client, URL).links())

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 import pytest
@@ -210,11 +210,77 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
         assert tab in tabs
 
 
+def begin(client: TestClient, service: Service, job: str, at: float = NOW, streams: int = 1, **facts: Any) -> None:
+    """An attempt that runs: some of its log has come, and no verdict."""
+    service.records.put_job(job, JobFacts(**facts), at)
+    service.records.open_attempt(job, 1, at)
+    for number in range(streams):
+        url = f"/v1/jobs/{quote(job, safe='')}/attempts/1/streams/rank-{number}/log?offset=0"
+        assert client.post(url, content=b"step 1\n").status_code == 200
+
+
+def test_what_runs_without_a_verdict_is_listed(client: TestClient, service: Service) -> None:
+    assert "Running" not in page(client, "/attempts?outcome=running").text
+    begin(client, service, "llm", NOW - 7200, streams=6, user="u17")
+    service.records.open_attempt("bare", 1, NOW)
+    service.records.end("over", 1, End("", 0, None, None, NOW))
+    shown = page(client, "/attempts?outcome=running")
+    for words in ("Running 3", "All 3", "No verdict yet 3", "llm / 1", "2 h ago", "u17", "and 2 more"):
+        assert words in shown.text, words
+    assert "nothing has come yet" in shown.text and "being judged" in shown.text
+    assert shown.links()["llm"] == shown.links()["rank-0"] == "/jobs/llm/attempts/1/streams/rank-0"
+    assert client.get(shown.links()["rank-3"]).status_code == 200
+    assert "No verdict yet" in page(client, "/attempts?outcome=all").text
+    other = page(client, "/attempts").text
+    assert "No verdict yet" not in other and "No job has failed" in other
+    publish(service, "llm", changed(outcome="running", reason="None"))
+    shown = page(client, "/attempts?outcome=running")
+    assert "Running 3" in shown.text and "No verdict yet 2" in shown.text and len(shown.rows()) == 1
+
+
+@pytest.mark.parametrize("outcome", ["", "&outcome=running", "&outcome=all"])
+@pytest.mark.parametrize("query", ["job=llm", "user=u17", "job=llm&user=u17&within=hour"])
+def test_what_runs_is_found_by_job_and_user(client: TestClient, service: Service, query: str, outcome: str) -> None:
+    begin(client, service, "llm", user="u17")
+    begin(client, service, "other", user="u4")
+    shown = page(client, f"/attempts?{query}{outcome}")
+    assert "llm / 1" in shown.text and "other" not in shown.text and "Running 1" in shown.text
+    assert "Nothing matches" not in shown.text
+    for other in ("job=llm&reason=ECC+Error", "job=llm&node=node-1", "job=llm&user=u4", "job=llm&outcome=failed"):
+        assert "llm / 1" not in page(client, f"/attempts?{other}").text, other
+    assert "1 attempt with another outcome" in page(client, "/attempts?job=llm&outcome=failed").text
+
+
+def test_of_many_that_run_the_newest_are_shown(client: TestClient, service: Service) -> None:
+    for number in range(PAGE + 7):
+        service.records.open_attempt(f"job-{number}", 1, NOW + number)
+    shown = page(client, "/attempts?outcome=running")
+    assert f"No verdict yet {PAGE + 7}" in shown.text and f"The newest {PAGE} are shown" in shown.text
+    assert f"job-{PAGE + 6} / 1" in shown.text and "job-6 / 1" not in shown.text
+
+
+def test_a_bound_token_sees_only_its_own_that_run(guarded: Guarded) -> None:
+    for job in ("mine-1", "theirs-1"):
+        guarded.service.records.open_attempt(job, 1, NOW)
+    sign_in(guarded, guarded.secret("read", prefixes=("mine-",)))
+    for query in ("outcome=running", "outcome=all", "job=theirs-1", "job=theirs-1&outcome=running"):
+        shown = page(guarded.client, f"/attempts?{query}")
+        assert "theirs-1 / 1" not in shown.text and "Running 2" not in shown.text
+    assert "mine-1 / 1" in page(guarded.client, "/attempts?outcome=running").text
+
+
+def test_hostile_names_of_what_runs_do_nothing(client: TestClient, service: Service) -> None:
+    job = "<script>alert(1)<script>\"'&amp; {{7*7}}"
+    begin(client, service, job, user=HOSTILE)
+    shown = page(client, "/attempts?outcome=running")
+    assert "<script>alert" not in shown.source and client.get(shown.links()[job]).status_code == 200
+
+
 def test_no_incidents_is_good_news(client: TestClient, service: Service) -> None:
     publish(service, "fine", changed(outcome="completed", reason="None"))
     shown = page(client, "/attempts")
     assert "Nothing to look at" in shown.text
-    assert shown.links()["Show all 1 verdict"] == "/attempts?outcome=all"
+    assert shown.links()["Show all 1 attempt"] == "/attempts?outcome=all"
 
 
 @pytest.fixture
@@ -356,7 +422,7 @@ def test_harmless(text: str, width: int, seen: str) -> None:
 @pytest.mark.parametrize("path", ["/verdicts/99", "/verdicts/x", "/verdicts/0", "/verdicts/99999999999999999999"])
 def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
     shown = page(client, path, 404)
-    assert "there is none" in shown.text
+    assert "does not exist" in shown.text or "nothing is at this address" in shown.text
     assert shown.links()["Go to the incidents"] == "/"
 
 
@@ -570,7 +636,26 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
 
     assert set(taxonomy.ADVICE) == set(taxonomy.RECOVERIES) and set(taxonomy.FAULT_WORDS) == set(taxonomy.FAULTS)
     for kind in DecidedBy.__annotations__["kind"].__args__:
-        assert wording.decided(DecidedBy(kind))
+        assert wording.decided(changed(decided_by=DecidedBy(kind)))
+
+
+@pytest.mark.parametrize(
+    ("by", "confidence", "person", "words"),
+    [
+        (DecidedBy("rule", "diagnosis/x"), 0.95, "", "a rule"),
+        (DecidedBy("rule", "learned/7"), 0.95, "", "a learned rule"),
+        (DecidedBy("structure", "KeyError"), 0.85, "", "the exception in the log, KeyError"),
+        (DecidedBy("structure", "loss"), 0.85, "", "the series of losses"),
+        (DecidedBy("structure", "stall"), 0.7, "", "the steps, which end before the log does"),
+        (DecidedBy("structure", "completed"), 0.7, "", "how the log ends"),
+        (DecidedBy("case", "case/7"), 0.95, "ops", "a past failure that looks the same"),
+        (DecidedBy("case", "case/7"), 1.0, "ops", "ops"),
+        (DecidedBy("case", "case/7"), 1.0, "", "a person"),
+    ],
+)
+def test_who_decided(by: DecidedBy, confidence: float, person: str, words: str) -> None:
+    assert wording.decided(changed(decided_by=by, confidence=confidence), person) == words
+    assert wording.decided(changed(decided_by=by, confidence=confidence, reason="Unknown"), person) == "nobody"
 
 
 @pytest.mark.parametrize(

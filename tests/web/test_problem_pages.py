@@ -2,8 +2,10 @@
 
 from starlette.testclient import TestClient
 
+from logdoctor.nodes import Action
+from logdoctor.store.node_records import NodeRecords
 from tests.web.conftest import Guarded
-from tests.web.test_pages import checked, page, publish
+from tests.web.test_pages import checked, page, publish, sign_in
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HERE = "http://127.0.0.1"
@@ -14,7 +16,9 @@ def test_a_wrong_address_is_a_page_for_browsers_and_json_for_programs(lasting: T
         answer = lasting.get(path, headers=BROWSER)
         assert answer.status_code == 404
         shown = checked(answer)
-        assert "This page: there is none" in shown.text and shown.links()["Go to the incidents"] == "/"
+        assert (
+            "Page not found: nothing is at this address" in shown.text and shown.links()["Go to the incidents"] == "/"
+        )
         assert lasting.get(path).json()["error"]["code"] == "not_found"
     assert lasting.get("/v1/nothing", headers=BROWSER).json()["error"]["code"] == "not_found"
 
@@ -28,7 +32,7 @@ def test_a_method_that_a_page_does_not_have_is_told_likewise(lasting: TestClient
 
 def test_a_stranger_learns_no_more_from_a_wrong_address(guarded: Guarded) -> None:
     shown = checked(guarded.client.get("/nothing", headers=BROWSER))
-    assert "This page: there is none" in shown.text and not shown.all("form")
+    assert "Page not found: nothing is at this address" in shown.text and not shown.all("form")
 
 
 def test_who_is_signed_out_by_a_form_comes_back_to_its_page(guarded: Guarded) -> None:
@@ -53,3 +57,15 @@ def test_who_is_signed_out_by_a_form_comes_back_to_its_page(guarded: Guarded) ->
     assert asked.field("next") == f"/incidents/{incident}"
     assert "not taken" not in page(guarded.client, "/login?next=/cases").text
     assert guarded.client.post("/actions", headers=BROWSER).status_code == 405
+
+
+def test_a_wrong_address_keeps_the_number_of_what_waits(guarded: Guarded) -> None:
+    kept = NodeRecords(guarded.service.records.database)
+    assert kept.propose(Action("reboot", ("gpu-02",), "ask", "wrong data", 1), None, None, 1.0)
+    said = "1 waiting"
+    assert said not in checked(guarded.client.get("/nothing", headers=BROWSER)).text, "to a stranger"
+    sign_in(guarded, guarded.secret("read"))
+    assert said in checked(guarded.client.get("/nothing", headers=BROWSER)).text
+    guarded.client.cookies.clear()
+    sign_in(guarded, guarded.secret("read", prefixes=("llama",), name="bound"))
+    assert said not in checked(guarded.client.get("/nothing", headers=BROWSER)).text, "nodes are shared"

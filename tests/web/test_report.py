@@ -14,7 +14,7 @@ from logdoctor.store.records import JobFacts
 from logdoctor.web.pages.report import Period
 from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran
 from tests.web.conftest import Guarded, wait_for
-from tests.web.test_pages import changed, page, sign_in
+from tests.web.test_pages import changed, page, publish, sign_in
 
 EVIL = "<b>evil</b>\"'&"
 
@@ -69,7 +69,38 @@ def test_csv_is_a_file_for_spreadsheets(service: Service, client: TestClient) ->
     assert answer.headers["content-type"].startswith("text/csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="logdoctor-report.csv"'
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [(row["reason"], row["failures"]) for row in rows] == [("ECC Error", "1"), ("Key Error", "1")]
+    assert [(row["reason"], row["failures"]) for row in rows] == [("ECC Error", "1"), ("Key Error", "1"), ("", "2")]
+
+
+def test_csv_tells_the_sum_and_who_decided(service: Service, client: TestClient) -> None:
+    fill(service)
+    for number in range(3):
+        service.records.put_job(f"j{number}", JobFacts(gpus=number + 1), MONDAY)
+        ran(service.records, f"j{number}", 1, MONDAY, MONDAY + HOUR, KEY)
+    *reasons, total = list(csv.DictReader(io.StringIO(client.get("/v1/report.csv").text)))
+    assert (total["category"], total["failures"], total["gpu_hours"]) == ("Total", "6", "6150.0")
+    assert (total["decided_by_rule"], total["decided_by_structure"], total["decided_by_nobody"]) == ("2", "4", "0")
+    assert [float(row["gpu_hours_share"]) for row in reasons] == pytest.approx([6144 / 6150, 6 / 6150], abs=1e-8)
+    assert reasons[0]["decided_by_rule"] == ""
+
+
+def test_days_the_wrong_way_round_are_said_to_be(service: Service, client: TestClient) -> None:
+    fill(service)
+    shown = page(client, "/report?from=2026-12-01&to=2026-01-01")
+    assert "The days are the wrong way round" in shown.text and "No job failed" not in shown.text
+    assert shown.links()["Look at the days between"] == "/report?from=2026-01-01&to=2026-12-01"
+    assert "wrong way round" not in page(client, "/report?from=2026-12-01&to=2026-12-01").text
+
+
+@pytest.mark.parametrize(("query", "linked"), [("to=1969-12-30", "?until=0"), ("from=1969-01-01", "?since=0")])
+def test_links_of_a_report_of_old_days_tell_the_same_as_the_page(
+    service: Service, client: TestClient, query: str, linked: str
+) -> None:
+    fill(service)
+    shown = page(client, f"/report?{query}")
+    assert shown.links()["CSV"] == f"/v1/report.csv{linked}"
+    told = report(client, **dict([linked[1:].split("=")]))
+    assert (told["total"]["count"] == 0) == ("No job failed in this period" in shown.text)
 
 
 def test_a_bound_token_sees_its_jobs_alone(guarded: Guarded) -> None:
@@ -93,14 +124,23 @@ def test_a_token_must_be_for_reading(guarded: Guarded, path: str) -> None:
 def test_the_page_shows_the_table_and_what_is_not_known(service: Service, client: TestClient) -> None:
     fill(service)
     shown = page(client, "/report?within=all")
-    assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100 % 30.0 min (1 of 3) 30.0 min" in shown.text
-    assert "3 of 3" in shown.text and "a rule (2)" in shown.source and "66.7 %" in shown.source
+    assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100% 30.0 min (1 of 3) 30.0 min" in shown.text
+    assert "3 of 3" in shown.text and "a rule (2)" in shown.source and "66.7%" in shown.source
     assert "Key Error 1 - not known" in shown.text
-    assert "GPUs known of 2 of 3" in shown.text and "1 of 3 restarted" in shown.text
+    assert "GPUs known for 2 of 3" in shown.text and "1 of 3 restarted" in shown.text
     assert shown.links()["ECC Error"] == "/attempts?outcome=failed&reason=ECC+Error"
-    assert len(re.findall(r'<svg class="chart" role="img"', shown.source)) == 3
+    assert len(re.findall(r'<svg class="chart[a-z ]*" role="img"', shown.source)) == 3
     labels = [tag.attributes["data-label"] for tag in shown.all("td") if "data-label" in tag.attributes]
     assert len(labels) == 9 * 5, "each cell says on a phone what it is"
+
+
+def test_what_nobody_knows_is_a_category_of_its_own(service: Service, client: TestClient) -> None:
+    publish(service, verdict=changed(reason="Unknown", category="None", fault="unknown", recovery="ask_human"))
+    shown = page(client, "/report?within=all")
+    marks = [("".join(tag.text).strip(), tag.attributes.get("class", "")) for tag in shown.all("span")]
+    named = [mark for mark in marks if mark[1].startswith("category")]
+    assert set(named) == {("Unknown", "category unknown")} and len(named) >= 2, "in the table and below the chart"
+    assert 'class="c5"' in shown.source and "None" not in shown.text
 
 
 def test_a_period_is_chosen_by_days_and_stays_in_the_address(service: Service, client: TestClient) -> None:
@@ -109,7 +149,7 @@ def test_a_period_is_chosen_by_days_and_stays_in_the_address(service: Service, c
     assert (shown.field("from"), shown.field("to")) == ("2026-11-23", "2026-11-23")
     assert "Failures3 " in shown.text and "from 2026-11-23 to 2026-11-23" in shown.text
     assert shown.links()["CSV"] == f"/v1/report.csv?since={MONDAY:.0f}&until={MONDAY + 86_400:.0f}"
-    assert client.get(shown.links()["CSV"]).text.count("\n") == 3
+    assert client.get(shown.links()["CSV"]).text.count("\n") == 4
     assert "No job failed in this period" in page(client, "/report?to=2026-11-22").text
     assert "No job failed in this period" in page(client, "/report?from=2026-11-24&to=2026-11-01").text
     sent = client.get("/report?from=2026-11-23&to=", follow_redirects=False)

@@ -10,13 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from logdoctor.errors import LogdoctorError, StoreError
 from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
 from logdoctor.web.app import application
-from tests.web.conftest import LOCAL, Served, new_service, options, serving
+from logdoctor.web.pages import rendering
+from tests.web.conftest import FAILED, LOCAL, Served, new_service, options, serving, wait_for
 
 SLOW = 0.5
 
@@ -297,6 +299,48 @@ def test_every_answer_has_the_headers_that_browsers_heed(client: TestClient) -> 
     log = client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1"})
     assert log.headers["content-type"].startswith("text/plain")
     assert log.headers["x-content-type-options"] == "nosniff"
+
+
+def test_all_templates_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = rendering._templates()
+    monkeypatch.setattr(rendering, "_TEMPLATES", templates)
+    monkeypatch.setattr(rendering, "_BETWEEN", 0.0)
+    rendering.prepare_others()
+    assert templates.cache is not None
+    assert {name for _, name in templates.cache.keys()} == set(templates.list_templates())
+
+
+COOKIE = {"set-cookie"}  # which the first page with a form gives
+
+
+def test_head_is_answered_like_a_page_without_its_body(served: Served) -> None:
+    with httpx.Client(base_url=served.url) as client:
+        client.post("/v1/jobs/j/attempts/1/streams/main/log", params={"offset": 0}, content=FAILED)
+        client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 1})
+        wait_for(lambda: client.get("/v1/jobs/j/attempts/1/verdict").status_code == 200)
+        log = "/jobs/j/attempts/1/streams/main?line=1"
+        for path in ("/", "/?state=none", "/incidents/1", "/incidents/99", log, "/rules", "/login", "/nothing"):
+            whole = client.get(path, headers={"Accept": "text/html"})
+            head = client.head(path, headers={"Accept": "text/html"})
+            assert head.status_code == whole.status_code, path
+            assert head.content == b"" and head.headers.keys() - COOKIE == whole.headers.keys() - COOKIE, path
+            assert head.headers.get("content-type") == whole.headers.get("content-type"), path
+        assert client.head("/rules").status_code == 200
+    with connect(served) as connection:
+        connection.sendall(b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        head, _, after = rest(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ") and after.startswith(b"HTTP/1.1 200 ")
+
+
+def test_pages_alone_answer_head(client: TestClient) -> None:
+    """The streams of the JSON interface would have no end."""
+    routes = [route for route in client.app.routes if isinstance(route, APIRoute)]  # type: ignore[attr-defined]
+    heads = [route for route in routes if "HEAD" in route.methods]
+    assert len(heads) > 20
+    assert {route.path for route in heads} == {
+        route.path for route in routes if "GET" in route.methods and not route.include_in_schema
+    }
 
 
 def test_a_stop_lets_requests_end(service: Service) -> None:

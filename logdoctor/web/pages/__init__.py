@@ -21,11 +21,7 @@ from logdoctor.web.pages import (
 )
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes for browsers."""
-    pages = APIRouter()
-    for module in (incidents, attempts, incident, correcting, cases, rules, log, report, nodes, node_tests, actions):
-        pages.include_router(module.routes(service, gate))
-    pages.include_router(notifications.routes(service, gate))
-    pages.include_router(signing_in.routes(gate))
-    return pages
+def routes(service: Service, gate: Gate) -> list[APIRouter]:
+    """The routes for browsers, part by part."""
+    parts = (incidents, attempts, incident, correcting, cases, rules, log, report, nodes, node_tests, actions)
+    return [*(part.routes(service, gate) for part in (*parts, notifications)), signing_in.routes(gate)]

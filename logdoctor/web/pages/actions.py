@@ -15,10 +15,10 @@ from logdoctor.store.actions import POLICY, ActionState, StoredAction
 from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import node_wording
+from logdoctor.web.acting import OF_ALL, performed
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import ActionId, Cursor
-from logdoctor.web.nodes import performed
-from logdoctor.web.pages.background import Deeds, Fleet, operator, reader, unreached
+from logdoctor.web.pages.background import Deeds, Fleet, unreached
 from logdoctor.web.pages.rendering import checked_form, page, router
 from logdoctor.web.running import Running, running_on
 from logdoctor.web.url_query import PAGE
@@ -42,8 +42,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     """The routes of actions and their audit."""
     pages, kept = router(gate), NodeRecords(service.records.database)
     fleet, deeds = Fleet(service.actor), Deeds("/actions")
-    Reader = Annotated[Caller, Depends(reader(gate))]
-    Operator = Annotated[Caller, Depends(operator(gate))]
+    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
+    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
 
     @pages.get("/actions")
     def actions(request: Request, caller: Reader, state: OfState = "waiting", cursor: Cursor = None) -> Response:

@@ -1,4 +1,4 @@
-"""The list of attempts: every verdict that stands, whatever became of its job."""
+"""The list of attempts: every verdict that stands, whatever became of its job, and what has no verdict yet."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.live.service import Service
 from logdoctor.web.attempt_filters import INCIDENTS, AttemptFilters, attempt_listing
+from logdoctor.web.excerpts import Viewer
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.pages.rendering import page, router
 
@@ -24,7 +25,12 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         event = records.last_event()  # asked for first, so that nothing falls between the list and its news
         found = attempt_listing(records, filters, caller.prefixes)
         to_look_at = sum(found.outcomes.get(outcome, 0) for outcome in INCIDENTS)
-        content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at}
+        begun = [
+            (one, Viewer(one.job, one.attempt, service.streams(one.job, one.attempt)))
+            for one in (found.unjudged.items if filters.shows_unjudged else ())
+        ]
+        content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at, "begun": begun}
+        content["failed"] = service.incidents.failed_at([(one.job, one.attempt) for one in found.items])
         return page(request, gate, "attempts.html", content)
 
     return pages

@@ -11,6 +11,7 @@ from logdoctor.web.cases import case_page, may_decide, take_back, visible_case
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import CaseId, Cursor
 from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
+from logdoctor.web.pages.saving import corrected
 
 _MAX_WORDS = 4000
 _CASES = 50
@@ -35,8 +36,15 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     @pages.get("/cases/{id}")
     def case(request: Request, caller: Reader, id: CaseId) -> Response:
         """One past failure: what it was, what fixed it, who says so."""
-        content = {"case": visible_case(service, caller, id), "may_decide": may_decide(caller)}
-        return page(request, gate, "case.html", content | {"key": form_key(request)})
+        said = visible_case(service, caller, id)
+        content = {
+            "case": said,
+            "correction": corrected(service, said),
+            "current": service.records.current(said.job, said.attempt),
+            "may_decide": may_decide(caller),
+            "key": form_key(request),
+        }
+        return page(request, gate, "case.html", content)
 
     @pages.post("/cases/{id}/withdraw")
     async def withdraw(request: Request, caller: Operator, id: CaseId) -> Response:

@@ -13,16 +13,18 @@ from logdoctor.live.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import decidable, enter, foresee, look_again
-from logdoctor.web.excerpts import Viewer, ending, proofs
+from logdoctor.web.excerpts import Viewer
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import VerdictId
-from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
+from logdoctor.web.pages.choosing import MOST, Chosen, Place, chosen, named, passages, written
+from logdoctor.web.pages.rendering import WORDS, checked_fields, checked_form, page, router
+from logdoctor.web.pages.saving import Ruled, ruled
 
 SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion")
 """Fields of what a person says."""
 _REMARKS = ("fix", "comment", "suggestion")
 _MAX_WORDS = 4000
-_MAX_EVIDENCE = 20
+_MAX_FIELDS = 500  # of a form: some boxes for each line that is shown
 
 
 def routes(service: Service, gate: Gate) -> APIRouter:
@@ -43,18 +45,22 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     @pages.get("/verdicts/{id}/correct")
     def form(request: Request, caller: Operator, id: VerdictId) -> Response:
         """The form for what it was instead."""
-        return _correct_page(request, gate, service, decidable(service, caller, id), {})
+        stored = decidable(service, caller, id)
+        cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
+        return _correct_page(request, gate, service, stored, {}, cited)
 
     @pages.post("/verdicts/{id}/correct")
     async def correct(request: Request, caller: Sender, id: VerdictId) -> Response:
         """What a correction will teach; with `step=save` it is entered."""
-        given = await checked_form(request, WORDS)
+        fields = await checked_fields(request, WORDS, _MAX_FIELDS)
+        given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
 
         def take() -> Response:
             stored = decidable(service, caller, id)
-            foreseen = None
             try:
-                ruling = _ruling(given, service.streams(stored.job, stored.attempt))
+                streams = service.streams(stored.job, stored.attempt)
+                lines = named(boxes, given.get("evidence", ""), stored.verdict, streams)
+                ruling = _ruling(given, lines)
                 if given.get("step") == "save":
                     entered = enter(service, caller, id, ruling, _known(given))
                     return RedirectResponse(_back(service, entered), 303)
@@ -62,8 +68,9 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             except RequestRefused as error:
                 if error.status not in (409, 422):
                     raise
-                return _correct_page(request, gate, service, stored, given, None, error)
-            return _correct_page(request, gate, service, stored, given, foreseen)
+                left = Chosen(frozenset(boxes), given.get("evidence", "").replace("\r\n", "\n"))
+                return _correct_page(request, gate, service, stored, given, left, None, error)
+            return _correct_page(request, gate, service, stored, given, lines, foreseen)
 
         return await run_in_threadpool(take)
 
@@ -83,32 +90,43 @@ def _correct_page(
     service: Service,
     stored: StoredVerdict,
     given: Mapping[str, str],
+    lines: Sequence[Place] | Chosen,
     foreseen: Foreseen | None = None,
     refusal: LogdoctorError | None = None,
 ) -> Response:
-    """The form, as it was filled in; with what it will teach, or why it cannot be taken."""
+    """The form, as it was filled in, with the lines that were named, as they were sent where they cannot be taken; with
+    what it will teach, or why it cannot be taken."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
-    attempt, streams = service.records.attempt(stored.job, stored.attempt), service.streams(stored.job, stored.attempt)
-    lines = "\n".join(f"{one.stream}:{one.line}" for one in stored.verdict.evidence[:_MAX_EVIDENCE])
+    streams = service.streams(stored.job, stored.attempt)
+    shown = passages(service, stored, streams)
+    back = _page_of(service, stored.job, stored.attempt)
     content: dict[str, Any] = {
         "stored": stored,
         "verdict": stored.verdict,
         "viewer": Viewer(stored.job, stored.attempt, streams),
-        "proofs": proofs(service, stored),
-        "ending": None if stored.verdict.evidence else ending(service, stored, attempt, streams),
+        "passages": shown,
+        "chosen": lines if isinstance(lines, Chosen) else chosen(lines, shown),
+        "proof": "" if isinstance(lines, Chosen) else written(lines),
         "streams": streams,
-        "attempt": attempt,
-        "back": _page_of(service, stored.job, stored.attempt) or f"/verdicts/{stored.id}",
+        "here": "incidents" if back else "attempts",
+        "back": back or f"/verdicts/{stored.id}",
         "confirmed": live,
-        "given": {"evidence": lines} | {name: text.replace("\r\n", "\n") for name, text in given.items()},
-        "spoken": (*SPOKEN, "evidence"),
+        "given": given,
+        "spoken": SPOKEN,
         "foreseen": foreseen,
+        "ruled": foreseen and _ruled(service, stored, foreseen),
         "refusal": refusal,
         "may_take": stored.current and stored.verdict.outcome == "failed",
         "known": live.id if live else 0,
         "key": form_key(request),
     }
     return page(request, gate, "correct.html", content, getattr(refusal, "status", 422) if refusal else 200)
+
+
+def _ruled(service: Service, stored: StoredVerdict, foreseen: Foreseen) -> Ruled | None:
+    """The rule that will still say something else when the correction is saved."""
+    put_back = [step.rule.id for step in foreseen.lesson.steps] if foreseen.lesson else []
+    return ruled(service, foreseen.confirmation, stored.verdict, put_back)
 
 
 def _page_of(service: Service, job: str, attempt: int) -> str:
@@ -129,28 +147,9 @@ def _known(given: Mapping[str, str]) -> int:
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
 
 
-def _ruling(given: Mapping[str, str], streams: Sequence[str]) -> Ruling:
-    """What a person wrote into the form; `RequestRefused` without a reason and for lines that cannot be read."""
+def _ruling(given: Mapping[str, str], lines: tuple[Place, ...]) -> Ruling:
+    """What a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
     said = {name: given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN}
     if not (reason := said.pop("reason")):  # None would mean that the verdict is right
         raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")
-    return Ruling(reason, **said, evidence=lines_of(given.get("evidence", ""), streams))
-
-
-def lines_of(text: str, streams: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Lines of a log as people write them, one a row: `STREAM:NUMBER`, or the number where there is one stream."""
-    found = []
-    for row in text.splitlines():
-        stream, _, number = row.strip().rpartition(":")
-        if not row.strip():
-            continue
-        if not stream and len(streams) == 1:
-            stream = streams[0]
-        if not stream or not number.isascii() or not number.isdecimal() or len(number) > 15 or int(number) < 1:
-            next_step = "Write one a row, STREAM:NUMBER, such as gpu-12:126."
-            raise RequestRefused(422, "bad_line", f"the line {row.strip()[:80]!a}", "names none", next_step)
-        found.append((stream, int(number)))
-    if len(found) > _MAX_EVIDENCE:
-        cause = f"there are {len(found)}, more than {_MAX_EVIDENCE}"
-        raise RequestRefused(422, "bad_line", "the lines", cause, "Give those that name the failure.")
-    return tuple(found)
+    return Ruling(reason, **said, evidence=lines)

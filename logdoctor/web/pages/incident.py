@@ -46,8 +46,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         if case is not None and (moved := saving.moved(service, caller, case, id)):
             return RedirectResponse(moved, 303)
         found = _visible_incident(service, caller, id)
-        if found.merged_into is not None:
-            return RedirectResponse(f"/incidents/{found.merged_into}", 303)
+        if found.id != id:
+            return RedirectResponse(f"/incidents/{found.id}", 303)
         said = saving.saved(service, caller, case)
         stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
         return _incident_page(request, gate, service, caller, found, said.stored if said else stored, cursor, said=said)
@@ -135,9 +135,12 @@ def _around(
 
 
 def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
-    """The incident, as far as the caller may see it; otherwise it is not found."""
+    """The incident, or the one that it was merged into, as far as the caller may see both; otherwise it is not
+    found."""
     found = service.incidents.one(id, caller.prefixes)
-    if found is None or (caller.prefixes and found.newest is None):
+    while found is not None and found.merged_into is not None:
+        found = service.incidents.one(found.merged_into, caller.prefixes)
+    if found is None:
         raise not_found(f"incident {id}")
     return found
 

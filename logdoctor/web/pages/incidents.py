@@ -8,15 +8,10 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.live.service import Service
 from logdoctor.store.records import Wanted
-from logdoctor.text import origin
+from logdoctor.web.excerpts import gist
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.incident_filters import IncidentFilters, incident_listing, says_nothing
 from logdoctor.web.pages.rendering import page, router
-
-
-def message_of(quote: str) -> str:
-    """What a line says, without the ranks, hosts and times before it; the whole line when nothing is left of it."""
-    return origin(quote).message.strip() or quote.strip()
 
 
 def routes(service: Service, gate: Gate) -> APIRouter:
@@ -36,7 +31,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "found": found,
             "event": event,
             "attempts": 0,
-            "message": message_of,
+            "gist": gist,
             "says_nothing": says_nothing,
         }
         if not found.items and not filters.narrow:

@@ -12,6 +12,7 @@ from logdoctor.errors import Busy, RuleError
 from logdoctor.live import log_page, sifting
 from logdoctor.live.service import Service
 from logdoctor.live.view import StreamView
+from logdoctor.store.incidents import Incident
 from logdoctor.store.names import Key, key
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate
@@ -89,8 +90,10 @@ def routes(service: Service, gate: Gate) -> APIRouter:
         if asked.go:  # the form cannot name the place in the page to which it leads
             where = {"view": asked.view if asked.view != "raw" else None, "line": asked.go}
             return RedirectResponse(f"{log_url(known, where)}#L{asked.go}", 303)
+        # the incident first: the first verdict opens it, so whoever knows the incident finds a verdict behind it
+        incident = _incident(service, caller, known)
         stored = service.records.current(name, attempt)
-        content = _common(service, caller, known, stored, asked)
+        content = _common(service, known, stored, asked) | {"incident": incident if stored else None}
         if not service.has_stream(known):
             return page(request, gate, "log.html", content | _deleted(service, known, stored))
         view = service.intake.view(known)
@@ -108,11 +111,15 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     return pages
 
 
-def _common(service: Service, caller: Caller, name: Key, stored: StoredVerdict | None, asked: Asked) -> dict[str, Any]:
+def _incident(service: Service, caller: Caller, name: Key) -> Incident | None:
+    """The incident that an attempt is in."""
+    number = service.incidents.of(name.job, name.attempt)
+    return None if number is None else service.incidents.one(number, caller.prefixes)
+
+
+def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: Asked) -> dict[str, Any]:
     """What every page of a log has: where it belongs, and the other streams."""
     attempt = service.records.attempt(name.job, name.attempt)
-    number = service.incidents.of(name.job, name.attempt)
-    incident = None if number is None else service.incidents.one(number, caller.prefixes)
 
     def url(**changes: object) -> str:
         return log_url(name, {"view": asked.view if asked.view != "raw" else None, **changes})
@@ -132,7 +139,6 @@ def _common(service: Service, caller: Caller, name: Key, stored: StoredVerdict |
         "query": asked,
         "log_at": log_at,
         "stored": stored,
-        "incident": incident,
         "ended": attempt is not None and attempt.ended is not None,
         "deleted": None,
         "streams": streams_of(service, name, stored),
@@ -161,7 +167,7 @@ def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: 
         found = log_page.folded(view, service.casework.rules_for(name.job), at, before, after, asked.opened)
     else:
         found = log_page.raw(view, at, before, after)
-    rows = page_rows(found, name, stored, asked.line)
+    rows = page_rows(found, name, stored, asked.line, asked.opened)
     return {"rows": rows, "beyond": wanted if wanted > count else None} | _ways(
         found, count, asked, _cited(name, stored)
     )

@@ -16,10 +16,10 @@ from logdoctor.nodes import Conclusion, Finding, Result, World, checked_name
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web import node_wording
+from logdoctor.web.acting import OF_ALL, performed
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor, NodeTestId
-from logdoctor.web.nodes import performed
-from logdoctor.web.pages.background import Deeds, operator, reader
+from logdoctor.web.pages.background import Deeds, unreached
 from logdoctor.web.pages.rendering import WORDS, checked_form, page, router
 from logdoctor.web.url_query import PAGE
 from logdoctor.web.verdicts import not_found
@@ -27,7 +27,6 @@ from logdoctor.web.verdicts import not_found
 SHOWN = 150
 """Worlds of a round on a page: those that prove a fault first."""
 _FINDINGS = 200  # on a page, those of healthy nodes last
-_NAMED = 200  # nodes that are named before a test
 _TEXT = 100_000  # characters of a list of nodes
 _BLANKS = re.compile(r"[\s,]+")
 _WORST_FIRST = ("faulty", "slow", "indeterminate", "healthy")
@@ -61,8 +60,8 @@ class Progress(NamedTuple):
 def routes(service: Service, gate: Gate) -> APIRouter:
     """The routes of tests of nodes."""
     pages, kept, deeds = router(gate), NodeRecords(service.records.database), Deeds("/node-tests")
-    Reader = Annotated[Caller, Depends(reader(gate))]
-    Operator = Annotated[Caller, Depends(operator(gate))]
+    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
+    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
 
     @pages.get("/node-tests")
     def tests(request: Request, caller: Reader, node: OfNode = "", cursor: Cursor = None) -> Response:
@@ -160,7 +159,10 @@ def routes(service: Service, gate: Gate) -> APIRouter:
                 outlook = _outlook(actor, given)
             except (RequestRefused, InputError) as refusal:
                 error = error or refusal
-        content = {"given": given, "outlook": outlook, "error": error, "most_named": _NAMED}
+        lacking = None
+        if actor is not None and outlook is not None:
+            lacking = unreached(actor, outlook.nodes, outlook.options.launcher)
+        content = {"given": given, "outlook": outlook, "error": error, "unreached": lacking}
         status = 200 if error is None else error.status if isinstance(error, RequestRefused) else 400
         return show(request, caller, "node_test_new.html", content, status)
 

@@ -15,10 +15,10 @@ from logdoctor.nodes import NodeHistory, PastFailure, PastFinding, Result
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import node_wording
+from logdoctor.web.acting import OF_ALL, cordoned, performed
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import NodeName
-from logdoctor.web.nodes import performed
-from logdoctor.web.pages.background import Deeds, Fleet, operator, reader
+from logdoctor.web.pages.background import Deeds, Fleet
 from logdoctor.web.pages.rendering import checked_form, page, router
 from logdoctor.web.running import Running, running_on
 from logdoctor.web.url_query import PAGE, ListQuery
@@ -71,8 +71,8 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     """The routes of nodes."""
     pages, kept = router(gate), NodeRecords(service.records.database)
     fleet, deeds = Fleet(service.actor), Deeds("/nodes")
-    Reader = Annotated[Caller, Depends(reader(gate))]
-    Operator = Annotated[Caller, Depends(operator(gate))]
+    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
+    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
 
     def failure_url(failure: PastFailure) -> str:
         """Where a failure that suspects a node is shown: its incident."""
@@ -132,7 +132,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             actor = service.actor
             if actor is None:
                 raise _acts_on_none()
-            made = performed(lambda: actor.cordon(node, caller.who, reason, verdict, test))
+            made = cordoned(actor, node, caller.who, reason, verdict, test)
             fleet.forget()
             return f"/nodes/{quote(node)}?cordon={made.id}"
 

@@ -36,6 +36,7 @@ _WIDEST = 4001  # characters of one text, one more than of a line in `excerpts`
 _LONGEST = 60_000  # characters of a text that is shown as it is
 _STEERING = {ord(c): "\N{REPLACEMENT CHARACTER}" for c in "\0\r\x1b"}  # what would hide text when it is shown
 _MAX_NEXT = 2000
+_BETWEEN = 0.2  # seconds between templates that are prepared, in which requests have the interpreter for themselves
 _HERE = {
     "": "incidents",
     "incidents": "incidents",
@@ -89,6 +90,13 @@ def prepare(*names: str) -> None:
         _TEMPLATES.get_template(name)
 
 
+def prepare_others() -> None:
+    """Compile all templates, bit by bit: half a second of work for which neither the start nor a request is to wait."""
+    for name in _TEMPLATES.list_templates():
+        time.sleep(_BETWEEN)
+        prepare(name)
+
+
 def _waiting(request: Request) -> int:
     """How many actions wait for a person, as far as the caller may know."""
     caller: Caller | None = getattr(request.state, "caller", None)
@@ -112,20 +120,37 @@ async def checked_form(request: Request, allowed: Allowed = FORM) -> dict[str, s
     return given
 
 
+async def checked_fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
+    """All values of the fields of a form that a page of ours made for this session, at most so many in all;
+    `RequestRefused` for any other."""
+    given = await _fields(request, allowed, most)
+    check_form(request, given.get("key", [""])[0])
+    return given
+
+
 async def form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
     """The fields of a small form."""
+    return {name: values[0] for name, values in (await _fields(request, allowed, _MAX_FIELDS)).items()}
+
+
+async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
+    """The values of each field of a form."""
     body = await whole(request, allowed)
     try:
-        fields = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="replace")
+        return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=most, errors="replace")
     except ValueError as error:
         raise RequestRefused(400, "bad_form", "the form", "it cannot be read", "Load the page again.") from error
-    return {name: values[0] for name, values in fields.items()}
 
 
 def _route_class(gate: Gate) -> type[APIRoute]:
-    """Routes that answer errors with pages, and lead strangers to the login."""
+    """Routes that answer errors with pages, lead strangers to the login, and answer HEAD where they answer GET."""
 
     class Route(APIRoute):
+        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+            super().__init__(path, endpoint, **options)
+            if self.methods == {"GET"}:
+                self.methods = {"GET", "HEAD"}  # it is the server that leaves the body out
+
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
@@ -147,7 +172,7 @@ def _invalid(error: RequestValidationError) -> RequestRefused:
     first = error.errors()[0]
     kind, name = str(first["loc"][0]), str(first["loc"][-1])
     if kind == "path":
-        return RequestRefused(404, "not_found", "this page", "there is none", "Check the address.")
+        return RequestRefused(404, "not_found", "page not found", "nothing is at this address", "Check the address.")
     return RequestRefused(400, "invalid", f"the filter {name}", str(first["msg"]), "Choose from the list.")
 
 
@@ -161,6 +186,8 @@ def problem_page(gate: Gate, request: Request, error: LogdoctorError) -> Respons
         return RedirectResponse(f"/login?{urlencode(told_login)}" if told_login else "/login", 303)
     if told.status_code >= 500:
         log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
+    if not hasattr(request.state, "caller"):  # no route had its turn, or it came to nothing
+        request.state.caller = gate.known(request)
     told_page = page(request, gate, "problem.html", {"error": error}, told.status_code)
     if "retry-after" in told.headers:
         told_page.headers["Retry-After"] = told.headers["retry-after"]

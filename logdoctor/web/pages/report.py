@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor import taxonomy
 from logdoctor.live.service import Service
 from logdoctor.report import Report, Week, length, reckon, second
 from logdoctor.store.report import MOST, Reports
@@ -30,6 +29,8 @@ _DECIDERS = {
     "person": "a person",
     "nobody": "nobody",
 }
+_COLOURS = {"Infrastructure": 0, "Framework": 1, "Script": 2, "Anomaly": 3, "Unknown": 5}
+"""Those of the marks that stand before the names of categories."""
 _WEEKS = 53  # columns
 
 
@@ -44,6 +45,11 @@ class Period(UrlQuery):
     def has_days(self) -> bool:
         """Whether days are given; they count more than a period that ends now."""
         return self.begin is not None or self.end is not None
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether it ends before it begins."""
+        return self.begin is not None and self.end is not None and self.end < self.begin
 
     @property
     def url(self) -> str:
@@ -88,7 +94,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
 
 def _content(report: Report, period: Period) -> dict[str, Any]:
     times = {"since": report.since, "until": report.until}
-    query = urlencode({name: f"{value:.0f}" for name, value in times.items() if value is not None and value >= 0})
+    query = urlencode({name: f"{max(value, 0):.0f}" for name, value in times.items() if value is not None})
     categories = [row.name for row in report.categories]
     return {
         "report": report,
@@ -107,7 +113,7 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
             if number
         ],
         "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
-        "known": [name for name in categories if name in taxonomy.CATEGORIES],
+        "colours": _COLOURS,
         "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
         "hours": _columns(report.weeks, {week.monday: week.gpu_hours for week in report.weeks}, categories),
         "earlier": len(report.weeks) > 0 and _begin(report.weeks) > datetime.date.fromisoformat(report.weeks[0].monday),
@@ -134,7 +140,7 @@ def _called(category: str) -> str:
 def _percent(part: float, whole: float) -> str:
     """A share with one decimal where that says more."""
     share = 100 * part / whole
-    return f"{share:.0f} %" if share in (0, 100) else f"{share:.1f} %"
+    return f"{share:.0f}%" if share in (0, 100) else f"{share:.1f}%"
 
 
 def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:

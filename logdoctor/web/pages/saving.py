@@ -1,15 +1,20 @@
 """What a page tells right after somebody said what a failure was: that it is saved, and what comes of it."""
 
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from starlette.responses import Response
 
+from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
+from logdoctor.live.confirming import correction
 from logdoctor.live.service import Service
-from logdoctor.store.confirmed import Confirmation
+from logdoctor.review.trial import verdict as verdict_on
+from logdoctor.store.confirmed import Confirmation, NewConfirmation
 from logdoctor.store.learned import DIAGNOSIS, Learned
 from logdoctor.store.records import StoredVerdict
+from logdoctor.types import Verdict
 from logdoctor.web.cases import visible_case
 from logdoctor.web.gate import Caller
 
@@ -17,15 +22,26 @@ _SOON = 90.0  # seconds in which a correction is awaited
 _REFRESH = "2"  # seconds until the page is loaded again
 
 
+class Ruled(NamedTuple):
+    """A rule that decides a line, whatever cases say, and what it calls it."""
+
+    rule: str
+    reason: str
+    recovery: str
+    line: str
+
+
 class Saved(NamedTuple):
     """A case that was entered, the verdict on its attempt by now, and the rule it taught so far. While it is `pending`,
-    the verdict is being corrected; `stays` when it stays, because no line that is left proves the correction."""
+    the verdict is being corrected; `stays` when it stays, because no line that is left proves the correction. `ruled`
+    is the rule that still says something else of its lines."""
 
     case: Confirmation
     stored: StoredVerdict
     rule: Learned | None
     pending: bool
     stays: bool
+    ruled: Ruled | None = None
 
 
 def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
@@ -39,7 +55,29 @@ def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
         return None
     awaited = said.corrects and not said.withdrawn and stored.id == said.verdict
     soon = 0 <= time.time() - said.at < _SOON and service.casework.consultant is not None
-    return Saved(said, stored, _taught(service, said), awaited and soon, awaited and not soon)
+    before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
+    still = ruled(service, said, before.verdict) if before else None
+    return Saved(said, stored, _taught(service, said), awaited and soon, awaited and not soon, still)
+
+
+def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Collection[str] = ()) -> Ruled | None:
+    """The rule that still names something else in the lines of a case, or in those of the verdict that it corrects;
+    None when none does. Rules that are `put_back` are left out: they decide nothing any more."""
+    lines = list(dict.fromkeys([*(one.quote for one in said.evidence), *(one.quote for one in before.evidence)]))
+    rules = [rule for rule in service.rules.list(DIAGNOSIS) if rule.id not in put_back]
+    if not lines:
+        return None
+    made = verdict_on(service.scanner, rules, lines)
+    wanted = said.recovery or taxonomy.REASONS[said.reason].recovery
+    if made.decided_by.kind != "rule" or (made.reason, made.recovery) == (said.reason, wanted):
+        return None
+    return Ruled(made.decided_by.rule, made.reason, made.recovery, made.evidence[0].quote if made.evidence else "")
+
+
+def corrected(service: Service, said: Confirmation) -> str:
+    """What a correction changed, in words behind the name of who made it; "" for what is none."""
+    before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
+    return correction(said, before.verdict if before else None) if said.corrects else ""
 
 
 def moved(service: Service, caller: Caller, case: int, incident: int) -> str:

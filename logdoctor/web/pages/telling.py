@@ -9,17 +9,19 @@ from logdoctor.consult.ladder import is_open
 from logdoctor.errors import RequestRefused
 from logdoctor.live.service import Service
 from logdoctor.nodes import NAME, NodeHistory, PastCordon
-from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.confirmed import AGREEMENT, Confirmation
 from logdoctor.store.grouping import BY_US
 from logdoctor.store.incidents import Incident, WantedIncidents
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
 from logdoctor.types import Progress, Verdict
-from logdoctor.web import commands, node_wording, wording
+from logdoctor.web import commands, node_wording, units, wording
 from logdoctor.web.cases import calls_about, may_decide, visible_case
 from logdoctor.web.excerpts import Viewer, decisive, ending, proofs
 from logdoctor.web.gate import Caller
 from logdoctor.web.pages import underway
+from logdoctor.web.pages.later import later_attempt
+from logdoctor.web.pages.saving import corrected
 
 _CALLS = 20  # model calls on a page, the newest
 _ENDS = 20
@@ -28,6 +30,8 @@ _SUSPECTS = 20  # whose history is told
 _HISTORY = 50  # failures, findings and cordons of a node that are counted
 _LOOKED = 100  # cases that are looked at for those like a failure
 _ALIKE = 6
+_SYMPTOMS = ("cascade", "teardown")
+"""Parts of errors that only follow from what failed elsewhere."""
 _OTHERS = 8  # incidents with the same fingerprint
 
 
@@ -36,6 +40,13 @@ class Alike(NamedTuple):
 
     case: Confirmation
     same: bool
+
+
+class FirstRank(NamedTuple):
+    """The rank that spoke first, None when none did, and what it is called."""
+
+    label: str
+    said: int | str | None
 
 
 class Change(NamedTuple):
@@ -59,9 +70,13 @@ def told(
     facts = job.facts if job and job.facts != JobFacts() else None
     calls = calls_about(service, caller, stored)
     former = records.history(stored.job, stored.attempt)
-    known = underway.underway(service, caller, [one.id for one in (*former, *others)])
+    failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
+    failed_at = failed.get((stored.job, stored.attempt), stored.at)
+    known = underway.underway(service, caller, stored, failed_at)
+    if later := later_attempt(service, stored):
+        known = underway.without_restarts(known)
     streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
-    may_act = service.actor is not None and may_decide(caller) and verdict.outcome == "failed"
+    may_act = service.actor is not None and may_decide(caller) and stored.current and verdict.outcome == "failed"
     nodes = _nodes(service, caller, verdict)
     others_alike = _others(service, caller, stored, incident)
     return {
@@ -72,9 +87,16 @@ def told(
         "proofs": proof,
         "decisive": decisive(service, stored, proof),
         "ending": ending(service, stored, attempt, streams) if _is_unproven(verdict) else None,
-        "restart": commands.restart(stored.job, facts, verdict, known.faulty),
-        "headline": underway.headline(verdict, known),
+        "restart": commands.restart(stored.job, facts, verdict, known.faulty)
+        if later is None
+        else commands.Restart(why_not=later.why_no_restart),
+        "later": later,
+        "failed_at": failed_at,
+        "failed": failed,
+        "first_rank": first_rank(verdict),
+        "headline": underway.headline(verdict, known, later),
         "underway": known,
+        "beside": underway.beside(service, caller, stored, others),
         "tested": underway.outcome,
         "does": node_wording.act,
         "nodes": {name: node_line(history, time.time()) for name, history in nodes.items()},
@@ -83,20 +105,25 @@ def told(
         "by_step": _by_step(verdict.progress),
         "losses": _readings(verdict.progress, "loss"),
         "rates": _readings(verdict.progress, "rate"),
+        "unit": units.throughput(verdict.compression),
         "facts": facts,
         "attempt": attempt,
         "ends": _ends(attempt),
         "streams": streams,
         "history": history(former),
         "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
-        "confirmed": service.casework.confirmed.live(stored.job, stored.attempt),
-        "case": _case_shown(service, caller, stored),
-        "alike": _alike(service, caller, stored) if verdict.outcome == "failed" else [],
+        "confirmed": (live := service.casework.confirmed.live(stored.job, stored.attempt)),
+        "agrees": live is not None and _agrees(live, verdict),
+        "correction": corrected(service, live) if live else "",
+        "decider": _decider(service, caller, stored),
+        "alike": (alike := _alike(service, caller, stored) if verdict.outcome == "failed" else []),
+        "before": _before(alike, verdict),
+        "called_otherwise": _called_otherwise(alike, verdict),
         "others": others_alike,
         "may_decide": may_decide(caller) and stored.current and verdict.outcome == "failed",
         "may_ask": stored.current and is_open(verdict) and caller.may("operate", stored.job),
         "may_act": may_act,
-        "may_test": may_act and verdict.fault not in ("user", "nobody") and not known.wanted_test and not known.tests,
+        "may_test": may_act and verdict.fault not in ("user", "nobody") and not known.is_decided,
         "testable": may_act and service.actor is not None and bool(service.actor.nodes_of(stored)),
         "remark": remark,
         "fixed": next((one for one in others_alike if one.state == "resolved" and one.by != BY_US and one.note), None),
@@ -118,6 +145,16 @@ def remark(incident: Incident) -> str:
 def _is_unproven(verdict: Verdict) -> bool:
     """Whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
     return verdict.outcome == "failed" and not verdict.evidence
+
+
+def first_rank(verdict: Verdict) -> FirstRank:
+    """The rank that spoke first: one that only reports what happened elsewhere is not the one that failed."""
+    own = [one for one in verdict.ranks if one.rank == verdict.first_rank and one.rank is not None]
+    if not own or any(one.role not in _SYMPTOMS for one in own):
+        return FirstRank("First rank to fail", verdict.first_rank)
+    alike = sum(one.count for one in verdict.ranks if (one.reason, one.role) == (own[0].reason, own[0].role))
+    reported = f" ({alike:,} ranks reported)" if alike > 1 else ""
+    return FirstRank("First rank to report", f"{verdict.first_rank}{reported}")
 
 
 def is_node(name: str | None) -> bool:
@@ -153,7 +190,7 @@ def _said_suspects(verdict: Verdict) -> str:
 _SAID: dict[str, Callable[[Verdict], str]] = {
     "reason": wording.title,
     "what to do": lambda verdict: taxonomy.ADVICE[verdict.recovery],
-    "decided by": lambda verdict: wording.decided(verdict.decided_by),
+    "decided by": wording.decided,
     "suspects": _said_suspects,
     "outcome": lambda verdict: verdict.outcome,
 }
@@ -215,6 +252,20 @@ def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alik
     return sorted(found, key=lambda alike: (not alike.same, -alike.case.id))[:_ALIKE]
 
 
+def _before(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
+    """The newest case of the same line and cause of which it is known what fixed it; of a failure whose cause nobody
+    knows, that of the same line."""
+    same = (one.case for one in alike if one.same and one.case.fix)
+    return next((case for case in same if verdict.reason in (case.reason, "Unknown")), None)
+
+
+def _called_otherwise(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
+    """The newest case in which a person called the same line something else than a verdict does that knows the
+    cause."""
+    same = (one.case for one in alike if one.same and one.case.by != AGREEMENT)
+    return next((case for case in same if verdict.reason not in (case.reason, "Unknown")), None)
+
+
 def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
     """Other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
     if _is_unproven(stored.verdict) and stored.verdict.reason == "Unknown":
@@ -228,13 +279,19 @@ def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: I
     return [one for one in found if incident is None or one.id != incident.id][:_OTHERS]
 
 
-def _case_shown(service: Service, caller: Caller, stored: StoredVerdict) -> int | None:
-    """The number of the case that decided, when there is one that the caller may see."""
+def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirmation | None:
+    """The case that decided, when there is one that the caller may see."""
     number = wording.case_of(stored.verdict.decided_by)
     try:
-        return None if number is None else visible_case(service, caller, number).id
+        return None if number is None else visible_case(service, caller, number)
     except RequestRefused:
         return None
+
+
+def _agrees(said: Confirmation, verdict: Verdict) -> bool:
+    """Whether a verdict says what was said of its attempt."""
+    recovery = said.recovery or taxonomy.REASONS[said.reason].recovery
+    return (said.reason, recovery) == (verdict.reason, verdict.recovery)
 
 
 def _ends(attempt: Attempt | None) -> list[End]:

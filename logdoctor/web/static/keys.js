@@ -1,4 +1,5 @@
-// Keys for a list: j and k go to the next and the previous row, / to the search field, ? shows the keys.
+// Keys for a list: j and k go to the next and the previous row, a to the button on the page of an incident that
+// acknowledges it, / to the search field, ? shows the keys.
 // The row is chosen by the focus on its first link, so Enter opens it and readers of the screen hear it.
 "use strict";
 (() => {
@@ -25,6 +26,17 @@
     row.scrollIntoView({ block: "nearest" });
   };
 
+  const chosen = () => rows().find((row) => row.dataset.id === last);
+
+  // The page puts the focus on the button, when there is something to acknowledge; nothing is done until it is pressed.
+  const acknowledge = () => {
+    const row = chosen();
+    if (!row) return;
+    const page = new URL(link(row).href);
+    page.hash = "acknowledge";
+    location.assign(page);
+  };
+
   document.addEventListener("focusin", (event) => {
     const row = event.target.closest?.("tbody tr[data-id]");
     if (row) choose(row);
@@ -39,10 +51,11 @@
     }
     if (event.key === "j") step(1);
     else if (event.key === "k") step(-1);
+    else if (event.key === "a") acknowledge();
     else if (event.key === "/" && search) search.focus();
     else if (event.key === "?" && keys) keys.showModal();
     else if (event.key === "Enter" && event.target === document.body) {
-      const row = rows().find((one) => one.dataset.id === last);
+      const row = chosen();
       if (!row) return;
       link(row).click();
     } else return;

@@ -1,0 +1,49 @@
+"""Whether a job that failed was started again since: then what was to be done about the failure is another thing."""
+
+from typing import NamedTuple
+
+from logdoctor.live.service import Service
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web import wording
+
+
+class Later(NamedTuple):
+    """The last attempt after the one that failed: what became of it, behind its name ("runs", "completed"), and when.
+    `current` is the verdict on it, if there is one."""
+
+    number: int
+    runs: bool
+    did: str
+    at: float
+    current: StoredVerdict | None
+
+    @property
+    def said(self) -> str:
+        """The attempt and what became of it."""
+        return f"attempt {self.number} {self.did}"
+
+    @property
+    def why_no_restart(self) -> str:
+        """Why the failed attempt is not to be restarted."""
+        return f"A{self.said[1:]}: a restart now would end it." if self.runs else f"A{self.said[1:]}."
+
+
+def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
+    """The last attempt of a job after one that failed, before others one that runs; None when there is none."""
+    if stored.verdict.outcome != "failed":
+        return None
+    found = service.records.later_attempt(stored.job, stored.attempt)
+    if found is None:
+        return None
+    number, current = found.number, service.records.current(found.job, found.number)
+    if found.ended is None and not (current and current.final):
+        return Later(number, True, "runs", found.started, current)
+    if current is None or not current.final or current.verdict.outcome == "running":
+        return Later(number, False, "ended", found.ended or found.started, current)
+    if current.verdict.outcome == "failed":
+        failed = service.incidents.failed_at([(found.job, number)])
+        at = failed.get((found.job, number), current.at)
+        return Later(number, False, f"failed, too: {wording.title(current.verdict)}", at, current)
+    outcome = current.verdict.outcome
+    did = "was cancelled" if outcome == "cancelled" else outcome
+    return Later(number, False, did, found.ended or current.at, current)
