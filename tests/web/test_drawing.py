@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from logdoctor.types import RankError
-from logdoctor.web import drawing
+from logdoctor.web import drawing, rank_chart
 
 EVIL = "<script>alert(1)</script>\"'&\x00\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}]]>"
 ERROR = RankError(17, "gpu-12", "main", 1123, 1000.0, "ECC Error", "cause")
@@ -37,10 +37,9 @@ def cascade(rank: int, count: int = 1, role: str = "cascade") -> RankError:
 
 DRAWN: dict[str, Callable[[str], Markup]] = {
     "sparkline": lambda label: drawing.sparkline([(0, 1.0), (1, 2.0)], label),
-    "ranks": lambda label: drawing.rank_times([RankError(None, label, label, 1, None, label, label)], None),
+    "ranks": lambda label: rank_chart.rank_times([RankError(None, label, label, 1, None, label, label)], None),
     "bars": lambda label: drawing.bars([(label, 1.0)], label, label),
     "stacked": lambda label: drawing.stacked([label, label], {label: [1.0, 2.0]}, label, label),
-    "legend": lambda label: drawing.legend([label]),
 }
 
 
@@ -64,7 +63,7 @@ def test_nothing_is_styled_or_fetched(name: str) -> None:
     [
         drawing.sparkline([], "Loss"),
         drawing.sparkline([(1, None), (2, math.nan), (math.inf, 3.0)], "Loss"),
-        drawing.rank_times([], None),
+        rank_chart.rank_times([], None),
         drawing.bars([], "h", "Loss"),
         drawing.stacked([], {}, "h", "Loss"),
         drawing.stacked(["a"], {"x": [0.0]}, "h", "Loss"),
@@ -140,7 +139,7 @@ def test_ten_thousand_points_are_thinned_and_no_extreme_is_lost() -> None:
 
 
 def test_the_cause_stands_first_and_has_a_shape_of_its_own() -> None:
-    drawn = drawing.rank_times([cascade(3), ERROR, cascade(4, 57)], ("main", 1123))
+    drawn = rank_chart.rank_times([cascade(3), ERROR, cascade(4, 57)], ("main", 1123))
     told = words(drawn)
     assert told[:2] == ["rank 17 - ECC Error", "+0 s"]
     assert "rank 4 - NCCL Timeout Error (+ 56 more)" in told
@@ -152,41 +151,41 @@ def test_the_cause_stands_first_and_has_a_shape_of_its_own() -> None:
 
 def test_without_times_lines_say_the_order() -> None:
     some = [RankError(rank, None, "main", 10 * rank, None, "Key Error", "proximate") for rank in (1, 2, 11)]
-    told = words(drawing.rank_times(some, ("main", 10)))
+    told = words(rank_chart.rank_times(some, ("main", 10)))
     assert told[-3:] == ["line 10", "line of the log", "line 110"]
-    places = [svg.attrib["x"] for svg in elements(drawing.rank_times(some, None), "svg")[1:]]
+    places = [svg.attrib["x"] for svg in elements(rank_chart.rank_times(some, None), "svg")[1:]]
     assert places == ["2%", "11.6%", "98%"]
 
 
 def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
     some = [RankError(rank, None, "main", 10 * rank, 99.0, "Key Error", "proximate") for rank in (1, 2, 11)]
-    told = words(drawing.rank_times(some, ("main", 10)))
+    told = words(rank_chart.rank_times(some, ("main", 10)))
     assert told[-3:] == ["line 10", "line of the log", "line 110"]
-    assert drawing.rank_note(some, ("main", 10)) == "All stamps tell the same second: marks stand by their line."
+    assert rank_chart.rank_note(some, ("main", 10)) == "All stamps tell the same second: marks stand by their line."
     assert "+0 s" not in told
     exact = [msgspec.structs.replace(one, time=99.25) for one in some]
-    assert drawing.rank_note(exact, None) == "All stamps tell the same time: marks stand by their line."
+    assert rank_chart.rank_note(exact, None) == "All stamps tell the same time: marks stand by their line."
     later = [*some[:2], msgspec.structs.replace(some[2], time=99.5)]
-    assert words(drawing.rank_times(later, ("main", 10)))[-3:] == ["+0 s", "time from the cause", "+0.5 s"]
-    assert drawing.rank_note(later, None) == drawing.rank_note([], None) == ""
+    assert words(rank_chart.rank_times(later, ("main", 10)))[-3:] == ["+0 s", "time from the cause", "+0.5 s"]
+    assert rank_chart.rank_note(later, None) == rank_chart.rank_note([], None) == ""
 
 
 def test_an_error_without_a_stamp_has_no_place_among_times() -> None:
     some = [ERROR, cascade(3), RankError(None, "gpu-7", "main", 1300, None, "Unknown", "cascade")]
-    drawn = drawing.rank_times(some, ("main", 1123))
+    drawn = rank_chart.rank_times(some, ("main", 1123))
     assert ["node gpu-7 - unknown error", "line 1,300"] == words(drawn)[4:6]
     assert len([svg for svg in elements(drawn, "svg") if "x" in svg.attrib]) == 2
-    assert drawing.rank_note(some, ("main", 1123)) == "A line without a stamp has no mark."
+    assert rank_chart.rank_note(some, ("main", 1123)) == "A line without a stamp has no mark."
 
 
 def test_who_failed_is_called_what_it_is() -> None:
     rank, node = ERROR, RankError(None, "gpu-7", "main", 1, None, "Unknown", "cascade")
     stream = msgspec.structs.replace(node, node=None)
-    assert [drawing.who_failed(one) for one in (rank, node, stream)] == ["rank 17", "node gpu-7", "stream main"]
-    assert drawing.whose_errors([rank, rank]) == "First error of each rank"
-    assert drawing.whose_errors([node, rank]) == "First error of each rank and node"
-    assert drawing.whose_errors([stream, node, rank]) == "First error of each rank, node and stream"
-    assert drawing.whose_errors([stream]) == "First error of each stream"
+    assert [rank_chart.who_failed(one) for one in (rank, node, stream)] == ["rank 17", "node gpu-7", "stream main"]
+    assert rank_chart.whose_errors([rank, rank]) == "First error of each rank"
+    assert rank_chart.whose_errors([node, rank]) == "First error of each rank and node"
+    assert rank_chart.whose_errors([stream, node, rank]) == "First error of each rank, node and stream"
+    assert rank_chart.whose_errors([stream]) == "First error of each stream"
 
 
 @pytest.mark.parametrize(
@@ -202,21 +201,21 @@ def test_who_failed_is_called_what_it_is() -> None:
 )
 def test_times_less_than_a_second_apart_are_told_to_the_millisecond(times: list[float], told: list[str]) -> None:
     some = [RankError(n, None, "main", n, time, "Key Error", "proximate") for n, time in enumerate(times)]
-    assert words(drawing.rank_times(some, ("main", 0)))[1:6:2] == told
+    assert words(rank_chart.rank_times(some, ("main", 0)))[1:6:2] == told
 
 
 def test_lines_of_several_streams_are_not_compared() -> None:
     some = [RankError(rank, None, f"rank_{rank}", 99 - rank, None, "Key Error", "proximate") for rank in (1, 2)]
-    assert words(drawing.rank_times(some, None))[-3:] == ["first", "order in the log", "last"]
+    assert words(rank_chart.rank_times(some, None))[-3:] == ["first", "order in the log", "last"]
 
 
 def test_rows_are_few_however_many_ranks_there_are() -> None:
     many = [ERROR] + [cascade(rank) for rank in range(60)]
-    told = words(drawing.rank_times(many, ("main", 1123)))
+    told = words(rank_chart.rank_times(many, ("main", 1123)))
     assert "rank 2 - NCCL Timeout Error (+ 57 more)" in told
     assert len(told) < 12
     unlike = [RankError(n, None, "main", n, None, f"Reason {n}", "cascade") for n in range(64)]
-    assert len(elements(drawing.rank_times(unlike, None), "g")) == 16
+    assert len(elements(rank_chart.rank_times(unlike, None), "g")) == 16
 
 
 def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:

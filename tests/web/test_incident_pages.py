@@ -74,7 +74,7 @@ def test_an_incident_tells_all_that_is_known(client: TestClient, service: Servic
         "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
         "filter/x1503190",
         "signal 9 (SIGKILL), exit code 1, scheduler says NODE_FAIL",
-        "GPUs1024",
+        "GPUs1,024",
         "teamnlp",
         "fedcba9876543210",
     ):

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from logdoctor import taxonomy
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.text import harmless
-from logdoctor.web import drawing, wording
+from logdoctor.web import drawing, rank_chart, wording
 from logdoctor.web.bodies import Allowed, whole
 from logdoctor.web.gate import TOKEN, Caller, Gate, check_form, form_key
 from logdoctor.web.problems import answer
@@ -239,6 +239,7 @@ def _templates() -> Environment:
     templates.globals |= {
         "words": wording,
         "draw": drawing,
+        "rank_chart": rank_chart,
         "static": {path.name: _static(path.name) for path in (_WEB / "static").iterdir()},
         "verbatim": _verbatim,
         "taxonomy": taxonomy,

@@ -1,0 +1,207 @@
+"""The picture of which rank failed when, as SVG."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+from markupsafe import Markup
+
+from logdoctor.text import harmless
+from logdoctor.types import RankError
+from logdoctor.web import svg
+from logdoctor.web.axes import Scale
+
+_ROWS = 16  # of a picture of ranks
+_OWN = 2  # ranks of one error that keep a row of their own when there are more rows
+_EDGE = 0.02  # of the width, so that a mark at the end is whole
+_SHAPES = {
+    "cause": ("c4", Markup('<path class="{}" d="M0-7 7 0 0 7-7 0Z"/>')),
+    "proximate": ("c3", Markup('<circle class="{}" r="5"/>')),
+    "cascade": ("c0", Markup('<rect class="{}" x="-4" y="-4" width="8" height="8"/>')),
+    "teardown": ("c5", Markup('<path class="{}" d="M0-5 5 4H-5Z"/>')),
+}
+_COUNTED = {"time": "time from the cause", "line": "line of the log", "order": "order in the log"}
+"""What the x axis of a picture of ranks counts, by its kind."""
+_SYMPTOMS = ("cascade", "teardown")
+"""Parts of errors that follow from others: where one of them is all that is known, it is not drawn as the cause."""
+_OTHER = ("c5", Markup('<circle class="{}" r="3"/>'))
+
+
+def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors") -> Markup:
+    """When each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where times
+    are not known or all the same. Many ranks alike share a row."""
+    if not ranks:
+        return svg.chart(40, label, svg.text(0, 24, "No rank reported an error", "label"))
+    rows = _rows(ranks, cause_line)
+    course = _Course.of(rows)
+    parts = [_rank(row, number, course) for number, row in enumerate(rows)]
+    bottom = 34 * len(rows)
+    parts += [
+        svg.across("axis", bottom + 2),
+        svg.text(0, bottom + 16, course.words(course.scale.least), "tick"),
+        svg.text(50, bottom + 16, _counted(course.kind, rows[0]), "tick", "middle"),
+    ]
+    if course.scale.least < course.scale.most:
+        parts.append(svg.text(100, bottom + 16, course.words(course.scale.most), "tick", "end"))
+    first = rows[0].error
+    return svg.chart(bottom + 22, label, Markup("").join(parts), f"{_called(first)}; {len(rows)} rows.")
+
+
+def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> str:
+    """What is to be said below `rank_times` of where its marks stand; "" for nothing."""
+    rows = _rows(ranks, cause_line)
+    course = _Course.of(rows) if rows else None
+    if course is not None and course.same_time:
+        where = "their line" if course.kind == "line" else "their place in the log"
+        what = "second" if all(row.error.time is None or row.error.time % 1 == 0 for row in rows) else "time"
+        return f"All stamps tell the same {what}: marks stand by {where}."
+    if course is not None and course.kind == "time" and any(row.error.time is None for row in rows):
+        return "A line without a stamp has no mark."
+    return ""
+
+
+def whose_errors(ranks: Sequence[RankError]) -> str:
+    """The title of what `rank_times` draws: whose first errors they are."""
+    kinds = {who_failed(one).partition(" ")[0] for one in ranks}
+    *others, last = [kind for kind in ("rank", "node", "stream") if kind in kinds] or ["rank"]
+    return f"First error of each {', '.join(others)}{' and ' if others else ''}{last}"
+
+
+def who_failed(error: RankError) -> str:
+    """Whose error it is: a rank's, a node's or a stream's."""
+    if error.rank is not None:
+        return f"rank {error.rank}"
+    return f"node {error.node}" if error.node else f"stream {error.stream}"
+
+
+class _Row(NamedTuple):
+    error: RankError
+    is_cause: bool
+
+
+class _Course(NamedTuple):
+    """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone. With
+    `same_time` times are known, but tell nothing apart; `close` ones differ from another by less than a second."""
+
+    kind: str
+    scale: Scale
+    zero: float
+    places: tuple[float, ...]
+    same_time: bool = False
+    close: frozenset[float] = frozenset()
+
+    @classmethod
+    def of(cls, rows: Sequence[_Row]) -> "_Course":
+        times = [row.error.time for row in rows]
+        known = [time for time in times if time is not None]
+        told = len(known) * 2 >= len(rows)
+        same = told and len(rows) > 1 and min(known) == max(known)
+        if told and not same:
+            begin = min(known)
+            placed = tuple(begin if time is None else time for time in times)
+            zero = times[0] if times[0] is not None else begin
+            return cls("time", Scale.over(known), zero, placed, close=_close(known))
+        lines = tuple(float(row.error.line) for row in rows)
+        if len({row.error.stream for row in rows}) == 1:
+            return cls("line", Scale.over(lines), 0.0, lines, same)
+        order = tuple(float(number) for number in range(1, len(rows) + 1))
+        return cls("order", Scale.over(order), 0.0, order, same)
+
+    def words(self, at: float) -> str:
+        """What stands at a place of the axis."""
+        if self.kind == "time":
+            return _offset(at - self.zero, at in self.close)
+        return f"line {at:,.0f}" if self.kind == "line" else "first" if at == self.scale.least else "last"
+
+    def told(self, error: RankError) -> str:
+        """Where an error is."""
+        if self.kind == "time" and error.time is not None:
+            return _offset(error.time - self.zero, error.time in self.close)
+        return f"line {error.line:,}"
+
+
+def _close(times: Sequence[float]) -> frozenset[float]:
+    """The times that differ from another by less than a second."""
+    pairs = [pair for pair in pairwise(sorted(set(times))) if pair[1] - pair[0] < 1]
+    return frozenset(time for pair in pairs for time in pair)
+
+
+def _rows(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> list[_Row]:
+    """The errors, the cause first; when they are too many, those of one reason and role share a row but for the first
+    of them."""
+    told = [_Row(error, (error.stream, error.line) == cause_line) for error in ranks]
+    cause = [row for row in told if row.is_cause][:1]
+    others = [row for row in told if row not in cause]
+    if len(told) > _ROWS:
+        others = _together(others)
+    room = _ROWS - len(cause)
+    return [*cause, *others[:room]]
+
+
+def _together(rows: list[_Row]) -> list[_Row]:
+    """The first rows of each reason and role, and one that stands for all further of them."""
+    kept: list[_Row] = []
+    seen: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        places = seen.setdefault((row.error.reason, row.error.role), [])
+        if len(places) <= _OWN:
+            places.append(len(kept))
+            kept.append(row)
+        else:
+            first = kept[places[-1]].error
+            kept[places[-1]] = _Row(msgspec.structs.replace(first, count=first.count + row.error.count), False)
+    return kept
+
+
+def _rank(row: _Row, number: int, course: _Course) -> Markup:
+    """The row of an error: what and when above its track, and its mark on it."""
+    error, y = row.error, 34 * number
+    is_red = row.is_cause and error.role not in _SYMPTOMS
+    colour, shape = _SHAPES["cause"] if is_red else _SHAPES.get(error.role, _OTHER)
+    if error.role == "cause" and not row.is_cause:
+        colour, shape = _SHAPES["proximate"]
+    place = 100 * (_EDGE + (1 - 2 * _EDGE) * course.scale.share(course.places[number]))
+    mark = Markup('<svg x="{}%" y="{}" overflow="visible">{}<title>{}</title></svg>')
+    where = ", ".join(part for part in (error.node or "", f"{error.stream}:{error.line}", error.role) if part)
+    is_placed = course.kind != "time" or error.time is not None
+    return Markup('<g class="{}">{}{}{}{}</g>').format(
+        "cause" if row.is_cause else "rank",
+        svg.text(0, y + 12, _called(error), "value" if row.is_cause else "label"),
+        svg.text(100, y + 12, course.told(error), "tick", "end"),
+        svg.across("grid", y + 23),
+        mark.format(
+            svg.number(place),
+            y + 23,
+            shape.format(f"{colour} mark" if is_red else colour),
+            svg.said(f"{_called(error)}, {where}"),
+        )
+        if is_placed
+        else "",
+    )
+
+
+def _counted(kind: str, first: _Row) -> str:
+    """What the x axis of a picture of ranks counts, from its first row on."""
+    return "time from the first report" if kind == "time" and first.error.role in _SYMPTOMS else _COUNTED[kind]
+
+
+def _called(error: RankError) -> str:
+    """Who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)", "node gpu-12 - unknown error"."""
+    who = who_failed(error)
+    reason = "unknown error" if error.reason == "Unknown" else error.reason
+    more = error.count - 1
+    others = f" (+ {more:,} more)" if more > 0 else ""
+    return f"{harmless(who, 30)} - {reason}{others}"
+
+
+def _offset(seconds: float, exact: bool = False) -> str:
+    """A time after or before the cause in three digits; when `exact` in seconds to the millisecond, below one to the
+    microsecond."""
+    sign, length = "-" if seconds < 0 else "+", abs(seconds)
+    if exact and length < 86_400:
+        told = f"{length:,.{3 if length >= 0.0005 else 6}f}"
+        return f"{sign}{told.rstrip('0').rstrip('.')} s"
+    if length < 120:
+        return f"{sign}{length:.3g} s"
+    return f"{sign}{length / 60:.3g} min" if length < 7200 else f"{sign}{length / 3600:.3g} h"

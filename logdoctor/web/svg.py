@@ -1,0 +1,44 @@
+"""What charts are drawn of: SVG whose text keeps its size.
+
+Places along the x axis are shares of the width, so a chart fills what it stands in and reads the same on a phone.
+Nothing tells by colour alone; colours are classes, which the style sheet knows for light and dark. Labels may come from
+logs: they are made harmless and escaped here.
+"""
+
+from markupsafe import Markup
+
+from logdoctor.text import harmless
+
+_LABEL = 60  # characters
+
+
+def chart(height: int, label: str, content: Markup, told: str = "", kind: str = "") -> Markup:
+    """A picture as wide as what it stands in, `height` px high, with its name and what it shows in words."""
+    about = Markup("<desc>{}</desc>").format(said(told, 300)) if told else Markup("")
+    return Markup('<svg class="{}" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
+        f"chart {kind}".strip(), height, said(label, 200), about, content
+    )
+
+
+def across(kind: str, y: float) -> Markup:
+    """A line over the whole width."""
+    return Markup('<line class="{}" x2="100%" y1="{}" y2="{}"/>').format(kind, y, y)
+
+
+def text(share: float, y: float, words: str, kind: str, anchor: str = "start") -> Markup:
+    """Words at a share of the width in percent; nothing for none."""
+    if not words:
+        return Markup("")
+    return Markup('<text class="{}" x="{}%" y="{}" text-anchor="{}">{}</text>').format(
+        kind, number(share), y, anchor, said(words)
+    )
+
+
+def said(words: str, most: int = _LABEL) -> str:
+    """Words as they may be shown, cut to a label's length."""
+    return harmless(words, most)
+
+
+def number(value: float) -> str:
+    """A place in a drawing, to the hundredth."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
