@@ -160,12 +160,6 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def ordinal(number: int) -> str:
-    """Which one of a row: 1st, 2nd, 3rd, 4th, 11th."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number:,}{ending}"
-
-
 def size(number: float) -> str:
     """A number of bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):

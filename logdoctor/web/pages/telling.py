@@ -71,7 +71,7 @@ def told(
     calls = calls_about(service, caller, stored)
     former = records.history(stored.job, stored.attempt)
     failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
-    failed_at = failed.get((stored.job, stored.attempt), stored.at)
+    failed_at = failed.get((stored.job, stored.attempt))
     known = underway.underway(service, caller, stored, failed_at)
     if later := later_attempt(service, stored):
         known = underway.without_restarts(known)
@@ -91,7 +91,7 @@ def told(
         if later is None
         else commands.Restart(why_not=later.why_no_restart),
         "later": later,
-        "failed_at": failed_at,
+        "failed_at": stored.at if failed_at is None else failed_at,
         "failed": failed,
         "first_rank": first_rank(verdict),
         "headline": underway.headline(verdict, known, later),

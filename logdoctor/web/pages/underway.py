@@ -102,15 +102,15 @@ class Beside(NamedTuple):
     whose: Mapping[int, tuple[str, int]]
 
 
-def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: float) -> Underway:
-    """What follows from the verdicts on an attempt that failed at that time, a test that began before only looked at
-    another failure; nothing for a token that is bound to jobs, for nodes are shared."""
+def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: float | None) -> Underway:
+    """What follows from the verdicts on an attempt, if it `failed` since that time: a test that began before looked at
+    another failure. Nothing for a token that is bound to jobs, for nodes are shared."""
     if caller.prefixes:
         return Underway()
-    mine = list(service.records.whose([(stored.job, stored.attempt)]))
+    mine = sorted(service.records.whose([(stored.job, stored.attempt)]), reverse=True)
     found = _after(service, mine)
     nodes = service.actor.job_nodes(stored) if service.actor else logged_nodes(stored, service.records.job(stored.job))
-    return found._replace(tests=[one for one in found.tests if one.at >= failed], nodes=nodes)
+    return found._replace(tests=[one for one in found.tests if one.at >= (failed or 0.0)], nodes=nodes)
 
 
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
