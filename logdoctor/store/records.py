@@ -308,6 +308,16 @@ class Records:
             last = connection.scalar(query)
             return None if last is None else _attempt(connection, job, last)
 
+    def last_attempts(self, jobs: Iterable[str]) -> dict[str, tuple[int, bool]]:
+        """The number of the last attempt of each job, and whether it runs as far as known."""
+        numbers = sa.select(attempts.c.job, sa.func.max(attempts.c.number).label("number"))
+        last = numbers.where(attempts.c.job.in_(list(set(jobs)))).group_by(attempts.c.job).subquery()
+        runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False)).label("runs")
+        query = sa.select(attempts.c.job, attempts.c.number, runs)
+        query = query.join(last, sa.and_(last.c.job == attempts.c.job, last.c.number == attempts.c.number))
+        with self.database.reading() as connection:
+            return {job: (number, bool(running)) for job, number, running in connection.execute(query)}
+
     def whose(self, of: Sequence[tuple[str, int]]) -> dict[int, tuple[str, int]]:
         """The ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is on."""
         if not of:

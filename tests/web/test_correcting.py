@@ -358,7 +358,7 @@ def test_a_preview_names_what_contradicts_and_who_is_put_back(tmp_path: Path, sc
         (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
         wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
         stored = sent(client, service, "c", HEAD + LEASE.replace("12", "8"))
-        wait_for(lambda: service.rules.list(DIAGNOSIS)[0].jobs == 2)  # both are counted, so that nothing changes any more
+        wait_for(lambda: service.rules.list(DIAGNOSIS)[0].jobs == 2)  # nothing changes after that
         before = state(service)
         shown = correcting(client, stored, reason="Permission Error", evidence=f"main:{LINE}")
         assert "No rule." in shown.text and "which failed of OS Error" in shown.text

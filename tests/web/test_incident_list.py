@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.live.service import Service
-from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Suspect
 from logdoctor.web import wording
 from logdoctor.web.excerpts import gist
@@ -87,6 +87,16 @@ def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, s
     assert ids(shown) == [of(service, "elsewhere"), of(service, "job-7")]
     assert "7 failures" in shown.text and "job-7 / 1" in shown.text and "job-3" not in shown.text
     assert shown.text.count("1 other like it") == 2
+
+
+def test_a_row_says_when_its_job_was_started_again(client: TestClient, service: Service) -> None:
+    for job in ("again", "once"):
+        attempt(service, job, 1, NOW - 60, suspects=(), fingerprint=job)
+    service.records.open_attempt("again", 2, NOW)
+    shown = page(client, "/").text
+    assert shown.count("attempt 2 runs") == 1 and "again / 1" in shown
+    service.records.end("again", 2, End("", 0, None, None, NOW + 9))
+    assert page(client, "/").text.count("attempt 2 came after it") == 1
 
 
 def test_a_cause_that_no_node_has_is_one_row_for_all_jobs(client: TestClient, service: Service) -> None:

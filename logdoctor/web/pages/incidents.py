@@ -32,6 +32,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             "event": event,
             "attempts": 0,
             "gist": gist,
+            "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
             "says_nothing": says_nothing,
         }
         if not found.items and not filters.narrow:
