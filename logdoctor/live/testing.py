@@ -78,8 +78,8 @@ class Tester:
     ) -> None:
         self._bench, self._records, self._keeper = bench, records, keeper
         self._taking_up, self._concluded = taking_up, concluded
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="node-tests", daemon=True)
+        self._loop: asyncio.AbstractEventLoop  # from `start` on: one that never runs complains when it is thrown away
+        self._thread = threading.Thread(target=lambda: self._loop.run_forever(), name="node-tests", daemon=True)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._beginning: set[asyncio.Task[Any]] = set()
         self._ending: set[int] = set()
@@ -94,6 +94,7 @@ class Tester:
     def start(self) -> None:
         """Begin; what the last process left goes on in the background. `StoreError` when the records cannot be read."""
         self._keeper.open()
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         self._schedule(self._begin_again()).result()
 
@@ -104,7 +105,7 @@ class Tester:
             self._schedule(self._end_all()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.close()
+            self._loop.close()
 
     def begin(self, names: Sequence[str], by: str, options: Options, verdict: int | None) -> int:
         """The number of a test that runs now, of the nodes named, else of all that the launcher knows.
