@@ -143,7 +143,7 @@ def _explain(console: Console, result: Verdict) -> None:
     console.print(
         f"{account.lines_in:,} lines in, {account.lines_kept:,} kept; "
         f"{account.bytes_in:,} bytes in, {account.bytes_kept:,} kept; "
-        f"{result.seconds:.2f} s; fingerprint {result.fingerprint or 'none'}, rule book {result.decided_by.rulebook}"
+        f"{result.seconds:.2f} s; fingerprint {result.fingerprint}, rule book {result.decided_by.rulebook}"
     )
     table = Table("filter rule", "lines", "first", "last", box=None, header_style="dim")
     for rule_id, count in sorted(account.rules.items(), key=lambda item: -item[1].lines)[:20]:

@@ -238,7 +238,7 @@ def _spiked(case: Case, found: Spike) -> Verdict:
         why=f"The loss left {found.base:.4g} for {peak} and did not come back (last step {course.progress().step}).",
         places=places,
         decided=("structure", "loss"),
-        print_of=("", ()),
+        print_of=("loss", ()),
         symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.teardown) if f],
     )
 
@@ -258,7 +258,7 @@ def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
         why=f"No step for {found.seconds:.0f} s at the end of the log, and no error.",
         places=places,
         decided=("structure", "stall"),
-        print_of=("", ()),
+        print_of=("stall", ()),
         symptoms=case.judgement.teardown,
     )
 
@@ -285,7 +285,7 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
         why=why,
         places=places,
         decided=("rule", mark.rule.id) if mark and mark.rule else ("structure", outcome),
-        print_of=("", ()),
+        print_of=(outcome, ()),
         symptoms=[
             f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.survived) if f and not faults
         ],

@@ -43,12 +43,9 @@ def _spelt(match: regex.Match[str]) -> str:
 
 
 def fingerprint(reason: str, message: str, frames: tuple[str, ...]) -> str:
-    """16 hex digits over the reason, the normalised message and the three innermost frames; "" without either, because
-    what no line tells looks the same whatever the cause.
+    """16 hex digits over the reason, the normalised message and the three innermost frames.
 
     Who decided is left out: the same line is the same failure, whether a rule, a past case or a person called it so.
     """
     parts = (reason, normalised(message), *frames[-3:])
-    if not any(parts[1:]):
-        return ""
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

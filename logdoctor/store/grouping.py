@@ -32,6 +32,7 @@ QUIET = 7 * 86_400.0
 are told again."""
 
 _OVER = f"nothing joined it for {QUIET / 86_400:.0f} days"
+_COURSE = "progress/"  # what evidence has for a rule when steps, losses or their end decided
 _MAX_NODE = 300
 _MAX_WORD = 300  # characters of one thing in what a search looks through
 _MAX_NODES = 32  # nodes of an attempt that a search for text finds it by; a filter by node knows all
@@ -82,21 +83,26 @@ class Member(NamedTuple):
 def group_of(job: str, verdict: Verdict) -> Group | None:
     """The group that a job's verdict belongs to; None unless it says `failed`.
 
-    Failures of one group have fingerprint, reason and fault in common. Those of the infrastructure are grouped by their
-    first suspected node, too. Where nothing tells the cause of one job from that of another - it is Unknown, or no line
-    names it, as in a hang - each job is a group of its own.
+    Failures of one group have fingerprint and fault in common. Those of the infrastructure are grouped by their first
+    suspected node, too. Where nothing tells the cause of one job from that of another - it is Unknown, or no line names
+    it, as in a hang - each job is a group of its own.
     """
     if verdict.outcome != "failed":
         return None
-    fingerprint = fit(verdict.fingerprint, _MAX_NODE)
-    alike = " ".join((fingerprint or "-", verdict.fault, verdict.reason))
+    fingerprint = fit(verdict.fingerprint or f"reason {verdict.reason}", _MAX_NODE)
+    alike = f"{fingerprint} {verdict.fault}"
     node = next((suspect.node for suspect in verdict.suspects if suspect.node), None)
     if verdict.reason != "Unknown" and verdict.fault == "infrastructure" and node:
         node = fit(node, _MAX_NODE)
         return Group(f"{alike} node {node}", fingerprint, node)
-    if verdict.reason == "Unknown" or not fingerprint:
+    if verdict.reason == "Unknown" or not _is_named(verdict):
         return Group(f"{alike} job {job}", fingerprint, "")
     return Group(alike, fingerprint, "")
+
+
+def _is_named(verdict: Verdict) -> bool:
+    """Whether a line names the cause; not where the course of the steps is all that tells it."""
+    return bool(verdict.evidence) and not verdict.evidence[0].rule.startswith(_COURSE)
 
 
 def regroup(

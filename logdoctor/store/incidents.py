@@ -54,8 +54,7 @@ class Incident(msgspec.Struct, frozen=True):
     that of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all
     attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
     is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see. `on_node` is how
-    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint
-    ("" where no line names the cause). One that was
+    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was
     merged stands for the incident `merged_into`.
     """
 
@@ -336,7 +335,7 @@ def _incident(
         jobs=seen.jobs,
         newest=None if seen.newest is None else found.get(seen.newest),
         on_node=on_nodes.get(row.node, 0),
-        others=alike.get(row.fingerprint, 0) - (row.attempts > 0) if row.fingerprint else 0,
+        others=alike.get(row.fingerprint, 0) - (row.attempts > 0),
     )
 
 

@@ -112,11 +112,15 @@ def test_what_did_not_fail_is_in_no_incident(records: Records, incidents: Incide
     assert found(incidents) == [] and incidents.counts(EVERY)["state"] == {}
 
 
-def test_failures_that_no_line_names_are_grouped_by_job_and_reason() -> None:
-    hang = verdict(USER_CODE, fingerprint="")
+def test_a_verdict_without_a_fingerprint_is_grouped_by_its_reason() -> None:
+    one, two = group_of("a", verdict(USER_CODE, fingerprint="")), group_of("b", verdict(USER_CODE, fingerprint=""))
+    assert one == two and one != group_of("a", verdict(USER_CODE, fingerprint="", reason="Name Error"))
+
+
+def test_failures_that_no_line_names_are_grouped_by_job() -> None:
+    hang = verdict(USER_CODE, evidence=(Evidence("", "main", 7, "step 7", "progress/stall"),))
     one, again, other = group_of("a", hang), group_of("a", hang), group_of("b", hang)
     assert one == again != other
-    assert one != group_of("a", verdict(hang, reason="Name Error"))
     broken = verdict(hang, fault="infrastructure", suspects=on("gpu-12"))
     assert group_of("a", broken) == group_of("b", broken), "they have the node in common"
 
