@@ -122,14 +122,13 @@ def _decider(failure: Failure) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """A row for each reason, and at last one for all, whose category is "Total" and which alone tells how many each
-    decided; with a header (RFC 4180). Text that a spreadsheet would take for a formula gets a quote mark before it."""
+    """A row for each reason, with a header (RFC 4180); text that a spreadsheet would take for a formula gets a quote
+    mark before it. There is no row of sums: whoever adds up the column would count all twice."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow((*_COLUMNS, *(f"decided_by_{name}" for name in report.decided)))
+    writer.writerow(_COLUMNS)
     for row in report.reasons:
-        writer.writerow([_inert(row.category), _inert(row.name), *_numbers(row), *[None] * len(report.decided)])
-    writer.writerow(["Total", "", *_numbers(report.total), *report.decided.values()])
+        writer.writerow([_inert(row.category), _inert(row.name), *_numbers(row)])
     return out.getvalue()
 
 
