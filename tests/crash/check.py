@@ -47,8 +47,8 @@ def differences(
                 yield f"archive of {attempt.path_of(stream)}: {told}"
         if stored := verdicts.get(attempt.path):
             wanted = plain(_wanted(attempt, load, work, scanner, limits))
-            if plain(stored.verdict) != wanted:
-                yield f"verdict on {attempt.path} ({attempt.ending}): {plain(stored.verdict)!r} instead of {wanted!r}"
+            if told := difference(plain(stored.verdict), wanted):
+                yield f"verdict on {attempt.path} ({attempt.ending}): {told}; whole: {wanted!r}"
     yield from _history(running.folder / "logdoctor.db", load.attempts)
     yield from _left_over(running.folder, load.attempts, kills)
 
