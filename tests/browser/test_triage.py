@@ -1,11 +1,12 @@
 """From the page to the decision: the stories of an engineer on call, in a real browser against the real service."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import SECONDS, WIDTHS, Cluster, Meet, Person, cluster_in, failure
 from tests.web.conftest import running_in, wait_for
@@ -73,6 +74,27 @@ def test_who_reads_further_down_is_told_and_not_moved(cluster: Cluster, meet: Me
     assert rows(page) == before and page.evaluate("window.scrollY") == at
     told.click()
     expect(page.locator("#found tr[data-id]").first).to_contain_text("Out of Memory Error")
+
+
+def test_what_happens_while_the_list_is_fetched_is_seen_at_once(cluster: Cluster, meet: Meet) -> None:
+    cluster.run("first", failure("usr-060"))
+    wait_for(lambda: len(cluster.get("/v1/incidents")["items"]) == 1)
+    page = meet(cluster.url).go("/")
+    stale: list[str] = []
+
+    def late(route: Route) -> None:
+        answer = route.fetch()
+        if not stale:
+            stale.append(answer.text())
+            cluster.run("second", failure("inf-028"))
+            wait_for(lambda: len(cluster.get("/v1/incidents")["items"]) == 2)
+            time.sleep(1)  # for the news to come to the page
+        route.fulfill(response=answer)
+
+    page.route(cluster.url + "/", late)
+    cluster.run("first", failure("usr-060"), attempt=2)
+    expect(page.locator("#found tr[data-id]")).to_have_count(2, timeout=SECONDS * 500)
+    assert stale and "ECC Error" not in stale[0]
 
 
 def test_keys_lead_through_the_list(died: Cluster, meet: Meet) -> None:

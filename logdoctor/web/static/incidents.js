@@ -16,7 +16,9 @@
   let after = status.dataset.after; // the last event
   let seen = Number(after); // the last event when rows were last in order
   let source = null;
-  let timer = 0; // of the next look
+  let timer = 0; // of the next look, until it has come to its end
+  let looking = false; // the list is being fetched
+  let again = false; // something happened meanwhile
   let lost = 0; // of telling that the connection is lost
   let looked = 0;
   let moved = 0;
@@ -120,18 +122,26 @@
   };
 
   const look = (wait = GATHER) => {
-    if (out || document.hidden || timer > 0) return;
+    if (out || document.hidden) return;
+    if (timer > 0) {
+      again ||= looking; // what is being fetched may be older than this event
+      return;
+    }
     timer = setTimeout(async () => {
       looked = Date.now();
+      looking = true;
+      let page, own;
       try {
-        const page = await fetched(first);
-        const own = firstPage || out ? page : await fetched(location.href);
-        timer = 0;
-        if (out) return;
-        take(own, page);
+        page = await fetched(first);
+        own = firstPage || out ? page : await fetched(location.href);
       } catch {
-        timer = 0; // the stream tells of a lost connection, and the next look comes anyway
+        own = null; // the stream tells of a lost connection, and the next look comes anyway
       }
+      timer = 0;
+      looking = false;
+      if (own && !out) take(own, page);
+      if (again) look();
+      again = false;
     }, Math.max(wait, looked + APART - Date.now()));
   };
 

@@ -20,7 +20,7 @@
   const show = () => {
     const link = document.createElement("a");
     link.href = wanted.url;
-    link.textContent = `${fresh.size} new ${fresh.size === 1 ? "incident" : "incidents"} - load ${fresh.size === 1 ? "it" : "them"}`;
+    link.textContent = `${fresh.size} new ${fresh.size === 1 ? "verdict" : "verdicts"} - load ${fresh.size === 1 ? "it" : "them"}`;
     box.replaceChildren(...(fresh.size ? [link] : []));
     box.hidden = !fresh.size;
   };
