@@ -1,6 +1,6 @@
 """Prefixes are taken apart, and what is left is the message."""
 
-import datetime
+import calendar
 from typing import Any
 
 import pytest
@@ -122,8 +122,9 @@ def test_an_ansi_sequence_never_holds_a_newline() -> None:
     assert ANSI.sub(b"", b"a\x1b[31mb\x1b[2Kc\x1b[") == b"abc\x1b["
 
 
-def at(*parts: int) -> float:
-    return datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp()  # type: ignore[arg-type,misc]
+def at(year: int, month: int, day: int, *clock: int) -> float:
+    """A moment as a stamp is read: hours, minutes and seconds of UTC as far as given."""
+    return float(calendar.timegm((year, month, day, *clock, *[0] * (3 - len(clock)))))
 
 
 @pytest.mark.parametrize(

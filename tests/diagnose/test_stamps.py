@@ -1,6 +1,5 @@
 """Stamps as they may be compared: in the year of the log, and in the order of the lines."""
 
-import datetime
 from itertools import pairwise
 
 import pytest
@@ -8,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.diagnose.stamps import dated, rising
-
-
-def at(*parts: int) -> float:
-    return datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp()  # type: ignore[arg-type,misc]
+from tests.test_text import at
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -248,10 +249,10 @@ class Failing(Notices):
 
     is_full = False
 
-    def settle_notice(self, *args: object) -> Notice:
+    def settle_notice(self, *args: Any) -> Notice:
         if self.is_full:
             raise StoreError("the database", "fails (disk full)", "Free some space.")
-        return super().settle_notice(*args)  # type: ignore[arg-type]
+        return super().settle_notice(*args)
 
 
 def test_what_arrived_and_cannot_be_marked_comes_again(desk: Desk) -> None:

@@ -85,7 +85,9 @@ def test_old_notifications_go_and_those_that_were_given_up_stay_longer(folder: P
     service.stop()
 
 
-def test_a_database_that_fails_holds_up_no_other_task(folder: Path, scanner: Scanner) -> None:
+def test_a_database_that_fails_holds_up_no_other_task(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 0.01, notices=DAY)))
     counted: list[float] = []
 
@@ -96,7 +98,8 @@ def test_a_database_that_fails_holds_up_no_other_task(folder: Path, scanner: Sca
         counted.append(now)
         return 0
 
-    service.retention.sweep, service.retention.forget = failing, counting  # type: ignore[method-assign]
+    monkeypatch.setattr(service.retention, "sweep", failing)
+    monkeypatch.setattr(service.retention, "forget", counting)
     service.retention.start()
     eventually(lambda: len(counted) > 1)
     service.retention.stop()

@@ -205,7 +205,6 @@ def test_deepspeed_parts_nodes_in_its_own_way() -> None:
     assert found.lines == ("deepspeed --exclude=node-1@gpu-2 t.py --exclude x",)
 
 
-@pytest.mark.skipif(not shutil.which("sbatch"), reason="no Slurm here")
 @pytest.mark.parametrize("starts", ["sbatch {} run.sh", "srun {} hostname"])
 @pytest.mark.parametrize(
     "options",
@@ -223,6 +222,8 @@ def test_deepspeed_parts_nodes_in_its_own_way() -> None:
     ],
 )
 def test_slurm_itself_leaves_them_all_out(tmp_path: Path, starts: str, options: str) -> None:
+    if shutil.which("sbatch") is None:
+        pytest.fail("sbatch not found: run `apt-get install slurm-wlm`")
     (line,) = restart("j", JobFacts(command=starts.format(options)), FAULT).lines
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     nodes = "NodeName=gpu-31,gpu-99 CPUs=1 State=UNKNOWN\nPartitionName=p Nodes=ALL Default=YES\n"

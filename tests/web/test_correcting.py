@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.consult.ladder import Ladder
 from logdoctor.errors import ModelUnavailable
-from logdoctor.live.confirming import Ruling
+from logdoctor.live.confirming import FoundBy, Ruling
 from logdoctor.live.consulting import Climbing
 from logdoctor.live.service import Service, Stores
 from logdoctor.rules.scanner import Scanner
@@ -472,9 +472,10 @@ def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scan
     with learning(tmp_path, scanner) as (client, service):
         odd = send(client, "odd", STEPS + b"shard 12 came out short\n")
         known = sent(client, service, "known", HEAD + LEASE)
-        for stored, line, way in ((odd, 61, "nothing"), (known, LINE, "line")):
+        ways: list[tuple[StoredVerdict, int, FoundBy]] = [(odd, 61, "nothing"), (known, LINE, "line")]
+        for stored, line, way in ways:
             shown = correcting(client, stored, reason="Dataset Loading Error", line=[f"main:{line}"])
-            words = wording._FOUND[way]  # type: ignore[index]
+            words = wording._FOUND[way]
             assert words in shown.text and ("Name such a line below" in shown.text) == (way == "nothing")
             form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
             answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)

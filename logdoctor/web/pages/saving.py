@@ -46,13 +46,10 @@ class Saved(NamedTuple):
 
 def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
     """What came of a case so far; None for one that the caller may not see, or that no verdict is left of."""
-    try:
-        said = None if case is None else visible_case(service, caller, case)
-    except RequestRefused:
+    known = _known(service, caller, case)
+    if known is None:
         return None
-    stored = None if said is None else service.records.current(said.job, said.attempt)
-    if said is None or stored is None:
-        return None
+    said, stored = known
     awaited = said.corrects and not said.withdrawn and stored.id == said.verdict
     soon = 0 <= time.time() - said.at < _SOON and service.casework.consultant is not None
     before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
@@ -82,13 +79,14 @@ def corrected(service: Service, said: Confirmation) -> str:
 
 def moved(service: Service, caller: Caller, case: int, incident: int) -> str:
     """Where the attempt of a case is by now, when that is not in this incident; "" when it is."""
-    said = saved(service, caller, case)
-    if said is None:
+    known = _known(service, caller, case)
+    if known is None:
         return ""
-    number = service.incidents.of(said.case.job, said.case.attempt)
+    said, stored = known
+    number = service.incidents.of(said.job, said.attempt)
     if number == incident:
         return ""
-    place = f"/verdicts/{said.stored.id}" if number is None else f"/incidents/{number}"
+    place = f"/verdicts/{stored.id}" if number is None else f"/incidents/{number}"
     return f"{place}?case={case}#confirmed"
 
 
@@ -97,6 +95,16 @@ def refreshed(response: Response, said: Saved | None, path: str) -> Response:
     if said is not None and said.pending:  # the address in full: one with a fragment would only be scrolled to
         response.headers["Refresh"] = f"{_REFRESH}; url={path}?case={said.case.id}"
     return response
+
+
+def _known(service: Service, caller: Caller, case: int | None) -> tuple[Confirmation, StoredVerdict] | None:
+    """A case and the verdict on its attempt by now; None when either is not to be seen."""
+    try:
+        said = None if case is None else visible_case(service, caller, case)
+    except RequestRefused:
+        return None
+    stored = None if said is None else service.records.current(said.job, said.attempt)
+    return None if said is None or stored is None else (said, stored)
 
 
 def _taught(service: Service, said: Confirmation) -> Learned | None:
