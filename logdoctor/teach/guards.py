@@ -23,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 import regex
 
+from logdoctor import taxonomy
 from logdoctor.diagnose.carriers import is_report
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.taught import Taught, line_matches
@@ -219,7 +220,7 @@ class Guards:
         verdict = diagnose(records, book, trial.idle, trial.died)
         wanted = rule.verdict
         if (verdict.outcome, verdict.reason, verdict.recovery) != ("failed", wanted.reason, wanted.recovery):
-            said = f"{verdict.reason} ({verdict.outcome}, {verdict.recovery})"
+            said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
             return (
                 "effect",
                 f"with it the verdict on its own attempt is {said} by {verdict.decided_by.rule or 'nobody'}",
