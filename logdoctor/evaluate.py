@@ -21,6 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from logdoctor import taxonomy
+from logdoctor.calibration import Calibration, Weighed, calibration
+from logdoctor.calibration import summary as calibration_summary
 from logdoctor.errors import InputError
 from logdoctor.text import decode
 from logdoctor.types import Category, Outcome, Recovery, Verdict
@@ -185,7 +187,8 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The scores of a corpus: each metric over all logs, by difficulty and by labelled reason."""
+    """The scores of a corpus: each metric over all logs, by difficulty and by labelled reason, and whether confidence
+    means what it says, over the failures of which a reason is named."""
 
     folder: str
     failures: int
@@ -194,6 +197,7 @@ class Report(msgspec.Struct, frozen=True):
     by_difficulty: dict[str, dict[str, Share]]
     by_reason: dict[str, dict[str, Share]]
     misses: list[Miss]
+    calibration: Calibration
     cost: Cost
 
 
@@ -275,6 +279,13 @@ def score_healthy(case: HealthyCase, seen: Seen) -> list[Mark]:
     if case.fault is not None:
         marks.append(_equal("survived", case.fault, verdict.reason))
     return marks
+
+
+def weigh(case: Case, verdict: Verdict) -> Weighed | None:
+    """How sure a verdict is that names a reason for a failure, and whether that can be defended."""
+    if not isinstance(case, FailureCase) or verdict.outcome != "failed" or verdict.reason == "Unknown":
+        return None
+    return Weighed(verdict.confidence, verdict.reason in (case.reason, *case.also_acceptable))
 
 
 def is_wrong_action(right: Collection[str], advised: str) -> bool:
@@ -415,9 +426,10 @@ def _list(items: Iterable[object]) -> str:
 
 
 class _Scored(NamedTuple):
-    """The marks of one log and what its diagnosis took."""
+    """The marks of one log, how sure its verdict is if that names a reason, and what its diagnosis took."""
 
     marks: list[Mark]
+    weighed: Weighed | None
     bytes: int
     seconds: float
     peak_bytes: int
@@ -434,24 +446,25 @@ _parts: _Parts | None = None  # of a worker process
 
 
 def evaluate(
-    folder: Path,
+    folders: Sequence[Path],
     diagnose_one: DiagnoseOne,
     kept_lines: KeptLines,
     metric_rules: Collection[str] = (),
     citable_lines: KeptLines = lambda path: set(),
 ) -> Report:
-    """The scores of a corpus; logs are diagnosed in one forked process per core.
+    """The scores of one corpus or of several together; logs are diagnosed in one forked process per core.
 
     `metric_rules` are the ids of the filter rules that read metrics: they tell where a log's header ends.
     `citable_lines` are those that the progress record can quote.
     """
-    corpus = read_corpus(folder)
+    corpus = [labelled for folder in folders for labelled in read_corpus(folder)]
     parts = _Parts(diagnose_one, kept_lines, citable_lines, metric_rules)
     workers = min(len(sched_getaffinity(0)), len(corpus))
     with ProcessPoolExecutor(workers, get_context("fork"), initializer=_adopt, initargs=(parts,)) as pool:
         scored = list(pool.map(_examine, corpus))
     marks = [(labelled.case, one.marks) for labelled, one in zip(corpus, scored, strict=True)]
-    return summarise(folder, marks, _cost(scored))
+    weighed = [one.weighed for one in scored if one.weighed]
+    return summarise(", ".join(map(str, folders)), marks, calibration(weighed), _cost(scored))
 
 
 def _adopt(parts: _Parts) -> None:
@@ -470,7 +483,7 @@ def _examine(labelled: Labelled) -> _Scored:
     texts = _texts(path, {evidence.line for evidence in verdict.evidence})
     seen = Seen(verdict, _parts.kept_lines(path), texts, _parts.metric_rules, _parts.citable_lines(path))
     marks = score_failure(case, seen) if isinstance(case, FailureCase) else score_healthy(case, seen)
-    return _Scored(marks, path.stat().st_size, seconds, peak)
+    return _Scored(marks, weigh(case, verdict), path.stat().st_size, seconds, peak)
 
 
 def _texts(path: Path, numbers: Collection[int]) -> dict[int, str]:
@@ -494,11 +507,11 @@ def _cost(scored: Sequence[_Scored]) -> Cost:
 # ---- summing up
 
 
-def summarise(folder: Path, scored: Sequence[tuple[Case, list[Mark]]], cost: Cost) -> Report:
+def summarise(folder: str, scored: Sequence[tuple[Case, list[Mark]]], calibrated: Calibration, cost: Cost) -> Report:
     """The report of all marks."""
     failures = [(case, marks) for case, marks in scored if isinstance(case, FailureCase)]
     return Report(
-        folder=str(folder),
+        folder=folder,
         failures=len(failures),
         healthy=len(scored) - len(failures),
         all=shares(mark for _, marks in scored for mark in marks),
@@ -510,6 +523,7 @@ def summarise(folder: Path, scored: Sequence[tuple[Case, list[Mark]]], cost: Cos
             for mark in marks
             if mark.missed
         ],
+        calibration=calibrated,
         cost=cost,
     )
 
@@ -548,6 +562,7 @@ def render(report: Report, console: Console) -> None:
     console.print(_main_table(report))
     if report.by_reason:
         console.print(_reason_table(report))
+    console.print(f"{calibration_summary(report.calibration)}.", highlight=False)
     cost = report.cost
     console.print(
         f"{cost.logs} logs, {cost.bytes / 1e6:.1f} MB in {cost.seconds:.2f} s of one process:"

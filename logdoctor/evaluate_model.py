@@ -1,8 +1,9 @@
 """How good a model is at what the rules leave open, measured on a labelled corpus: right, steady, quick and cheap.
 
-Each failure is read once and climbs the ladder as often as is asked: by rule, by past case, by the model. Nothing is
-taken from what was asked before, and there are no past cases: answers are the model's own, each time anew. With all
-rules hardly any failure reaches the model, so the rules may be left out, or those of each failure's own reason.
+Each failure is read once, known to have failed, and climbs the ladder as often as is asked: by rule, by past case, by
+the model where the rules are in doubt. Nothing is taken from what was asked before, and there are no past cases:
+answers are the model's own, each time anew. With all rules few failures reach the model, so the rules may be left out,
+or those of each failure's own reason.
 """
 
 import math
@@ -20,9 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from logdoctor import pipeline, taxonomy
-from logdoctor.consult.ladder import Ladder, is_open
+from logdoctor.consult.ladder import Ladder
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, write_report
@@ -40,8 +42,8 @@ Rules = Literal["all", "none", "unseen"]
 OVERHEAD = 0.3
 """Seconds that our own work around the call may take, p95."""
 
-_TRIES = 4
-_LONGEST_WAIT = 30.0  # seconds that a model which asks to be left alone is waited for, each time
+_LONGEST_WAIT = 30.0  # seconds that a model which is away, or asks to be left alone, is waited for, each time
+_PATIENCE = 1800.0  # seconds that a question waits for it in all
 _CHUNK = 1 << 20
 
 
@@ -199,9 +201,9 @@ def prepared(folder: str, log: Labelled, scanner: Scanner, limits: Limits, numbe
     """A labelled failure, read and judged by rules; `InputError` when it cannot be read."""
     begin = time.perf_counter()
     records = pipeline.records([Stream("main", log.path)], scanner, limits)
-    verdict = judge(records, scanner.book)
+    verdict = judge(records, scanner.book, told=FAILED)
     seconds = time.perf_counter() - begin
-    told = episodes(records, scanner.book) if is_open(verdict) else []
+    told = episodes(records, scanner.book)
     whole = WholeLog({"main": lambda: _chunks(log.path)})
     return Prepared(folder, log, Question("", number, records, scanner.book, verdict, told, whole), seconds)
 
@@ -217,6 +219,10 @@ class Asker:
     def __init__(self, ladder: Ladder, calls: Calls, wait: Callable[[float], None] = time.sleep) -> None:
         self._ladder, self._calls, self._wait = ladder, calls, wait
 
+    def asks_about(self, one: Prepared) -> bool:
+        """Whether the rules leave a failure so open that the model is asked."""
+        return self._ladder.doubts(one.question.verdict)
+
     def trial(self, one: Prepared, repeat: int = 1) -> Trial:
         """What comes of a failure when it is asked about once more."""
         return self.climbed(one, repeat)[1]
@@ -229,7 +235,7 @@ class Asker:
         verdict = self._ladder.by_case(question)
         cases = time.perf_counter() - begin
         failure, spent, at = "", 0.0, time.time()
-        if is_open(verdict):
+        if verdict is question.verdict and self.asks_about(one):
             begin = time.perf_counter()
             verdict, failure, waited = self._by_agent(question)
             spent = time.perf_counter() - begin - waited
@@ -237,45 +243,50 @@ class Asker:
         model = sum(exchange.seconds for exchange in exchanges)
         brief = min(max(exchanges[0].at - at, 0.0), spent) if exchanges else 0.0
         seconds = Seconds(one.seconds, cases, brief, model, cases + max(spent - model, 0.0))
-        return verdict, _trial(one, repeat, verdict, exchanges, seconds, failure)
+        return verdict, _trial(one, repeat, verdict, exchanges, seconds, failure, self.asks_about(one))
 
     def _by_agent(self, question: Question) -> tuple[Verdict, str, float]:
         """The verdict, why there was no answer, and the seconds that were waited for one."""
         waited = 0.0
-        for left in reversed(range(_TRIES)):
+        while True:
             try:
                 return self._ladder.by_agent(question), "", waited
             except ModelUnavailable as error:
-                failure = str(error)
-                if left:
-                    pause = min(error.retry_after or 1.0, _LONGEST_WAIT)
-                    self._wait(pause)
-                    waited += pause
+                if waited >= _PATIENCE:
+                    return question.verdict, str(error), waited
+                pause = max(min(error.retry_after or 1.0, _LONGEST_WAIT), 0.1)
+                self._wait(pause)
+                waited += pause
             except ModelError as error:
                 return question.verdict, str(error), waited
-        return question.verdict, failure, waited
 
 
 def run(
-    failures: Sequence[Prepared], asker: Asker, repeats: int, parallel: int, tell: Callable[[int, int], None]
+    failures: Sequence[Prepared], asker: Asker, repeats: int, parallel: int, tell: Callable[[int, int, Trial], None]
 ) -> list[Trial]:
-    """The trials of all failures, each as often as is asked; `tell` hears how many of how many are done.
+    """The trials of all failures, each as often as is asked; `tell` hears how many of how many are done, and each.
 
     Only what the rules leave open is asked again; with more than one at a time, latencies include waiting for others.
     """
-    open_ones = [one for one in failures if is_open(one.question.verdict)]
-    sure = [asker.trial(one) for one in failures if not is_open(one.question.verdict)]
+    open_ones = [one for one in failures if asker.asks_about(one)]
+    sure = [asker.trial(one) for one in failures if not asker.asks_about(one)]
     trials = [msgspec.structs.replace(trial, repeat=n) for trial in sure for n in range(1, repeats + 1)]
     rounds = [(one, repeat) for repeat in range(1, repeats + 1) for one in open_ones]
     with ThreadPoolExecutor(max(1, parallel)) as pool:
         for done, trial in enumerate(pool.map(lambda pair: asker.trial(*pair), rounds), 1):
             trials.append(trial)
-            tell(done, len(rounds))
+            tell(done, len(rounds), trial)
     return trials
 
 
 def _trial(
-    one: Prepared, repeat: int, verdict: Verdict, exchanges: Sequence[Exchange], seconds: Seconds, failure: str
+    one: Prepared,
+    repeat: int,
+    verdict: Verdict,
+    exchanges: Sequence[Exchange],
+    seconds: Seconds,
+    failure: str,
+    asked: bool,
 ) -> Trial:
     case = one.log.case
     assert isinstance(case, FailureCase)
@@ -287,7 +298,7 @@ def _trial(
         file=case.file,
         label=case.reason,
         repeat=repeat,
-        asked=is_open(one.question.verdict),
+        asked=asked,
         by_rules=one.question.verdict.reason,
         said=verdict.reason,
         recovery=verdict.recovery,
@@ -503,6 +514,26 @@ def markdown(report: Report) -> str:
         f" {report.questions} asked about, {report.repeats} times each; prompt {report.prompt[:12]}. In {_LEGEND}.\n\n"
         f"{table}\n\n{words}\n\n| stage | p50, ms | p95, ms |\n| --- | --: | --: |\n{stages}\n"
     )
+
+
+class Diary:
+    """The trials as they are made, a JSON line each in `NAME.trials.jsonl`: what was paid for is not lost.
+
+    `InputError` when the folder cannot be written to: that is found before anything is paid.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        path = folder / f"{name}.trials.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab")
+        except OSError as error:
+            raise InputError(str(path), f"cannot be written ({error.strerror})", "Name another folder.") from error
+
+    def enter(self, trial: Trial) -> None:
+        """Write a trial down at once."""
+        self._file.write(msgspec.json.encode(trial) + b"\n")
+        self._file.flush()
 
 
 def write(folder: Path, report: Report, name: str) -> None:

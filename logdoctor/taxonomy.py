@@ -217,7 +217,7 @@ REASONS: dict[str, Reason] = {
 CATEGORIES = (_INFRASTRUCTURE, _FRAMEWORK, _SCRIPT, _ANOMALY, "None")
 FAULTS = ("user", "infrastructure", "nobody", "unknown")
 RECOVERIES = ("restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none")
-OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered")
+OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknown")
 
 ROLES = ("cause", "proximate", "cascade", "teardown", "note")
 """How close to the cause a matched line stands, nearest first. `note` neither fails nor explains a job."""
@@ -252,6 +252,7 @@ _BY_EXCEPTION = {
     "TabError": "Syntax Error",
     "IndexError": "Index Error",
     "ArgumentError": "Argument Error",
+    "InvalidArgumentError": "Value Error",
     "CalledProcessError": "Called Process Error",
     "MemoryError": "Out of Memory Error",
     "OutOfMemoryError": "Out of Memory Error",
@@ -277,7 +278,64 @@ _BY_EXCEPTION = {
     "ArrowInvalid": "Dataset Loading Error",
     "SafetensorError": "Model Loading Error",
     "UnpicklingError": "Model Loading Error",
+    "UnavailableError": "Connection Error",
+    "DeadlineExceededError": "Connection Error",
+    "DataLossError": "Dataset Loading Error",
+    "ResourceExhaustedError": "Out of Memory Error",
+    "UnauthenticatedError": "Permission Error",
     "RuntimeError": "Runtime Error",
+    # classes whose name sounds like another family, by what they derive from or stand for
+    "EnvironmentError": "OS Error",
+    "FileExpired": "OS Error",
+    "InvalidAPIKey": "Value Error",
+    "InvalidConfigName": "Value Error",
+    "KeyReuseError": "Type Error",
+    "ProjectNameEmpty": "Value Error",
+    "ProjectNameIsTooLong": "Value Error",
+    "TypePromotionError": "Value Error",
+    "AlreadyRegisteredTypeError": "Value Error",
+    "UnregisteredTypeError": "Value Error",
+    "OverflowError": "Value Error",
+    "PicklingError": "Type Error",
+    "SerializationError": "Value Error",
+    "DeserializationError": "Value Error",
+    "UnsupportedOperation": "OS Error",
+    "TracerArrayConversionError": "Type Error",
+    "TracerBoolConversionError": "Type Error",
+    "TracerIntegerConversionError": "Type Error",
+    "IndivisibleError": "Value Error",
+    "InvalidShardingError": "Value Error",
+    "NonUniformShardingError": "Value Error",
+    "ShardingTypeError": "Type Error",
+    "ShardingNotDivisibleError": "Value Error",
+    "ShardingOutOfIndexError": "Index Error",
+    "ShardingSpecException": "Value Error",
+    "DuplicatedShardingDimensionError": "Value Error",
+    "BlocksizeMismatchError": "Value Error",
+    "AlreadyExistsError": "Value Error",
+    "StepAlreadyExistsError": "Value Error",
+    "DeletionPendingError": "Value Error",
+    "NoEntryError": "Key Error",
+    "HorovodVersionMismatchError": "Import Error",
+    "LightningNotInstalledException": "Import Error",
+    "ProtocolError": "Connection Error",
+    "ProxyError": "Connection Error",
+    "ChunkedEncodingError": "Connection Error",
+    "RemoteProtocolError": "Connection Error",
+    "ServerDisconnectedError": "Connection Error",
+    "IncompleteRead": "Connection Error",
+    "IncompleteReadError": "Connection Error",
+    "MissingSchema": "Value Error",
+    "SSLCertVerificationError": "Connection Error",
+    "LocationParseError": "Value Error",
+    "RequiredSettingMissingError": "Value Error",
+    "HfUriError": "Value Error",
+    "CheckpointMisconfigurationError": "Value Error",
+    "DatasetNotOnHfGcsError": "Connection Error",
+    "MissingFilesOnHfGcsError": "Connection Error",
+    "RecursiveDependencyError": "Runtime Error",
+    "DivisionByZeroError": "Zero Division Error",
+    "OOBError": "Index Error",
 }
 
 _BY_FAMILY = (
@@ -345,6 +403,7 @@ def _is_of_family(part: str, name: str, words: set[str]) -> bool:
     return part in words if len(part) <= 4 else part in name
 
 
+_FIND_NODE = "find the faulty node: test the job's nodes, then restart"
 ADVICE = {
     "restart": "restart from the last checkpoint",
     "isolate_and_restart": "take out the node, then restart",
@@ -354,6 +413,19 @@ ADVICE = {
     "none": "nothing to do",
 }
 """Recoveries in words for people."""
+
+
+def advice(recovery: str, nodes: bool) -> str:
+    """A recovery in words; `nodes` tells whether a node is named that could be taken out."""
+    return _FIND_NODE if recovery == "isolate_and_restart" and not nodes else ADVICE[recovery]
+
+
+def title(reason: str, outcome: str) -> str:
+    """What a verdict is called: its reason, or how the job ended where there is none."""
+    if reason != "None":
+        return reason
+    return "End not known" if outcome == "unknown" else outcome.capitalize()
+
 
 FAULT_WORDS = {
     "user": "the user's code, data or quota",

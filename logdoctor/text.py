@@ -18,16 +18,17 @@ _DATE = (
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
 _LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
 _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
+_NO_CODE = r"(?![EW][A-Z]\d{4}:)"  # how CANN numbers its errors: no name of a host
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {
     "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d{1,9})\]:?|[Rr]ank ?(?P<rank_bare>\d{1,9})\[\d+\]\[[\w-]+\]:"
     r"|\[default(?P<local>\d{1,9})\]:",
-    "mpi": r"\[\d+,(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
+    "mpi": r"\[(?:\d+,)?(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
     "task": r"(?P<task>\d{1,6}):[ \t]",
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
-    "host": rf"(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",
+    "host": rf"{_NO_CODE}(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
     "time": _TIME,
     "level": rf"(?P<level>{_LEVEL})[ \t:|]",
@@ -37,7 +38,7 @@ _TOKENS = {
 def _for_hyperscan(token: str) -> str:
     """The token without named groups and look-ahead, which Hyperscan does not know."""
     plain = regex.sub(r"\(\?P<\w+>", "(?:", token)
-    return plain.replace(r"|:(?=\[rank)", "|:")
+    return plain.replace(r"|:(?=\[rank)", "|:").replace(_NO_CODE, "")
 
 
 PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
@@ -145,8 +146,8 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
     """The first time stamp in a line as seconds since the epoch with their fraction (to a microsecond; UTC assumed), or
     None.
 
-    Stamps without a year take `year`; only differences between stamps of one log mean anything. A zone is left out:
-    most logs mix stamps that tell it with others of the same clock that do not, and these would lie hours apart.
+    Stamps without a year take `year`; only differences between stamps of one log mean anything. A zone is left out here
+    (see `zone_of`): most logs mix stamps that tell it with others of the same clock that do not.
     """
     line = line[:300]
     match = _STAMP.search(line) if _TIME_OF_DAY.search(line) else None  # most lines have none: the short look is cheap
@@ -162,6 +163,22 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
     except ValueError:
         return None
     return date.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+_ZONE = regex.compile(
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?P<utc>Z\b|UTC\b|GMT\b)| ?(?P<sign>[+-])(?P<hour>\d\d):?(?P<minute>\d\d)\b)"
+)
+
+
+def zone_of(line: str) -> int | None:
+    """The seconds by which the first stamp of a line is ahead of UTC, when it tells its zone."""
+    match = _ZONE.search(line[:300])
+    if match is None:
+        return None
+    if match["utc"]:
+        return 0
+    ahead = 3600 * int(match["hour"]) + 60 * int(match["minute"])
+    return -ahead if match["sign"] == "-" else ahead
 
 
 def natural(text: str) -> list[tuple[int, str]]:

@@ -162,7 +162,7 @@ class DecidedBy(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """A reason that was considered, and why it was not the one."""
+    """A reason that was considered, and why it was not the one, or what speaks for it."""
 
     reason: str
     why: str
@@ -232,14 +232,15 @@ Reason = str
 Category = Literal["Infrastructure", "Framework", "Script", "Anomaly", "None"]
 Fault = Literal["user", "infrastructure", "nobody", "unknown"]
 Recovery = Literal["restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none"]
-Outcome = Literal["failed", "completed", "running", "cancelled", "recovered"]
+Outcome = Literal["failed", "completed", "running", "cancelled", "recovered", "unknown"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """What became of one attempt of a job, why, and the proof.
 
     `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault
-    that a recovered job survived. `confidence` is 0 to 1. `problems` names what could not be read.
+    that a recovered job survived. The outcome is `unknown` where neither an end nor a failure can be read: that
+    advises nothing. `confidence` is 0 to 1. `problems` names what could not be read.
     `seconds` is the time the diagnosis took, `nodes` are those that the job ran on, as far as its log tells.
     `ranks` are the cause and the first error of each rank of a job that failed, in the order in which they came;
     at most 64, the rest folded into them.
@@ -268,3 +269,8 @@ class Verdict(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     nodes: tuple[str, ...] = ()
     ranks: tuple[RankError, ...] = ()
+
+
+def names_node(verdict: Verdict) -> bool:
+    """Whether a verdict names a node that could be taken out."""
+    return any(suspect.node for suspect in verdict.suspects)

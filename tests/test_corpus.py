@@ -21,7 +21,7 @@ CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
 @pytest.fixture(scope="module")
 def report(scanner: Scanner, limits: Limits) -> Report:
     return evaluate(
-        CORPUS,
+        [CORPUS],
         lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
         metric_rules=scanner.book.progress_rules(),

@@ -327,7 +327,7 @@ def kept(path: Path) -> set[int]:
 
 
 def test_a_corpus_is_summed_up(corpus: Path) -> None:
-    report = ev.evaluate(corpus, oracle, kept, {"filter/steps"})
+    report = ev.evaluate([corpus], oracle, kept, {"filter/steps"})
     assert (report.failures, report.healthy, report.cost.logs) == (2, 1, 3)
     assert report.all["reason"] == ev.Share(1, 2, 0.5)
     assert report.all["false_alarms"] == ev.Share(0, 1, 0.0)
@@ -346,15 +346,32 @@ def test_a_corpus_is_summed_up(corpus: Path) -> None:
     assert report.by_reason["Key Error"]["recovery"] == ev.Share(1, 1, 1.0)
 
 
+def test_several_corpora_are_one(corpus: Path, tmp_path: Path) -> None:
+    halves = ev.evaluate([corpus / "failures", corpus / "healthy"], oracle, kept, {"filter/steps"})
+    whole = ev.evaluate([corpus], oracle, kept, {"filter/steps"})
+    assert (halves.all, halves.by_reason, halves.calibration) == (whole.all, whole.by_reason, whole.calibration)
+    assert halves.folder == f"{corpus / 'failures'}, {corpus / 'healthy'}"
+
+
+def test_confidence_is_weighed_where_a_failure_is_given_a_reason(corpus: Path) -> None:
+    found = ev.evaluate([corpus], lambda path: verdict(confidence=0.8), kept).calibration
+    assert [(one.verdicts, one.confidence, one.right) for one in found.bins] == [(2, 0.8, 0.5)]
+    for odd in (verdict(reason="Unknown"), verdict(outcome="unknown", reason="None"), fine()):
+        assert ev.evaluate([corpus], lambda path, odd=odd: odd, kept).calibration.bins == []  # type: ignore[misc]
+    defended = msgspec.convert(FAILED | {"also_acceptable": ["Hang"]}, ev.FailureCase)
+    assert ev.weigh(defended, verdict(reason="Hang", confidence=0.7)) == (0.7, True)
+    assert ev.weigh(msgspec.convert(HEALTHY, ev.HealthyCase), verdict()) is None
+
+
 def test_misses_say_what_was_wanted_and_why(corpus: Path) -> None:
-    misses = ev.evaluate(corpus, oracle, kept, {"filter/steps"}).misses
+    misses = ev.evaluate([corpus], oracle, kept, {"filter/steps"}).misses
     assert ev.Miss("b.log", "reason", "Key Error", "ECC Error", "no such key") in misses
     assert [miss.metric for miss in misses if miss.file == "a.log"] == []
     assert [miss.metric for miss in misses if miss.file == "h.log"] == ["after_header"]
 
 
 def test_the_cost_is_counted(corpus: Path) -> None:
-    cost = ev.evaluate(corpus, oracle, kept).cost
+    cost = ev.evaluate([corpus], oracle, kept).cost
     assert cost.bytes == 3 * len(LOG)
     assert 0 < cost.seconds < 60
     assert cost.mb_per_second == pytest.approx(cost.bytes / 1e6 / cost.seconds)
@@ -363,7 +380,7 @@ def test_the_cost_is_counted(corpus: Path) -> None:
 
 def test_callables_that_cannot_be_pickled_serve(corpus: Path) -> None:
     reasons = {"a.log": "Key Error", "b.log": "Key Error", "h.log": "None"}
-    report = ev.evaluate(corpus, lambda path: verdict(reason=reasons[path.name]), lambda path: set())
+    report = ev.evaluate([corpus], lambda path: verdict(reason=reasons[path.name]), lambda path: set())
     assert report.all["reason"].hits == 1
     assert report.all["cause_kept"] == ev.Share(0, 2, 0.0)
     assert report.all["false_alarms"] == ev.Share(1, 1, 1.0)
@@ -371,7 +388,7 @@ def test_callables_that_cannot_be_pickled_serve(corpus: Path) -> None:
 
 @pytest.mark.parametrize(("half", "counts"), [("failures", (2, 0)), ("healthy", (0, 1))])
 def test_half_a_corpus_is_one_too(corpus: Path, half: str, counts: tuple[int, int]) -> None:
-    report = ev.evaluate(corpus / half, oracle, kept)
+    report = ev.evaluate([corpus / half], oracle, kept)
     assert (report.failures, report.healthy) == counts
 
 
@@ -379,7 +396,7 @@ def test_lines_end_with_newlines_alone(tmp_path: Path) -> None:
     write(tmp_path / "failures", [FAILED | {"evidence_lines": [2], "evidence_text": ["cause"]}])
     (tmp_path / "failures" / "a.log").write_bytes(b"bar 1%\rbar 2%\x0b\x0c\x85\xe2\x80\xa8 end\ncause \xff\x00\n")
     evidence = (cited(2, "cause \ufffd\x00"),)
-    report = ev.evaluate(tmp_path, lambda path: verdict(evidence=evidence), kept)
+    report = ev.evaluate([tmp_path], lambda path: verdict(evidence=evidence), kept)
     assert report.all["quotes"] == ev.Share(1, 1, 1.0)
 
 
@@ -392,7 +409,7 @@ def shown(report: ev.Report, width: int = 120) -> str:
 
 
 def test_the_report_is_shown(corpus: Path) -> None:
-    text = shown(ev.evaluate(corpus, oracle, kept, {"filter/steps"}))
+    text = shown(ev.evaluate([corpus], oracle, kept, {"filter/steps"}))
     row = next(line for line in text.splitlines() if "reason, strict" in line)
     assert re.split(r" {2,}", row.strip())[1:] == [
         "50.0 %",
@@ -408,19 +425,19 @@ def test_the_report_is_shown(corpus: Path) -> None:
 
 def test_brackets_in_labels_are_shown_as_they_are(corpus: Path) -> None:
     write(corpus / "odd", [FAILED | {"reason": "Key Error", "why": "[rank0] has [/no] key"}])
-    assert "why: [rank0] has [/no] key" in shown(ev.evaluate(corpus / "odd", oracle, kept))
+    assert "why: [rank0] has [/no] key" in shown(ev.evaluate([corpus / "odd"], oracle, kept))
 
 
 def test_almost_all_is_not_shown_as_all(corpus: Path) -> None:
     write(corpus / "long", [HEALTHY])
     account = Compression(100_000, 1, 100_000, 1, {})
-    report = ev.evaluate(corpus / "long", lambda path: fine(compression=account), lambda path: {1})
+    report = ev.evaluate([corpus / "long"], lambda path: fine(compression=account), lambda path: {1})
     assert "99.9 %" in shown(report)
     assert "100 %" not in next(line for line in shown(report).splitlines() if "lines removed" in line)
 
 
 def test_the_report_goes_through_json(corpus: Path) -> None:
-    report = ev.evaluate(corpus, oracle, kept)
+    report = ev.evaluate([corpus], oracle, kept)
     assert msgspec.json.decode(msgspec.json.encode(report), type=ev.Report) == report
 
 

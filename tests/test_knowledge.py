@@ -49,8 +49,8 @@ def test_tables_are_whole(book: RuleBook, knowledge: ModuleType, table: str) -> 
     rows = list(csv.reader(text.splitlines()[len(comments) :], delimiter="\t", quoting=csv.QUOTE_NONE))
     assert rows[0] == [table, *knowledge.COLUMNS]
     assert {len(row) for row in rows} == {len(rows[0])}
-    assert len({row[0] for row in rows}) == len(rows)
-    assert len(book.knowledge(table)) == len(rows) - 1
+    keys = [key for row in rows[1:] for key in row[0].split(" | ")]
+    assert len(set(keys)) == len(keys) and len(book.knowledge(table)) == len(keys)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,54 @@ def test_tables_are_written_from_sources(knowledge: ModuleType, tmp_path: Path) 
 def test_wrong_arguments(knowledge: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert knowledge.main([]) == 2
     assert "SOURCE_FOLDER" in capsys.readouterr().err
+
+
+CODES = ("cuda", "cuda_library", "hip", "nccl_result", "ib_wc", "ib_event", "fi_errno", "errno", "signal")
+
+
+@pytest.mark.parametrize("table", CODES)
+def test_every_row_of_codes_uses_words_of_the_taxonomy(book: RuleBook, table: str) -> None:
+    rows = book.knowledge(table)
+    assert rows
+    for key, row in rows.items():
+        assert row["reason"] in taxonomy.REASONS, key
+        assert row["role"] in taxonomy.ROLES, key
+        assert row["recovery"] in taxonomy.RECOVERIES, key
+        assert row["fault"] in taxonomy.FAULTS, key
+        assert row["name"] and row["meaning"] and row["source"], key
+        assert (row["role"] == "note") == (row["recovery"] == "none"), key
+        assert row["suggestion"] or row["role"] == "note", key
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "reason", "recovery"),
+    [
+        (
+            "cuda",
+            ("214", "cudaErrorECCUncorrectable", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+            "ECC Error",
+            "isolate_and_restart",
+        ),
+        (
+            "cuda",
+            ("802", "cudaErrorSystemNotReady", "system not yet initialized"),
+            "NVLink Error",
+            "isolate_and_restart",
+        ),
+        ("cuda", ("2", "cudaErrorMemoryAllocation", "out of memory"), "Out of Memory Error", "fix_first"),
+        (
+            "ib_wc",
+            ("12", "IBV_WC_RETRY_EXC_ERR", "transport retry counter exceeded"),
+            "NCCL Remote Error",
+            "isolate_and_restart",
+        ),
+        ("errno", ("28", "ENOSPC", "No space left on device"), "OS Error", "fix_first"),
+        ("signal", ("7", "135", "SIGBUS", "Bus error"), "OS Error", "fix_first"),
+    ],
+)
+def test_number_symbol_and_text_lead_to_one_row(
+    book: RuleBook, table: str, keys: tuple[str, ...], reason: str, recovery: str
+) -> None:
+    rows = [book.knowledge(table)[key] for key in keys]
+    assert all(row is rows[0] for row in rows)
+    assert (rows[0]["reason"], rows[0]["recovery"]) == (reason, recovery)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from logdoctor import pipeline, unseen
 from logdoctor.cli import cli
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import InputError
 from logdoctor.evaluate import FailureCase, HealthyCase, Labelled
 from logdoctor.pipeline import Limits, Stream
@@ -50,7 +51,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def judged_by(limits: Limits) -> unseen.Judge:
-    return lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits)
+    return lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits, FAILED)
 
 
 # ---- taking away

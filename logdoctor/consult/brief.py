@@ -373,7 +373,7 @@ def _overview(pages: Pages) -> Iterator[str]:
         "no step is known" if progress.step is None else f"last step {progress.step} of {progress.total or 'unknown'}"
     )
     loss = "" if progress.loss is None else f", last loss {progress.loss:.4g}"
-    yield f"outcome {question.verdict.outcome}; {step}{loss}; the rules know no cause"
+    yield f"outcome {question.verdict.outcome}; {step}{loss}; {_by_rules(pages)}"
     ends = [episode for episode in question.episodes if episode.role in _OF_THE_END]
     errors = [episode for episode in question.episodes if episode not in ends[_ENDS:]]
     yield from map(told, errors[:_ERRORS])
@@ -384,6 +384,18 @@ def _overview(pages: Pages) -> Iterator[str]:
         yield f"and {len(question.records) - _STREAMS} more streams"
     if (more := len(question.episodes) - len(errors[:_ERRORS])) > 0:
         yield f"and {more} more errors"
+
+
+def _by_rules(pages: Pages) -> str:
+    """What the rules say of the cause, and what else they thought of: a claim to be judged by the lines."""
+    verdict = pages.question.verdict
+    if verdict.reason == "Unknown":
+        return "the rules know no cause"
+    streams = [record.stream for record in pages.question.records]
+    places = [f" at [{streams.index(one.stream)}:{one.line}]" for one in verdict.evidence[:1] if one.stream in streams]
+    rivals = ", ".join(one.reason for one in verdict.alternatives[:3])
+    also = f"; it may also be {rivals}" if rivals else ""
+    return f"a rule takes it for {verdict.reason}{''.join(places)}, but only {verdict.confidence:.0%} sure{also}"
 
 
 def told(episode: Episode) -> str:

@@ -217,7 +217,7 @@ class _Asked:
     def vote(self, findings: Findings) -> Claim | None:
         """What code takes of an answer."""
         grounded = ground(findings, self._brief.shown, self._question.log)
-        return claim(grounded, self._question.episodes, findings.mitigation)
+        return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
 
     def _toolbox(self) -> Toolbox | None:
         log, agent = self._question.log, self._agent

@@ -27,24 +27,25 @@ GUIDE: dict[str, Guide] = {
     "NVLink Error": Guide(
         "links or switches between GPUs: Xid 74, 144-150, SXid, fabric manager, NVLS",
         r"nvlink|nvswitch|sxid|fabric|nvls|\blinks?\b|\blane|xid\b.{0,40}\b(?:74|14[4-9]|150)\b|launch failure"
-        r"|system not yet initialized",
+        r"|system not yet initialized|xgmi",
     ),
     "CUDA Error": Guide(
         "the GPU or its driver: Xid 13/31/43/79/119, launch failure, illegal access, device assert (fix_first if code)",
         r"cuda|\bgpus?\b|xid|nvrm|\bcu[a-z]+_?status|cu(?:blas|dnn|solver|sparse)|nvml|nvidia|\bdevice\b"
-        r"|driver|\bhip\b|rocm",
+        r"|driver|\bhip\b|rocm|amdgpu|\bxe\b|habanalabs|\bneuron|\btpus?\b|\bnpu|accel\d",
         ("fix_first", "restart"),
     ),
     "Node Failure": Guide(
         "a host goes away, reboots, or lacks a GPU",
         r"node|\bhost|reboot|panic|\blost\b|unreachable|ordinal|evict|heartbeat|power|gpus?=|expected="
-        r"|\bgpus?\b|\bmce\b|machine check|hardware error|lockup|edac|\bpci|page fault|instance|terminat",
+        r"|\bgpus?\b|\bmce\b|machine check|hardware error|lockup|edac|\bpci|page fault|instance|terminat"
+        r"|memory failure|unrecoverable",
         ("restart",),
     ),
     "ECC Error": Guide(
         "GPU memory: Xid 48/63/64/94/95, uncorrectable ECC",
         r"\becc|uncorrect|uncontained|double.?bit|\bdbe\b|remapp?|memory error|retired? page|page retire"
-        r"|xid\b.{0,40}\b(?:48|63|64|94|95)\b",
+        r"|xid\b.{0,40}\b(?:48|63|64|94|95)\b|\bras\b|poison|bad page|\buce\b|faulty memory|\bhbm|hardware malfunction",
     ),
     "Network Error": Guide(
         "fabric, NIC, port, interface or DNS trouble seen in the log",
@@ -87,7 +88,7 @@ GUIDE: dict[str, Guide] = {
     "Attribute Error": Guide("an object lacks an attribute", r"attribute"),
     "Out of Memory Error": Guide(
         "the rank itself has no memory: GPU, allocator, cgroup, host (restart: a slow leak)",
-        r"memory|\boom|alloc|killed|cgroup",
+        r"memory|\boom|alloc|killed|cgroup|\bhbm|_eoom",
         ("restart",),
     ),
     "Runtime Error": Guide(
@@ -122,8 +123,9 @@ GUIDE: dict[str, Guide] = {
     "OS Error": Guide(
         "an errno but ENOENT and EACCES: disk full, quota, too many open files, stale handle",
         r"errno|oserror|ioerror|quota|space|disk|open files|stale|handle|inode|resource|read-only|\bi/o\b|device"
-        r"|write|iostream|opened|unexpected pos|enospc|endpoint|ancdata",
-        ("restart",),
+        r"|write|iostream|opened|unexpected pos|enospc|endpoint|ancdata|storage|exceeds|in use|eaddrinuse|rlimit"
+        r"|\bpids\b",
+        ("restart", "isolate_and_restart"),
     ),
     "Type Error": Guide(
         "wrong type, or arguments that do not fit a call", r"type|argument|callable|unexpected|missing|positional"
@@ -131,7 +133,7 @@ GUIDE: dict[str, Guide] = {
     "Name Error": Guide("a name is not defined", r"name|defined|unbound"),
     "Permission Error": Guide(
         "a path may not be read or written",
-        r"permission|denied|eacces|permitted|forbidden|read-only|privilege|access|gated|\b403\b",
+        r"permission|denied|eacces|permitted|forbidden|read-only|privilege|access|gated|\b403\b|authoriz",
     ),
     "Import Error": Guide(
         "a package or symbol cannot be imported",

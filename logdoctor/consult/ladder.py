@@ -1,6 +1,7 @@
 """The ladder: by rule, by case, by agent, Unknown. The first sure answer stops.
 
-A rung that fails (its store is damaged, its model is down) is passed over: what is left is Unknown, never a guess.
+A verdict by rules that is in doubt climbs, too: what the rungs above say is weighed against it. A rung that fails (its
+store is damaged, its model is down) is passed over: what is left is what the rules say, never a guess.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import msgspec
 import structlog
 
 from logdoctor.consult.by_case import by_case
+from logdoctor.consult.doubt import weighed
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.conclude import Conclusion, conclude
 from logdoctor.errors import LogdoctorError
@@ -23,7 +25,8 @@ Similar = Callable[[Question], Iterator[list[Neighbour]]]
 
 
 class Ladder:
-    """The rungs above the rules. `similar` finds past cases; `agent` asks a model and may raise `ModelError`."""
+    """The rungs above the rules. `similar` finds past cases; `agent` asks a model and may raise `ModelError`; it is
+    asked about verdicts whose confidence is `below`."""
 
     def __init__(
         self,
@@ -31,8 +34,15 @@ class Ladder:
         similarity: float,
         agreement: int,
         agent: Callable[[Question], Conclusion | None] | None = None,
+        below: float = 0.0,
     ) -> None:
         self._similar, self._terms, self._agent = similar, (similarity, agreement), agent
+        self._below = below
+
+    def doubts(self, verdict: Verdict) -> bool:
+        """Whether a model is to be asked: the cause is open, or the rules are not sure enough of it."""
+        by_rules = verdict.decided_by.kind in ("rule", "structure") and verdict.confidence < self._below
+        return is_open(verdict) or (verdict.outcome == "failed" and by_rules)
 
     @property
     def asks_a_model(self) -> bool:
@@ -42,9 +52,10 @@ class Ladder:
     def by_case(self, question: Question) -> Verdict:
         """The verdict of a past case where the one that was given is not sure; else that one.
 
-        One by structure, by the class of an exception alone, yields only to a case of the very same failure.
+        One by structure, by the class of an exception alone, or in doubt, yields only to a case of the very same
+        failure.
         """
-        if not is_unsure(question.verdict) or self._similar is None:
+        if not (is_unsure(question.verdict) or self.doubts(question.verdict)) or self._similar is None:
             return question.verdict
         streams = [record.stream for record in question.records]
         looks = None if is_open(question.verdict) else 1
@@ -57,16 +68,20 @@ class Ladder:
         return question.verdict
 
     def by_agent(self, question: Question) -> Verdict:
-        """The verdict that was given if that is sure, else what the model's findings come to. `ModelError` when it
-        cannot be asked or talks nonsense."""
-        if not is_open(question.verdict) or self._agent is None:
+        """The verdict that was given if that is sure, else what the model's findings come to, weighed against what the
+        rules say. `ModelError` when it cannot be asked or talks nonsense."""
+        if not self.doubts(question.verdict) or self._agent is None:
             return question.verdict
-        return _concluded(question, self._agent(question))
+        conclusion = self._agent(question)
+        if is_open(question.verdict):
+            return _concluded(question, conclusion)
+        found = None if conclusion is None else conclude(question.records, question.book, conclusion)
+        return _kept(question, weighed(question.verdict, None if found is None or is_open(found) else found))
 
     def climb(self, question: Question) -> Verdict:
         """The first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
         verdict = self.by_case(question)
-        return self.by_agent(question) if is_open(verdict) else verdict
+        return self.by_agent(question) if verdict is question.verdict else verdict
 
 
 def is_unsure(verdict: Verdict) -> bool:
@@ -87,6 +102,11 @@ def _concluded(question: Question, conclusion: Conclusion | None) -> Verdict:
     verdict = conclude(question.records, question.book, conclusion)
     if is_open(verdict) or (verdict.reason, verdict.recovery) == said:
         return question.verdict
+    return _kept(question, verdict)
+
+
+def _kept(question: Question, verdict: Verdict) -> Verdict:
+    """A verdict with what is known of the log whoever judges it."""
     return msgspec.structs.replace(
         verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds
     )

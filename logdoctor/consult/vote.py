@@ -89,18 +89,23 @@ class Outcome(NamedTuple):
     confidence: float
 
 
-def claim(grounded: Sequence[Grounded], episodes: Sequence[Episode], mitigation: str = "") -> Claim | None:
-    """The weightiest of the claims of one answer; None when there is none, which says Unknown."""
-    weighed = [taken for one in grounded if (taken := _weighed(one, episodes, mitigation)) is not None]
+def claim(
+    grounded: Sequence[Grounded], episodes: Sequence[Episode], mitigation: str = "", doubted: str = ""
+) -> Claim | None:
+    """The weightiest of the claims of one answer; None when there is none, which says Unknown.
+
+    `doubted` is the reason that the rules name, if they are in doubt: who confirms it stands on their word, too.
+    """
+    weighed = [taken for one in grounded if (taken := _weighed(one, episodes, mitigation, doubted)) is not None]
     return max(weighed, key=lambda one: one.weight, default=None)
 
 
-def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str) -> Claim | None:
+def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubted: str) -> Claim | None:
     lines = [line for line in one.lines if not _is_addressed(line.raw)]
     if not lines:
         return None
     leads = {(line.stream, line.number): _lead(line.stream, line.number, episodes) for line in lines}
-    best = max(leads.values())
+    best = max(max(leads.values()), _LEADING if one.reason == doubted else 0.0)
     status = named(one.candidate.status, STATUSES) or "hypothesis"
     weight = _BY_STATUS[status] * best * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
     told = [text for line in lines for text in (line.raw, *_told_with(line.stream, line.number, episodes))]

@@ -8,16 +8,18 @@ so than to blame the program.
 import regex
 
 _REPORTERS = frozenset(
-    "ActorDiedError ActorUnavailableError CheckpointException ChildFailedError LaunchException OwnerDiedError"
-    " ProcessExitedException ProcessRaisedException RayActorError RayTaskError RemoteTraceback SignalException"
-    " TrainingFailedError WorkerCrashedError WorkerGroupError WorkerTimeoutError".split()
+    "ActorDiedError ActorUnavailableError CheckpointException ChildFailedError ControllerError LaunchException"
+    " OwnerDiedError ProcessExitedException ProcessRaisedException RayActorError RayTaskError RayletError"
+    " RemoteTraceback SignalException TrainingFailedError TuneError UserExceptionWithTraceback WorkerCrashedError"
+    " WorkerGroupError WorkerTimeoutError".split()
 )
 """Classes by which launchers, pools and savers report what happened elsewhere."""
 
 _OF_OTHERS = regex.compile(
     r"(?i)\bCUDA(?: kernel| runtime| driver|:)? ?(?:error|failure|call)|CUDA_ERROR"
     r"|\bcu(?:blas|dnn|da)\w*(?:error|status|_)|\bdriver\b|\bhardware\b|\bhip error|\bNVLink|\bECC\b|\bXid\b"
-    r"|\b(?:GPU|device) (?:is|was|has) (?:lost|fallen)|nccl|\bDist(?:Backend|Network|Store)Error"
+    r"|\b(?:GPU|device) (?:is|was|has) (?:lost|fallen)|\bDist(?:Backend|Network|Store)Error"
+    r"|nccl|\bhccl|\bhcl\b|\bnpu\b|\bacl\w|\btpu\b|\bhsa_|miopen|xccl"
     r"|connect|socket|\bpeer|unreachable|\bnetwork|\bhttps?\b|\bURL\b|\bAPI request|\bDNS\b|hostname"
     r"|tim(?:ed|e)[ -]?out|\bkilled\b|\bsignal\b|exited|\bdied\b|crash|terminat|abort"
     r"|alloc|out of memory|\bOOM\b|checkpoint|state_dict|safetensors|pickle|corrupt|checksum|\bdata ?set\b|\bshard\b"

@@ -19,10 +19,14 @@ def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Fin
     found = []
     for (stream, channel), some in by_writer.items():
         for before, after in pairwise(some):
-            apart = before.key != after.key and before.rule is None and before.frames
-            if apart and _ordinary(readings[stream], channel, before.line, after.line) >= _ORDINARY:
+            if _apart(before, after) and _ordinary(readings[stream], channel, before.line, after.line) >= _ORDINARY:
                 found.append(before)
     return found
+
+
+def _apart(before: Finding, after: Finding) -> bool:
+    """Whether two claims are of different failures, the first a traceback that only its structure tells."""
+    return before.key != after.key and before.rule is None and bool(before.frames)
 
 
 def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:

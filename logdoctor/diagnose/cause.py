@@ -6,12 +6,15 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.caught import caught
-from logdoctor.diagnose.findings import Finding
+from logdoctor.diagnose.findings import Finding, Reading
 from logdoctor.diagnose.progress import Course
 from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
+_WENT_ON = {"mild": 20, "teardown": 2000}
+"""Ordinary lines of its stream that show that a job went on after what usually stops none, and after a report that a
+part of it ended."""
 
 
 class Judgement(NamedTuple):
@@ -27,14 +30,16 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     """Sort findings into the cause, what follows from it, what the job survived, and teardown.
 
     Advice (`note`) and outcome marks are left out. A fault that was followed by renewed progress is never
-    the cause, nor is an exception after which its program went on to fail of another.
+    the cause, nor is an exception after which its program went on to fail of another, or a mild one with much of
+    ordinary output behind it.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
     survived: list[Finding] = []
     lasting: list[Finding] = []
     for finding in claims:
-        is_past = courses[finding.stream].renewed_after(finding.line) or id(finding) in past
+        course = courses[finding.stream]
+        is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
         (survived if is_past else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
@@ -43,11 +48,22 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     return Judgement(cause, symptoms, survived, teardown)
 
 
+def _went_on(finding: Finding, reading: Reading) -> bool:
+    """Whether so much of ordinary output follows that the job outlived what rarely ends one."""
+    kind = "mild" if finding.is_mild else finding.role
+    return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
+
+
 def _first_unexplained(failing: list[Finding]) -> Finding | None:
     """The earliest finding of the best role that no other finding of that role explains. What was learned yields to
-    what the shipped rules know: it was never tried against all of that."""
+    what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it does
+    not explain, or came before it."""
     if not failing:
         return None
+    firm = [f for f in failing if not f.is_mild and f.role in ("cause", "proximate") and (f.rule or f.frames)]
+    failing = [
+        f for f in failing if not f.is_mild or all(f.order < other.order and explains(f, other) for other in firm)
+    ]
     best = min(taxonomy.ROLES.index(finding.role) for finding in failing)
     pool = [finding for finding in failing if taxonomy.ROLES.index(finding.role) == best]
     pool = [finding for finding in pool if not finding.source.startswith(LEARNED)] or pool

@@ -1,25 +1,32 @@
 """What became of an attempt, and why: the first answer that holds, from the surest down."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose import suspects
+from logdoctor.diagnose import ending, missing, suspects
 from logdoctor.diagnose.cause import explains, is_numeric
+from logdoctor.diagnose.confidence import confidence
+from logdoctor.diagnose.ending import Told
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import Finding
 from logdoctor.diagnose.progress import Course, Spike, Stall, stopped
 from logdoctor.diagnose.verdict import Case, Place, write
 from logdoctor.rules.load import RuleBook
-from logdoctor.types import LEARNED, Record, Verdict
+from logdoctor.types import LEARNED, Alternative, Record, Verdict
 
 _KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
 _STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
-_CONFIDENCE = {"cause": 0.95, "proximate": 0.85, "cascade": 0.65}
+_DOUBTFUL = 0.5  # the most confidence in a cause that steps, or a good end, speak against
+_LAST_WORDS = 3  # ordinary lines behind an error that was not the last word of its program
 _BUFFERED = 200  # lines of standard output that a buffer may hold back
+_OUTLIVED = {False: 200, True: 1000}
+"""Ordinary lines behind the last sign of a failure that show that the job went on; more where that is a traceback."""
 _REPEATS = 2
 """Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
 no restart helps."""
@@ -27,39 +34,53 @@ _NO_RESTART = "Do not restart again: look for the fault in the program at the qu
 
 
 _NOTICED = "agent/noticed"
+_RIVALS = 3
 
 
-def diagnose(records: Sequence[Record], book: RuleBook, idle: float | None = None, died: bool = False) -> Verdict:
+def diagnose(
+    records: Sequence[Record], book: RuleBook, idle: float | None = None, told: Told = ending.NOTHING
+) -> Verdict:
     """The verdict on one attempt, from the records of all its streams. Deterministic.
 
-    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `died` tells
-    that the process is known to have failed.
+    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `told` is what is
+    known of its end from outside of the log.
     """
-    return _decide(examine(records, book), idle, died)
+    return ending.with_ending(_decide(examine(records, book), idle, told), told)
 
 
-def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
+def _decide(case: Case, idle: float | None, told: Told) -> Verdict:
     """The first answer that holds, from the surest down."""
     cause = case.judgement.cause
-    if cause is None and (died or case.judgement.teardown):
-        cause = _overtaken(case)
+    most = 1.0
+    if cause is None and (told.failed or case.judgement.teardown) and not told.stopped:
+        cause, most = _overtaken(case), _DOUBTFUL
+    if cause is not None and told.succeeded and cause.role == "cascade":
+        cause = None  # what follows from a failure, where none was
+    if cause is not None and not told.failed and _is_outlived(case, cause):
+        cause = None
+    if cause is not None and told.succeeded:
+        most = _DOUBTFUL
+        if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
+            cause = None  # it was caught: the program went on, and ended well
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
-    if cancelled is not None and any(report.order < cancelled.order for report in case.judgement.teardown):
+    if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, told):
         cancelled = None  # the launcher ends the rest after a death of its own accord
     if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
-    if case.spike and (completed is None or cause is not None) and _is_spike(case.spike, cause):
+    ended_well = completed is not None or told.succeeded
+    if case.spike and (not ended_well or cause is not None) and _is_spike(case.spike, cause):
         return _spiked(case, case.spike)
     if cause is not None:
-        return _failed(case, cause) if cause.reason != "Unknown" else _unknown(case, cause)
+        return _failed(case, cause, most) if cause.reason != "Unknown" else _unknown(case, cause)
     if completed is not None:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
     if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was made and no error follows.")
-    if case.stall is not None:
+    ended = cancelled is not None or told.failed
+    if case.stall is not None and not told.succeeded and (ended or not _is_through_from_nought(case)):
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
@@ -68,10 +89,21 @@ def _decide(case: Case, idle: float | None, died: bool) -> Verdict:
     if (complaint := _complaint_at_end(case)) is not None:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
-        return _unknown(case, _noticed(case))
+        noticed = _noticed(case)
+        return _unknown(case, noticed) if noticed is not None and told.failed else _unread(case, noticed)
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
+
+
+def _is_outlived(case: Case, cause: Finding) -> bool:
+    """Whether the job plainly went on after all that could have stopped it: much ordinary output follows the last sign
+    of a failure. A fault of the machine counts all the same: a job may hang on."""
+    judged = case.judgement
+    if judged.teardown or (cause.role == "cause" and taxonomy.REASONS[cause.reason].category == "Infrastructure"):
+        return False
+    last = max(found.line for found in (cause, *judged.symptoms) if found.stream == cause.stream)
+    return case.readings[cause.stream].ordinary_after(last) >= _OUTLIVED[bool(cause.frames)]
 
 
 def _overtaken(case: Case) -> Finding | None:
@@ -81,11 +113,28 @@ def _overtaken(case: Case) -> Finding | None:
     faults = [
         fault
         for fault in case.judgement.survived
-        if fault.role in ("cause", "proximate") and ends[fault.stream] - fault.line <= _BUFFERED
+        if fault.role in ("cause", "proximate")
+        and taxonomy.REASONS[fault.reason].category != "Infrastructure"
+        and ends[fault.stream] - fault.line <= _BUFFERED
     ]
     renewed = case.outcomes("recovered")
     faults = [fault for fault in faults if not any(mark.order > fault.order for mark in renewed)]
     return max(faults, key=lambda fault: fault.order, default=None)
+
+
+def _is_by_hand(cancelled: Finding) -> bool:
+    """Whether a person pressed Ctrl-C: no launcher ends its processes so."""
+    return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
+
+
+def _is_of_a_death(cancelled: Finding, case: Case, told: Told) -> bool:
+    """Whether a stop may follow from a death that was reported before it. A launcher that was told to stop may have
+    been told so by another one, whose report may stand anywhere."""
+    deaths = [report for report in case.judgement.teardown if not report.is_mild]
+    if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-launcher"):
+        cause = case.judgement.cause
+        return bool(deaths) or told.failed or (cause is not None and cause.reason not in _OF_PEERS)
+    return any(report.order < cancelled.order for report in deaths)
 
 
 def _is_of_stop(finding: Finding) -> bool:
@@ -108,6 +157,16 @@ def _is_through(course: Course) -> bool:
     """Whether the last step that the job wanted was made; bars that come without a loss do not count."""
     total = course.reading.record.total
     return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
+
+
+def _is_through_from_nought(case: Case) -> bool:
+    """Whether the steps of the stream that stalled count from nought, once, to one below their total: then none is left
+    to wait for."""
+    course = case.courses[case.stall.stream] if case.stall else None
+    if course is None or not course.reading.record.total or not len(course.steps):
+        return False
+    rises = bool((np.diff(course.steps) >= 0).all())
+    return rises and course.steps[0] == 0 and course.steps[-1] == course.reading.record.total - 1
 
 
 def _is_recognised(course: Course) -> bool:
@@ -162,27 +221,25 @@ def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
     return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
 
 
-def _failed(case: Case, cause: Finding) -> Verdict:
-    """The verdict that a finding is the cause."""
-    recovery, fault, why = _response(case, cause)
+def _failed(case: Case, cause: Finding, most: float = 1.0) -> Verdict:
+    """The verdict that a finding is the cause, with a confidence of `most` at most."""
+    recovery, fault, why, suggestion, lines = _response(case, cause)
     rule = cause.rule
     places = [Place.of(cause)]
     course = case.courses[cause.stream]
     if cause.reason == "Hang" and course.last_line is not None:
         places.append(Place(cause.stream, course.last_line, "progress/stall"))
+    places += [Place(cause.stream, line, "structure/missing") for line in lines]
     places += _more_evidence(case, cause)
-    confidence = _CONFIDENCE[cause.role] - (0 if rule else 0.05) - (0.1 if not rule and not cause.frames else 0)
-    rivals = [finding for finding in case.judgement.symptoms if finding.role == cause.role]
-    confidence -= 0 if all(explains(cause, rival) for rival in rivals) else 0.2
     return write(
         case,
         cause.reason,
         "failed",
         recovery=recovery,
         fault=fault,
-        confidence=confidence,
+        confidence=min(confidence(case, cause), most),
         why=why,
-        suggestion=_NO_RESTART if why else cause.suggestion,
+        suggestion=suggestion or cause.suggestion,
         places=places,
         suspected=suspects.name(case.readings, case.found, cause) if recovery == "isolate_and_restart" else [],
         first_rank=suspects.first_rank(case.found, cause, case.readings),
@@ -190,19 +247,47 @@ def _failed(case: Case, cause: Finding) -> Verdict:
         print_of=(cause.origin.message, cause.frames),
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
         cause=cause,
+        alternatives=_rivals(case, cause),
     )
 
 
-def _response(case: Case, cause: Finding) -> tuple[str, str, str]:
-    """(recovery, fault, why): the rule's or the reason's, unless the job already failed so after restarts."""
+def _rivals(case: Case, cause: Finding) -> tuple[Alternative, ...]:
+    """The reasons that other lasting errors name, which the cause does not account for: the first line of each."""
+    found: dict[str, Alternative] = {}
+    for rival in case.judgement.symptoms:
+        if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
+            found.setdefault(rival.reason, Alternative(rival.reason, f"Line {rival.line} speaks for it."))
+    return tuple(found.values())[:_RIVALS]
+
+
+class _Response(NamedTuple):
+    """What follows from a cause, why when that is not as usual, and the lines that tell it."""
+
+    recovery: str
+    fault: str
+    why: str = ""
+    suggestion: str = ""
+    lines: tuple[int, ...] = ()
+
+
+def _response(case: Case, cause: Finding) -> _Response:
+    """As the rule or the reason says, unless the job failed so after restarts before, or who was missing tells more."""
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
     if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
         why = f"The same failure came back after {len(restarts)} restarts: another one will not help."
-        return "fix_first", "user", why
+        return _Response("fix_first", "user", why, _NO_RESTART)
     if cause.reason == "NCCL Timeout Error" and (diverged := suspects.divergence(case.readings)):
-        return "fix_first", "user", diverged.why
-    return cause.recovery, cause.fault, ""
+        return _Response("fix_first", "user", diverged.why, _NO_RESTART)
+    if cause.reason not in missing.WAITED:
+        return _Response(cause.recovery, cause.fault)
+    absent = missing.absence(case.readings, case.found, cause)
+    why = absent.why if absent else ""
+    lines = (absent.line,) if absent and absent.line and absent.line != cause.line else ()
+    if cause.reason == "NCCL Timeout Error" and (delay := missing.delay(case.readings, cause)):
+        fault = "user" if delay.recovery == "fix_first" else cause.fault
+        return _Response(delay.recovery, fault, f"{why} {delay.why}".strip(), delay.suggestion, (delay.line, *lines))
+    return _Response(cause.recovery, cause.fault, why, "", lines)
 
 
 def _epoch(finding: Finding, restarts: list[Finding]) -> int:
@@ -218,6 +303,8 @@ def _more_evidence(case: Case, cause: Finding) -> list[Place]:
         if finding.reason == cause.reason and finding.source not in seen:
             seen.add(finding.source)
             places.append(Place.of(finding))
+    if cause.root not in (0, cause.line):
+        places.insert(0, Place(cause.stream, cause.root, "structure/chain"))
     if cause.also and cause.also[-1] != cause.line:
         places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
     proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
@@ -292,21 +379,41 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
     )
 
 
-def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
+def _unread(case: Case, noticed: Place | None) -> Verdict:
+    """A log in which neither an end nor a failure can be read: that is no failure, and nothing follows from it."""
+    if noticed is not None:
+        why = "Neither an end nor a failure is known in the log; the Log Agent took this line for an error."
+    elif any(reading.record.compression.lines_in for reading in case.readings):
+        why = "Neither an end nor a failure can be read in the log: no progress, no report, no error that is known."
+    else:
+        why = "The log is empty."
+    return write(
+        case,
+        "None",
+        "unknown",
+        recovery="none",
+        fault="unknown",
+        confidence=0.0,
+        why=why,
+        suggestion="If the job failed, say so (--died, or its exit code): then this is a failure of unknown cause.",
+        places=[noticed] if noticed else [],
+        decided=("nobody", ""),
+        print_of=("unknown", ()),
+        symptoms=[],
+    )
+
+
+def _unknown(case: Case, mark: Finding | Place) -> Verdict:
     """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
     if isinstance(mark, Place) and mark.rule == _NOTICED:
         why = "Nothing in the log is known; the Log Agent took this line for an error."
     elif isinstance(mark, Place):
         why = "The log ends with an error that no rule knows."
-    elif mark is not None and mark.role != "teardown":
+    elif mark.role != "teardown":
         why = "No rule knows this error, and its class can mean anything."
-    elif mark is not None:
-        why = "The job died, but no line says why."
-    elif any(record.compression.lines_in for record in (r.record for r in case.readings)):
-        why = "Nothing in the log is known: no progress, no report of an end, no error."
     else:
-        why = "The log is empty."
+        why = "The job died, but no line says why."
     finding = mark if isinstance(mark, Finding) else None
     place = Place.of(mark) if isinstance(mark, Finding) else mark
     return write(
@@ -315,7 +422,7 @@ def _unknown(case: Case, mark: Finding | Place | None) -> Verdict:
         "failed",
         confidence=0.0,
         why=why,
-        places=[place] if place else [],
+        places=[place],
         first_rank=finding.rank if finding else None,
         decided=("nobody", ""),
         print_of=(finding.origin.message if finding else "", ()),

@@ -1,35 +1,111 @@
-"""What the launcher or scheduler says of the end of an attempt, held against what its log says."""
+"""What is told of the end of an attempt from outside of its log, held against what the log says.
+
+How a job ended and why are two questions: not knowing a log is no failure, and a failure that was told needs no line.
+"""
+
+from typing import NamedTuple
 
 import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.types import Verdict
 
-_STOPPED = {"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"}
-"""States of Slurm (squeue, JOB STATE CODES) of jobs that were ended from outside."""
-_ALIVE = ("running", "completed", "recovered")
+_STOPPED = {"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "REVOKED", "SUSPENDED", "REQUEUED", "STOPPED"}
+_FAILED = {"FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED", "RECONFIG_FAIL"}
+"""States of Slurm (squeue, JOB STATE CODES): of jobs that were ended from outside, and of those that failed."""
+_ALIVE = ("running", "completed", "recovered", "unknown")
 
 
-def with_ending(verdict: Verdict, exit_code: int | None, signal: int | None, state: str | None) -> Verdict:
+class Told(NamedTuple):
+    """The end of an attempt as a sender, a launcher or a scheduler tells it; None and "" where it tells nothing.
+
+    `died` tells that the process, or a part of it, is known to have failed, however it ended.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    state: str | None = None
+    died: bool = False
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether it tells a failure and a success."""
+        return self.died and self.exit_code == 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended from outside."""
+        return self._state in _STOPPED
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed."""
+        return bool(self.died or self.exit_code or self.signal or self._state in _FAILED)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is known to have ended well."""
+        return not self.failed and not self.stopped and (self.exit_code == 0 or self._state == "COMPLETED")
+
+    @property
+    def _state(self) -> str:
+        return (self.state or "").split(" ")[0].rstrip("+").upper()
+
+
+NOTHING = Told()
+"""Of a log that comes without any word of its end."""
+FAILED = Told(died=True)
+"""Of an attempt that is known to have failed, however it ended."""
+
+
+def with_ending(verdict: Verdict, told: Told) -> Verdict:
     """The verdict that also accounts for how the process ended; the log's own report of a failure stands.
 
-    A process that failed without a word is `Unknown`: its exit code is no line that could be quoted (law 3).
+    A process that failed without a word is `Unknown`: its exit code is no line that could be quoted (law 3). One that
+    ended with exit code 0 did not fail for a reason that nobody knows.
     """
+    if told.succeeded:
+        return _ended_well(verdict, told)
     if verdict.outcome not in _ALIVE:
         return verdict
-    if (state or "").split(" ")[0].rstrip("+").upper() in _STOPPED:
-        why = f"The scheduler reports {state}, and the log no error."
-        return msgspec.structs.replace(verdict, outcome="cancelled", why=why)
-    if exit_code or signal:
-        return _died_silently(verdict, f"signal {signal}" if signal else f"exit code {exit_code}", state)
-    if exit_code == 0 and verdict.outcome == "running":
-        return msgspec.structs.replace(verdict, outcome="completed", why="It ended with exit code 0, without an error.")
+    if told.stopped:
+        why = f"The scheduler reports {told.state}, and the log no error."
+        return _unsuspicious(verdict, "cancelled", why)
+    return _died_silently(verdict, told) if told.failed else verdict
+
+
+def _ended_well(verdict: Verdict, told: Told) -> Verdict:
+    how = "exit code 0" if told.exit_code == 0 else f"the state {told.state}"
+    if verdict.outcome in ("running", "unknown"):
+        return _unsuspicious(verdict, "completed", f"It ended with {how}, without an error.")
+    if verdict.outcome == "failed" and verdict.reason == "Unknown":
+        return _unsuspicious(verdict, "completed", f"It ended with {how}; what the log complains of did not stop it.")
     return verdict
 
 
-def _died_silently(verdict: Verdict, how: str, state: str | None) -> Verdict:
+def _unsuspicious(verdict: Verdict, outcome: str, why: str) -> Verdict:
+    """The verdict on a job that did not fail."""
+    reason = verdict.reason if verdict.outcome == "recovered" else "None"
+    return msgspec.structs.replace(
+        verdict,
+        reason=reason,
+        category=verdict.category if reason != "None" else "None",
+        outcome=outcome,
+        fault="nobody",
+        recovery="none",
+        confidence=max(verdict.confidence, 0.8),
+        suggestion="Nothing to do.",
+        suspects=(),
+        first_rank=None,
+        ranks=(),
+        why=why,
+    )
+
+
+def _died_silently(verdict: Verdict, told: Told) -> Verdict:
     unknown = taxonomy.REASONS["Unknown"]
-    said = f" ({state})" if state else ""
+    how = f"signal {told.signal}" if told.signal else f"exit code {told.exit_code}" if told.exit_code else "a failure"
+    said = f" ({told.state})" if told.state else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",
@@ -41,5 +117,8 @@ def _died_silently(verdict: Verdict, how: str, state: str | None) -> Verdict:
         suggestion=unknown.next_step,
         evidence=(),
         suspects=(),
+        first_rank=None,
+        ranks=(),
+        decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=""),
         why=f"It ended with {how}{said}, but no line says why.",
     )

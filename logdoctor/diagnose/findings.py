@@ -16,7 +16,7 @@ from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
-from logdoctor.text import Origin, decode, origin, seconds_of, shown
+from logdoctor.text import Origin, decode, origin, seconds_of, shown, zone_of
 from logdoctor.types import Line, Record
 
 _CASCADES = (
@@ -41,8 +41,13 @@ _BARE = regex.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Killed))(?:: (?P<message>.*)|:?\s*)$"
 )
 _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
+_HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) during processing of request")
+"""How Python announces an error that it drops: in a destructor, in a server's thread for one request."""
 _RANK = regex.compile(r"[0-9]{1,9}")
+_FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
+_MESSAGE = 5  # lines behind a general claim in which its message may go on
+_HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how programs begin what they report
 _WHAT = 5  # lines behind `terminate called` in which its `what()` stands
 
 
@@ -50,9 +55,11 @@ class Finding(NamedTuple):
     """One claim about the failure, at one line.
 
     `rule` is empty when structure alone speaks; then `name` is the exception class. `order` sorts the
-    findings of all streams: those of one stream by line, those of several by the second where times are known, by place
-    otherwise. Fractions of a second decide nothing: the clocks of two nodes are further apart. `frames` are the
-    innermost frames of a traceback. `also` are other lines of the same episode that may be cited.
+    findings of all streams: those of one stream by line, those of several by the second where times are known (in UTC
+    where all of them tell their zones), by place otherwise. Fractions of a second decide nothing: the clocks of two
+    nodes are further apart. `frames` are the innermost frames of a traceback. `also` are other lines of the same
+    episode that may be cited. Where a rule decided for another exception of a chain, `root` is the line of the deepest
+    one if its class says the same reason, else 0.
     """
 
     order: tuple[float, int, int]
@@ -73,6 +80,12 @@ class Finding(NamedTuple):
     time: float | None
     frames: tuple[str, ...] = ()
     also: tuple[int, ...] = ()
+    root: int = 0
+
+    @property
+    def is_mild(self) -> bool:
+        """Whether such a line rarely ends a job."""
+        return self.rule is not None and self.rule.verdict.mild and not self.frames
 
     @property
     def rank(self) -> int | None:
@@ -102,6 +115,13 @@ class Reading(NamedTuple):
     chains: list[Traceback]
     times: dict[int, float]
     texts: dict[int, str]
+
+    def ordinary_after(self, number: int) -> int:
+        """How many lines behind a line bear no sign of trouble."""
+        told = sum(line.number > number and (line.strong or line.weak or bool(line.rules)) for line, _ in self.lines)
+        if told >= _FLOOD:
+            return 0  # of a flood of trouble the middle is not kept, so the rest cannot be told from it
+        return max(self.record.compression.lines_in - number - told, 0)
 
     def text(self, number: int) -> str | None:
         """The raw text of a line, when the record holds it."""
@@ -133,10 +153,21 @@ def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
     """All claims of all streams, in order."""
     timed = len(readings) > 1 and all(reading.times for reading in readings)
     latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
+    zones = [_zone(reading) for reading in readings] if timed else []
+    ahead = [zone or 0 for zone in zones] if None not in zones else [0] * len(zones)
     found: list[Finding] = []
     for number, reading in enumerate(readings):
-        found += _of_stream(number, reading, book, _seconds(reading.times, latest) if timed else {})
+        seconds = _seconds(reading.times, latest) if timed else {}
+        if seconds and ahead[number]:
+            seconds = {line: second - ahead[number] for line, second in seconds.items()}
+        found += _of_stream(number, reading, book, seconds)
     return sorted(found, key=lambda finding: finding.order)
+
+
+def _zone(reading: Reading) -> int | None:
+    """The zone that all stamps of a stream tell alike, in seconds ahead of UTC; None when some tell none or another."""
+    zones = {zone_of(line.text) for line, _ in reading.lines if seconds_of(line.text) is not None}
+    return zones.pop() if len(zones) == 1 else None
 
 
 def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
@@ -168,8 +199,9 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int,
             finding = maker.by_rules(line, where)
             if finding is not None:
                 by_line[line.number] = finding
-            else:
+            elif maker.knows(line):
                 quiet.add(line.number)
+    _drop_code(reading, by_line)
     inside: set[int] = set()
     for chain in reading.chains:
         finding = maker.by_chain(chain, by_line, quiet)
@@ -179,7 +211,6 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int,
             by_line.pop(raised.line, None)
         if finding is not None:
             by_line[finding.line] = finding
-    _drop_continued(reading, by_line)
     for line, where in reading.lines:
         if line.strong and line.number not in by_line and line.number not in quiet and line.number not in inside:
             bare = _BARE.match(where.message)
@@ -187,29 +218,60 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int,
                 by_line[line.number] = maker.by_name(line, where, bare["name"], bare["message"] or "", ())
             elif crash := _CRASH.search(where.message):
                 by_line[line.number] = maker.crash(line, where, crash.group())
+    _drop_continued(reading, by_line)
     return list(by_line.values())
 
 
+def _drop_code(reading: Reading, by_line: dict[int, Finding]) -> None:
+    """Forget what rules make of the frames of tracebacks: source code speaks of errors without meaning one."""
+    frames = {
+        number: chain for chain in reading.chains for number in range(chain.first, chain.last) if number in by_line
+    }
+    for number, chain in frames.items():
+        message = by_line[number].origin.message
+        if message[:1].isspace() and all(raised.line != number for raised in chain.raised):
+            del by_line[number]
+
+
 def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
-    """Forget a plain RuntimeError whose message goes on in the writer's next line with what a rule knows better."""
+    """Forget a RuntimeError, or what a rule makes of its wide words, whose message goes on in the writer's next lines
+    with what a rule knows better."""
+    general: dict[str, list[Finding]] = {}
     previous: dict[str, int] = {}
     for line, where in reading.lines:
-        before = by_line.get(previous.get(where.channel, 0))
-        here = by_line.get(line.number)
-        if (
-            before
-            and here
-            and not before.rule
-            and before.reason == "Runtime Error"
-            and here.rule
-            and here.role != "teardown"
-        ):
-            del by_line[before.line]
+        here, before = by_line.get(line.number), general.setdefault(where.channel, [])
+        before[:] = [one for one in before if line.number <= one.line + _MESSAGE or previous[where.channel] == one.line]
+        if here is not None and (here.rule.fallback if here.rule else here.name.endswith("RuntimeError")):
+            before.append(here)
+        elif here is not None and before and _goes_on(here, adjacent=previous[where.channel] == before[-1].line):
+            for finding in before:
+                if finding.rule is None or here.line == finding.line + 1 or _is_coded(here):
+                    del by_line[finding.line]
+            before.clear()
         previous[where.channel] = line.number
+
+
+def _goes_on(here: Finding, adjacent: bool) -> bool:
+    """Whether a claim stands in a line that goes on with a message: next to it, and not the word of another program,
+    or with a code that a table knows."""
+    if here.rule is None or here.role not in ("cause", "proximate") or here.is_mild:
+        return False
+    return _is_coded(here) or (adjacent and _HEAD.match(here.origin.message) is None)
+
+
+def _is_coded(finding: Finding) -> bool:
+    return finding.rule is not None and bool(finding.rule.verdict.lookup)
 
 
 def _ignored(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in _IGNORED
+
+
+def _told_by_code(claims: list[Finding]) -> list[Finding]:
+    """The claims of a line; where a table knows the code that it prints, what wider patterns say of it counts only as a
+    cause."""
+    coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
+    return coded + [claim for claim in claims if claim not in coded and (not coded or claim.role == "cause")]
 
 
 class _Maker:
@@ -222,10 +284,16 @@ class _Maker:
         self._times = reading.times
         self._lines = {line.number: (line, where) for line, where in reading.lines}
 
+    def knows(self, line: Line) -> bool:
+        """Whether a rule knows what a line says; one that looks its code up in vain does not."""
+        return any(not self._book.diagnoses[number].verdict.lookup for number in line.rules)
+
     def by_rules(self, line: Line, where: Origin) -> Finding | None:
         """What the rule that knows most about the line says; None when the line is only noted."""
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
-        claims = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
+        every = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
+        known = [claim for claim in every if claim.rule and not claim.rule.fallback]
+        claims = _told_by_code(known or every)
         claims.sort(key=lambda finding: taxonomy.ROLES.index(finding.role))
         outcomes = [claim for claim in claims if claim.outcome]
         errors = [claim for claim in claims if claim.role in ("cause", "proximate", "cascade")]
@@ -233,7 +301,7 @@ class _Maker:
         ordered = errors or outcomes or teardown
         if not ordered:
             return None
-        merged = {name: value for claim in reversed(claims) for name, value in claim.captures.items()}
+        merged = {name: value for claim in reversed(every) for name, value in claim.captures.items()}
         return ordered[0]._replace(captures=merged | ordered[0].captures)
 
     def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
@@ -262,8 +330,8 @@ class _Maker:
     def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
         before = self._lines.get(chain.first - 1)
-        if before is not None and "Exception ignored in" in before[0].text:
-            return None  # Python's own words for an error in a destructor
+        if before is not None and _HANDLED.search(before[0].text):
+            return None
         if not chain.raised:
             return self.crash(*self._lines[chain.first], "Traceback")
         ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]
@@ -277,7 +345,8 @@ class _Maker:
             inner_plain = chosen in unruled and not _ignored(chosen.name) and not self._is_cascade(chosen)
             if best.role in ("cause", "proximate") or not inner_plain:
                 frames = next(raised.frames for raised in chain.raised if raised.line == best.line)
-                return best._replace(frames=frames, also=others)
+                same = self.by_name(*self._lines[chosen.line], chosen.name, chosen.message, ()).reason == best.reason
+                return best._replace(frames=frames, also=others, root=chosen.line if same else 0)
         if chosen.line in quiet or all(_ignored(raised.name) for raised in chain.raised):
             return None
         if _ignored(chosen.name):

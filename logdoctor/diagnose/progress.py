@@ -266,8 +266,8 @@ _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d
 
 def _span(course: Course) -> tuple[float | None, float | None]:
     """The times of the first and last step: from stamps near them, or from the clock of a progress bar."""
-    spans = [course.reading.record.spans[rule] for rule in course.rules]
-    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    every = course.reading.record.spans
+    first, last = min(every[rule][0] for rule in course.rules), max(span[1] for span in every.values())
     begin, end = _elapsed(first.text), _elapsed(last.text)
     if begin is not None and end is not None and end >= begin and first.time is not None:
         return first.time, first.time + end - begin

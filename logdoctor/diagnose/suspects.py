@@ -1,16 +1,18 @@
 """Who may be at fault: nodes and ranks that the evidence names, and only those."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
 import regex
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.findings import Finding, Reading
-from logdoctor.types import Suspect
+from logdoctor.diagnose.missing import absence
+from logdoctor.types import Suspect, Verdict
 
 __all__ = [
     "LONGEST_NAME",
@@ -20,12 +22,14 @@ __all__ = [
     "first_rank",
     "name",
     "named_rank",
+    "of_job",
     "own_host",
     "rank_of",
     "rank_of_stream",
     "tasks_are_ranks",
 ]
 
+_ADDRESS = regex.compile(r"[0-9a-fA-F]*[:.][0-9a-fA-F:.]+")
 LONGEST_NAME = 253
 """Characters of a host's name, as DNS limits it: what is longer is none, whatever line says so."""
 
@@ -33,10 +37,22 @@ _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
 _OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+ \[\d+\] )")
 """How syslog and NCCL name the host that speaks."""
+_SPOKEN = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_OFFICIAL = regex.compile(r"(?:srun|slurmstepd|slurmctld|salloc|sbatch|kubelet|mpirun|mpiexec|prted?|orted)\b")
+"""Who starts and ends jobs, and so knows their hosts."""
 _SRUN = regex.compile(
     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
 )
+_OWN_EXIT = regex.compile(r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]{1,200}: Exited with exit code")
+_SECTION = regex.compile(
+    r"(?i)\b(?:dmesg|kern(?:el)?(?:[ .]log)?|console|ring buffer|journal(?:ctl)?|syslog)\b.{0,60}?"
+    r"\b(?:node|host|on|of|from)[ :=]{1,3}(?P<node>[a-z][\w.-]*\d[\w.-]*)"
+)
+"""How a part of a log is headed that was gathered on one host."""
+_SECTION_LINES = 40
 _MOST_TASKS = 1 << 20  # that are looked at
+_CODE = regex.compile(r"[A-Z]{1,4}\d{3,6}")
+"""An error code before a colon, which looks like a host."""
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
     r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d{1,9})\].{0,200}?"
@@ -55,13 +71,66 @@ def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[
     suspects: dict[str | int, Suspect] = {}
     for finding in agreeing:
         node = _node(places, finding)
+        if node is not None and not places.bears_out(node, finding):
+            continue
         gpu = finding.captures.get("gpu") or finding.captures.get("pci")
         if node is not None and node not in suspects and (finding is cause or finding.role == "cause"):
             rank = finding.rank if finding is cause else None
             suspects[node] = Suspect(node, rank, gpu, _why(finding))
+    if not suspects and (accused := _accused(places, found, cause)):
+        suspects[accused.node or ""] = accused
     if not suspects and cause.rank is not None:
         suspects[cause.rank] = Suspect(None, cause.rank, cause.captures.get("gpu"), _why(cause))
     return list(suspects.values())
+
+
+_PEERS = ("NCCL Remote Error", "Network Error")
+_VOICES = 3  # that must name the same peer before it is suspected
+_MANY_HOSTS = 2  # from which on the hosts that a log tells of are taken for those of its job
+_OF_ALL = 2 / 3  # of those who name one
+
+
+def _accused(places: "Places", found: list[Finding], cause: Finding) -> Suspect | None:
+    """The node to which most others lost their connection, when they agree and it blames nobody itself."""
+    if cause.reason not in _PEERS:
+        return None
+    voices: dict[str, set[tuple[str, str]]] = {}
+    blaming: set[str] = set()
+    for finding in found:
+        peer = finding.captures.get("peer", "").split("<")[0].rstrip(".:,")
+        if finding.reason not in _PEERS or not peer or len(peer) > LONGEST_NAME:
+            continue
+        peer = places.aliases.get(peer, peer)
+        speaker = _speaker(places, finding) or ""
+        if speaker and _is_among(peer, (speaker,)):
+            continue
+        blaming.add(speaker)
+        voices.setdefault(peer, set()).add((speaker, finding.origin.channel))
+    if not voices:
+        return None
+    node, some = max(voices.items(), key=lambda pair: len(pair[1]))
+    if len(some) < _VOICES or len(some) < _OF_ALL * sum(map(len, voices.values())) or _is_among(node, blaming):
+        return None
+    return Suspect(node, None, None, f"{len(some)} of its peers lost their connection to it")
+
+
+def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
+    """The verdict without suspected nodes that are not among those of its job: a log can name any host. It says whom it
+    named. An address stands for itself where the job's nodes are told by their names."""
+    named = [suspect.node for suspect in verdict.suspects if suspect.node]
+    strangers = [node for node in named if not _is_among(node, nodes)] if nodes else []
+    if not strangers:
+        return verdict
+    kept = tuple(suspect for suspect in verdict.suspects if suspect.node not in strangers)
+    said = f"Named in the log, but not of this job: {', '.join(strangers[:5])}."
+    return msgspec.structs.replace(verdict, suspects=kept, why=f"{verdict.why} {said}".strip())
+
+
+def _is_among(node: str, nodes: Collection[str]) -> bool:
+    address, short = _ADDRESS.fullmatch(node), node.lower().split(".")[0]
+    if address:
+        return node in nodes or not any(_ADDRESS.fullmatch(other) for other in nodes)
+    return any(short == other.lower().split(".")[0] for other in nodes if not _ADDRESS.fullmatch(other))
 
 
 def _why(finding: Finding) -> str:
@@ -84,10 +153,48 @@ class Places:
         names = set(self.nodes.values())
         self.only = names.pop() if len(self.nodes) > 1 and len(names) == 1 else None
 
+    def headed(self, finding: Finding) -> str | None:
+        """The host that the heading above a line names, where the lines between are known and without a prefix."""
+        reading = self._readings[finding.stream]
+        for number in range(finding.line - 1, max(finding.line - _SECTION_LINES, 0), -1):
+            text = reading.text(number)
+            if text is None:
+                return None
+            if heading := _SECTION.search(text[:300]):
+                return heading["node"]
+        return None
+
+    def bears_out(self, node: str, finding: Finding) -> bool:
+        """Whether more than the word of one line speaks for a node: a program can print any host's name, so where the
+        log tells which hosts the job has, it must be among them."""
+        of_machine = finding.reason in _LOCAL or "kernel" in finding.text
+        if not of_machine or len(self._roster) < _MANY_HOSTS or _OFFICIAL.match(finding.origin.message):
+            return True
+        ended = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
+        reported = {said["node"] for said in ended if said} | set(self.nodes.values())
+        return _is_among(node, self._roster | reported)
+
+    @cached_property
+    def _roster(self) -> frozenset[str]:
+        """The hosts of the job, as prefixes of lines, placements and NCCL name them."""
+        spoken = (_SPOKEN.match(where.message) for reading in self._readings for _, where in reading.lines)
+        named = {said["host"] for said in spoken if said}
+        lines = (where for reading in self._readings for _, where in reading.lines)
+        named |= {where.node for where in lines if where.node is not None and not _POD.search(where.channel)}
+        placed = {node for reading in self._readings for node in reading.record.placements.values()}
+        return frozenset(named | placed | set(self.aliases.values()))
+
+    @cached_property
+    def only_exit(self) -> str | None:
+        """The only node of which Slurm says that a task ended by itself; the others were ended."""
+        reports = (_OWN_EXIT.match(where.message) for reading in self._readings for _, where in reading.lines)
+        nodes = {report["node"] for report in reports if report}
+        return nodes.pop() if len(nodes) == 1 else None
+
     @cached_property
     def tasks(self) -> dict[int, str]:
         """The nodes that Slurm reports tasks on when they end; the first report counts."""
-        reports = (_SRUN.search(line.text) for reading in self._readings for line, _ in reading.lines)
+        reports = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
         told = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
         found: dict[int, str] = {}
         for task, node in islice(told, _MOST_TASKS):
@@ -122,13 +229,17 @@ def _speaker(places: Places, finding: Finding) -> str | None:
     if host := own_host(finding):
         return host
     origin = finding.origin
-    if origin.node is not None and (origin.node in places.aliases or not _POD.search(origin.channel)):
+    if (
+        origin.node is not None
+        and not _CODE.fullmatch(origin.node)
+        and (origin.node in places.aliases or not _POD.search(origin.channel))
+    ):
         return origin.node
     if finding.rank is not None and finding.rank in places.nodes:
         return places.nodes[finding.rank]
     if origin.task is not None and (node := places.tasks.get(origin.task)):
         return node
-    return places.only
+    return places.headed(finding) or places.only or places.only_exit
 
 
 _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
@@ -164,8 +275,11 @@ def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) ->
     """
     if cause.reason in ("Node Failure", "Network Error", "Hang"):
         return None
-    if cause.reason == "NCCL Timeout Error" and (diverged := divergence(readings)):
-        return diverged.rank
+    if cause.reason == "NCCL Timeout Error":
+        if diverged := divergence(readings):
+            return diverged.rank
+        if (absent := absence(readings, found, cause)) and absent.line is not None:
+            return absent.ranks[0]
     same = [finding for finding in found if finding.key == cause.key]
     alike = {rank for finding in same if (rank := rank_of(finding, readings)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
@@ -248,6 +362,17 @@ class Divergence(NamedTuple):
     why: str
 
 
+_ALTERNATING = {"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+"""What sharded training calls in turn, so that neighbours in the sequence differ without a mistake."""
+
+
+def _in_turn(work: _Work, common: _Work) -> bool:
+    """Whether a rank waits in a call next to that of the others on the same path: behind it, or in its turn."""
+    return work.sequence < common.sequence or (
+        work.sequence != common.sequence and {work.op, common.op} == _ALTERNATING
+    )
+
+
 def divergence(readings: list[Reading]) -> Divergence | None:
     """Whether a collective's time-out is the program's fault: one rank of a group waits in another call."""
     groups: dict[str, dict[int, _Work]] = {}
@@ -260,7 +385,7 @@ def divergence(readings: list[Reading]) -> Divergence | None:
         common, count = Counter(works.values()).most_common(1)[0]
         if count == len(works) - 1 >= 2:
             rank, work = next((rank, work) for rank, work in works.items() if work != common)
-            if work.op != common.op:
+            if work.op != common.op and not _in_turn(work, common):
                 waits = f"Rank {rank} waits in {work.op} #{work.sequence} while all others are in {common.op}"
                 why = f"{waits} #{common.sequence}: the ranks took different paths through the program."
                 return Divergence(rank, why)

@@ -23,6 +23,8 @@ _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|F
 _NEAR = 3  # lines behind a doubtful exception in which the true one may stand
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
+_SPAWNED = regex.compile(r"^-- Process \d+ terminated with the following error")
+"""What torch.multiprocessing prints between its own exception and the traceback of the process that failed."""
 _CHAIN_LINES = 40  # lines that a message may go on before the words that chain another exception to it
 _OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
 
@@ -119,8 +121,8 @@ def _read(chain: _Open, line: Line, message: str) -> bool:
     if _FRAME.match(message) and _is_carrier(chain.raised[-1]):
         chain.begin_again("direct")
         return _read_frames(chain, line, message)
-    if _DIRECT in message or _CONTEXT in message:
-        chain.link = "direct" if _DIRECT in message else "context"
+    if _DIRECT in message or _CONTEXT in message or _SPAWNED.match(message):
+        chain.link = "context" if _CONTEXT in message else "direct"
         chain.idle = 0
         return True
     return chain.idle <= (_CHAIN_LINES if not chain.link else 6)
@@ -136,13 +138,20 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
         chain.code = message.strip() or chain.code
         return chain.idle <= _OPEN_LINES
     found = _EXCEPTION.match(message)
-    if found and _PLAIN_NAME.search(found["name"].split("(")[0]):
+    if found and _is_class(found["name"].split("(")[0], found["inner"]):
         name = found["inner"] or found["name"].split("(")[0]
         text = found["message"] or ""
         chain.raised.append(Raised(line.number, name, text, chain.link, tuple(chain.frames), chain.code))
         chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
         return True
     return chain.idle <= _OPEN_LINES
+
+
+def _is_class(name: str, inner: str | None) -> bool:
+    """Whether a word at the begin of a line can be the class of an exception, or a call of a class by another."""
+    if inner is not None:
+        return any(map(_SURE_NAME.search, (name, inner))) and _PLAIN_NAME.search(inner) is not None
+    return _PLAIN_NAME.search(name) is not None
 
 
 def _is_doubtful(raised: Raised) -> bool:
@@ -192,7 +201,8 @@ def _reraised(inner: Raised, outer: Raised) -> bool:
 def _is_carrier(raised: Raised) -> bool:
     """A re-raised worker error, or a group, comes first and only announces the original that follows."""
     return (
-        raised.name.endswith(("RemoteTraceback", "ExceptionGroup"))
+        (raised.name.endswith("Exception") and not raised.message.strip())
+        or raised.name.endswith(("RemoteTraceback", "ExceptionGroup"))
         or raised.message.startswith("ray::")
         or (raised.message.startswith("Caught ") and " in " in raised.message)
     )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
+import regex
+
 from logdoctor import taxonomy
 from logdoctor.diagnose.cause import Judgement, explains
 from logdoctor.diagnose.findings import Finding, Reading
@@ -12,6 +14,7 @@ from logdoctor.diagnose.ranks import first_errors
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
 from logdoctor.types import (
+    Alternative,
     Category,
     Compression,
     DecidedBy,
@@ -82,6 +85,7 @@ def write(
     suspected: Sequence[Suspect] = (),
     first_rank: int | None = None,
     cause: Finding | None = None,
+    alternatives: tuple[Alternative, ...] = (),
 ) -> Verdict:
     """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
@@ -100,6 +104,7 @@ def write(
             symptoms=symptoms,
         )
     recovery = recovery or default.recovery
+    suggestion = _fitting(suggestion or (default.next_step if outcome == "failed" else "Nothing to do."), evidence)
     return Verdict(
         reason=reason,
         category=cast(Category, default.category),
@@ -107,7 +112,7 @@ def write(
         recovery=cast(Recovery, recovery),
         outcome=cast(Outcome, outcome),
         confidence=round(confidence, 2),
-        suggestion=suggestion or (default.next_step if outcome == "failed" else "Nothing to do."),
+        suggestion=suggestion,
         evidence=evidence,
         suspects=tuple(suspected),
         first_rank=first_rank,
@@ -123,7 +128,19 @@ def write(
         file=case.readings[0].record.file if case.readings else "",
         nodes=_nodes(case),
         ranks=_ranks(case, cause) if outcome == "failed" else (),
+        alternatives=alternatives,
     )
+
+
+_THING = regex.compile(r"(?P<thing>\b(?:file|path|folder|option|key|package|line))(?: that)? (?:it|is) name[sd]\b")
+_NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}\b|--?\w[\w-]+")
+
+
+def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
+    """The next step without "it names" where no quoted line names anything."""
+    if any(_NAME.search(one.quote.partition(": ")[2] or one.quote) for one in evidence):
+        return suggestion
+    return _THING.sub(r"\g<thing>", suggestion)
 
 
 def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:

@@ -24,12 +24,14 @@ State = Literal["closed", "open", "half-open"]
 class Breaker:
     """Counts failures and says when the next call may be made; one thread at a time. `chance` gives 0 to 1.
 
-    Times are seconds since the epoch. A clock that is set back ends all waiting.
+    Times are seconds since the epoch. A clock that is set back ends all waiting. One that `bears_nonsense` takes it for
+    an answer: the model is up.
     """
 
-    def __init__(self, chance: Callable[[], float]) -> None:
+    def __init__(self, chance: Callable[[], float], bears_nonsense: bool = False) -> None:
         self.failures = 0
         self._chance = chance
+        self._bears_nonsense = bears_nonsense
         self._waits: tuple[float, float] = (0.0, 0.0)
         self._trial = False
 
@@ -56,6 +58,8 @@ class Breaker:
     def end(self, now: float, trial: bool, failure: str, retry_after: float | None) -> None:
         """Learns how a call went: `failure` is "" for a good answer, else `unavailable` or `nonsense`."""
         self._trial &= not trial
+        if failure == "nonsense" and self._bears_nonsense:
+            failure = ""
         self.failures = self.failures + 1 if failure else 0
         if not failure:
             self._waits = (0.0, 0.0)

@@ -59,7 +59,8 @@ class Guarded:
     """A model behind its budget and breaker; any thread may call. `clock` gives seconds since the epoch.
 
     With `exchanges` everything that is said is written down there, and nothing is asked twice. `key` is the secret of
-    the server, which is neither sent in a message nor written down.
+    the server, which is neither sent in a message nor written down. One that `bears_nonsense` leaves a model alone only
+    when it is away, not when its answers cannot be used.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Guarded:
         chance: Callable[[], float] = random.random,
         exchanges: Exchanges | None = None,
         key: str = "",
+        bears_nonsense: bool = False,
     ) -> None:
         self.name = model.name
         self._model = model
@@ -80,7 +82,7 @@ class Guarded:
         self._exchanges = exchanges
         self._key = key if len(key) >= _SHORTEST_KEY else ""
         self._lock = threading.Lock()
-        self._breaker = Breaker(chance)
+        self._breaker = Breaker(chance, bears_nonsense)
         self._purse = Purse(self._budget, ledger)
         self._turns = Turns()
         self._calls: Counter[str] = Counter()

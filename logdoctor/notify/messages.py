@@ -12,9 +12,9 @@ import msgspec
 
 from logdoctor.llm.masking import mask
 from logdoctor.store.notices import Untold
-from logdoctor.taxonomy import ADVICE
+from logdoctor.taxonomy import advice
 from logdoctor.text import harmless
-from logdoctor.types import Evidence, Suspect
+from logdoctor.types import Evidence, Suspect, names_node
 
 MAX_QUOTE = 1000
 """Characters of a line of a log."""
@@ -165,7 +165,7 @@ def told(untold: Untold, public_url: str) -> IncidentTold:
         category=verdict.category,
         fault=verdict.fault,
         recovery=verdict.recovery,
-        advice=ADVICE[verdict.recovery],
+        advice=advice(verdict.recovery, names_node(verdict)),
         provisional=not untold.verdict.final,
         confidence=verdict.confidence,
         suspects=tuple(_suspect(one) for one in verdict.suspects[:MAX_SUSPECTS]),

@@ -28,7 +28,8 @@ _MAX_CURSOR = 2000
 
 class JobFacts(msgspec.Struct, frozen=True):
     """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from, `nodelist`
-    names its nodes as schedulers do: `gpu-[01-08],gpu-11`."""
+    names its nodes as schedulers do: `gpu-[01-08],gpu-11`. It is `placed` when who told it may say where jobs run; else
+    it is a claim, by which no node is tested or taken out."""
 
     name: str | None = None
     user: str | None = None
@@ -39,6 +40,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     checkpoint_dir: str | None = None
     parent: str | None = None
     nodelist: str | None = None
+    placed: bool = False
     nodes: int | None = None
     ranks_per_node: int | None = None
     gpus: int | None = None
@@ -578,9 +580,11 @@ def _untimed(verdict: Verdict) -> Verdict:
 
 
 def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
-    return msgspec.structs.replace(
-        old, **{name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
-    )
+    """What was told, the newer for the older; a claim of nodes replaces none that were told by right."""
+    given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
+    if new.nodelist is None or (old.placed and not new.placed):
+        given |= {"nodelist": old.nodelist, "placed": old.placed}
+    return msgspec.structs.replace(old, **given)
 
 
 def _job(connection: sa.Connection, job: str) -> Job | None:

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from logdoctor.errors import TokenError
 from logdoctor.store.schema import Database, tokens
 
-SCOPES = ("ingest", "read", "operate", "admin")
-"""Words of their own: none holds another, but `admin` holds all. One who operates and reads has both."""
+SCOPES = ("ingest", "place", "read", "operate", "admin")
+"""Words of their own: none holds another, but `admin` holds all. One who operates and reads has both. `place` is the
+right to say on which nodes a job ran: tests and cordons go by it."""
 
 PREFIX = "ldr_"
 """How a secret begins, so that scanners for leaked secrets know it."""

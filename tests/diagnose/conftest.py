@@ -1,22 +1,30 @@
 """Small logs of a job, and their verdicts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from logdoctor import pipeline
+from logdoctor.diagnose.ending import NOTHING, Told
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Verdict
 
 Log = str | bytes | Mapping[str, str]
-Diagnose = Callable[[Log], Verdict]
-"""The verdict on a log, or on an attempt with several streams."""
 
 
-Recorded = Callable[[Log], list[Record]]
-"""The records of a log."""
+class Diagnose(Protocol):
+    """The verdict on a log, or on an attempt with several streams."""
+
+    def __call__(self, log: Log, told: Told = NOTHING) -> Verdict: ...
+
+
+class Recorded(Protocol):
+    """The records of a log."""
+
+    def __call__(self, log: Log) -> list[Record]: ...
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def recorded(scanner: Scanner, limits: Limits, tmp_path: Path) -> Recorded:
 @pytest.fixture
 def diagnose(scanner: Scanner, limits: Limits, tmp_path: Path) -> Diagnose:
     """Writes each log to a file and diagnoses all of them as one attempt with the shipped rules."""
-    return lambda log: pipeline.diagnose(_streams(log, tmp_path), scanner, limits)
+    return lambda log, told=NOTHING: pipeline.diagnose(_streams(log, tmp_path), scanner, limits, told)
 
 
 def _streams(log: Log, folder: Path) -> list[Stream]:

@@ -22,6 +22,11 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """  # noqa: E501
+TORN = (
+    "[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    "[rank3]: ValueError: lattice 7 is bent\n"
+)
+"""Two errors of which neither explains the other."""
 COMPLETED = "exiting program at iteration 500000\n"
 DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"

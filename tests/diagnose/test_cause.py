@@ -208,3 +208,39 @@ def test_a_lost_peer_is_a_consequence_when_there_is_a_cause(diagnose: Diagnose, 
 def test_advice_is_never_the_cause(diagnose: Diagnose) -> None:
     advice = "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable it.\n"
     assert diagnose(HEAD + advice).outcome == "running"
+
+
+def test_what_rarely_ends_a_job_yields_to_what_it_does_not_explain(diagnose: Diagnose) -> None:
+    nan = "epoch 37 loss: nan lr: 1e-4\n"
+    dead = traceback("RuntimeError: CUDA error: device-side assert triggered")
+    blown = traceback("AssertionError: NaN in gradients of layer 3")
+    assert diagnose(HEAD + nan * 3 + dead).reason == "CUDA Error"
+    assert diagnose(HEAD + nan * 3 + blown).reason == "Loss Spike"
+
+
+def test_a_message_that_goes_on_is_what_its_next_lines_say(diagnose: Diagnose) -> None:
+    head = "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
+    told = "EJ0001: 2026-03-02-11:57:54.167.645 Failed to initialize the HCCP process.\n"
+    assert diagnose(HEAD + head + told).reason == "CUDA Error"
+    assert diagnose(HEAD + head + "a line\n" * 9 + told).reason == "Unknown"
+
+
+def test_the_exception_that_a_chain_began_with_is_cited_too(diagnose: Diagnose) -> None:
+    root = "ImportError: libfast.so: undefined symbol: _ZN2at4copyE"
+    wrapper = (
+        "RuntimeError: Failed to import model.mistral because of the following error (look up to see its traceback):"
+    )
+    verdict = diagnose(HEAD + traceback(root) + DIRECT + traceback(wrapper))
+    assert verdict.reason == "Import Error"
+    assert root in [evidence.quote for evidence in verdict.evidence]
+
+
+def test_what_another_program_says_does_not_go_on_with_a_message(diagnose: Diagnose) -> None:
+    after = "rm: cannot remove '/scratch/x': Permission denied\n"
+    lost = traceback("OSError: s3://bucket/x could not be read")
+    assert diagnose(HEAD + lost + after).reason == "S3 Storage Error"
+    assert diagnose(HEAD + traceback("RuntimeError: my own failure in layer 3") + after).reason == "Runtime Error"
+
+
+def test_a_class_that_another_one_is_told_by_counts(diagnose: Diagnose) -> None:
+    assert diagnose(HEAD + traceback("RemoteFailed(ValueError): bad")).reason == "Value Error"

@@ -3,8 +3,9 @@
 import pytest
 
 from logdoctor.diagnose import suspects
+from logdoctor.diagnose.suspects import of_job
 from tests.diagnose.conftest import Diagnose
-from tests.diagnose.logs import nccl_timeout, steps
+from tests.diagnose.logs import OFF_THE_BUS, nccl_timeout, prefixed, steps
 
 CUDA = "[rank{0}]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 
@@ -35,3 +36,31 @@ def test_a_name_longer_than_a_host_can_have_names_no_node(diagnose: Diagnose, le
     node = "gpu-" + "1" * (length - 4)
     log = steps(0, 40) + CUDA.format(0).replace("[rank0]", "3") + f"srun: error: {node}: task 3: Exited\n"
     assert [one.node == node for one in diagnose(log).suspects] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept"),
+    [
+        ([], True),
+        (["wn061", "wn062"], True),
+        (["WN061.cluster.example"], True),
+        (["wn06", "wn0611"], False),
+        (["10.0.0.61"], False),
+    ],
+)
+def test_a_node_that_is_not_of_the_job_is_named_and_not_suspected(
+    diagnose: Diagnose, nodes: list[str], kept: bool
+) -> None:
+    verdict = diagnose(steps(0, 40) + OFF_THE_BUS)
+    of_it = of_job(verdict, nodes)
+    assert [one.node for one in of_it.suspects] == ["wn061"] * kept
+    assert (of_it == verdict) == kept
+    assert ("Named in the log, but not of this job: wn061." in of_it.why) == (not kept)
+    assert of_job(of_it, nodes) == of_it
+
+
+def test_an_address_stands_for_itself_where_nodes_have_names(diagnose: Diagnose) -> None:
+    verdict = diagnose(steps(0, 40) + prefixed("(RayTrainWorker pid=7, ip=10.0.0.7) ", CUDA.format(0)))
+    assert [one.node for one in of_job(verdict, ["gpu-1"]).suspects] == ["10.0.0.7"]
+    assert [one.node for one in of_job(verdict, ["10.0.0.7"]).suspects] == ["10.0.0.7"]
+    assert not of_job(verdict, ["10.0.0.8"]).suspects

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.types import Verdict
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import (
@@ -199,7 +200,7 @@ def test_a_spike_that_a_guard_stopped_is_still_the_spike(diagnose: Diagnose) -> 
 
 @pytest.mark.parametrize("name", ["teardown only", "empty", "garbage", "prose"])
 def test_unknown_is_an_answer_and_asks_a_person(diagnose: Diagnose, name: str) -> None:
-    verdict = diagnose(FAILURES[name])
+    verdict = diagnose(FAILURES[name], told=FAILED)
     assert (verdict.outcome, verdict.reason, verdict.recovery) == ("failed", "Unknown", "ask_human")
     assert (verdict.category, verdict.fault, verdict.confidence) == ("None", "unknown", 0.0)
     assert verdict.decided_by.kind == "nobody"
@@ -212,7 +213,7 @@ def test_unknown_after_a_teardown_cites_it(diagnose: Diagnose) -> None:
 
 
 def test_all_bytes_there_are_are_unknown(diagnose: Diagnose) -> None:
-    assert diagnose(bytes(range(256)) * 1000).reason == "Unknown"
+    assert diagnose(bytes(range(256)) * 1000, told=FAILED).reason == "Unknown"
 
 
 def test_a_log_that_ends_inside_a_traceback_did_fail(diagnose: Diagnose) -> None:
@@ -360,7 +361,7 @@ def test_the_account_of_all_streams_adds_up(diagnose: Diagnose) -> None:
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_has_a_next_step_and_known_words(diagnose: Diagnose, name: str) -> None:
-    verdict = diagnose(FAILURES[name])
+    verdict = diagnose(FAILURES[name], told=FAILED)
     assert verdict.outcome == "failed"
     assert verdict.suggestion.strip()
     assert verdict.reason in taxonomy.REASONS
@@ -410,3 +411,48 @@ def test_failures_differ_in_their_fingerprints(diagnose: Diagnose) -> None:
         for name in ("rule", "structure", "cascade only", "kernel", "spike", "hang", "empty")
     }
     assert all(prints[one] != prints[other] for one, other in itertools.combinations(prints, 2))
+
+
+def test_zones_count_where_all_streams_tell_them(diagnose: Diagnose) -> None:
+    east = "2024-03-02T20:00:05+09:00 step 1 loss 2\n2024-03-02T20:00:20+09:00 KeyError: 'east'\n"
+    west = "2024-03-02T12:00:05+01:00 step 1 loss 2\n2024-03-02T12:00:10+01:00 ValueError: west\n"
+    assert diagnose({"a": east, "b": west}).reason == "Value Error", (
+        "12:00:10 in the west is before 20:00:20 in the east"
+    )
+    assert diagnose({"a": east.replace("+09:00", ""), "b": west}).reason == "Value Error"
+
+
+def test_a_launcher_that_was_told_to_stop_was_stopped(diagnose: Diagnose) -> None:
+    killing = "[2024-03-02 11:01:36,472] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 18138\n" * 2
+    told = "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
+    assert diagnose(HEAD + killing + told).outcome == "cancelled"
+    assert diagnose(HEAD + killing).outcome == "failed"
+    assert diagnose(HEAD + KEY + killing + told).reason == "Key Error"
+
+
+def test_a_job_whose_last_step_was_made_does_not_hang(diagnose: Diagnose) -> None:
+    last = HEAD.replace("500000", "40")
+    evaluated = "[2024-03-02 12:31:20] evaluation done\n"
+    assert diagnose(last + evaluated).outcome != "failed"
+    assert diagnose(HEAD + evaluated).reason == "Hang"
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        "srun: error: gpu-07: task 1: Exited with exit code 1\n",
+        "Fatal Python error: Segmentation fault\n",
+        "gpu-01: [2024-03-02 11:01:40,000] [ERROR] [launch.py:325:sigkill_handler] exits with return code = -9\n",
+    ],
+)
+def test_a_launcher_that_was_told_to_stop_beside_a_death_was_not(diagnose: Diagnose, death: str) -> None:
+    """Another launcher, or the scheduler, stops the rest."""
+    told = "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
+    assert diagnose(HEAD + death + told).outcome == "failed"
+    assert diagnose(HEAD + told + death).outcome == "failed"
+
+
+@pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT])
+def test_a_silence_behind_the_last_step_is_a_hang_when_the_job_was_stopped(diagnose: Diagnose, end: str) -> None:
+    silent = "[2024-03-02 12:31:20] saving checkpoint\n"
+    assert diagnose(HEAD.replace("500000", "40") + silent + end.replace("11:01:30", "12:31:30")).reason == "Hang"

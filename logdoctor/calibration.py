@@ -1,0 +1,69 @@
+"""Does confidence mean what it says? Of verdicts that are 80 % sure, 80 of 100 should be right."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+BINS = 10
+SURE = 0.9
+"""From this confidence on people act without a second look: then hardly any may be wrong."""
+
+
+class Weighed(NamedTuple):
+    """The confidence of one verdict that names a reason, and whether it is right (or can be defended)."""
+
+    confidence: float
+    right: bool
+
+
+class Bin(msgspec.Struct, frozen=True):
+    """The verdicts of about one confidence: how many, their mean confidence, and the share that is right."""
+
+    verdicts: int
+    confidence: float
+    right: float
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """The curve, and its expected error: how far confidence and truth lie apart in a bin, by its verdicts.
+
+    `sure` verdicts have a confidence of `SURE` or more, `sure_right` is the share of them that is right; None for none.
+    """
+
+    bins: list[Bin]
+    error: float
+    sure: int
+    sure_right: float | None
+
+
+def calibration(weighed: Iterable[Weighed]) -> Calibration:
+    """The calibration of some verdicts; of none it has no bins and no error."""
+    bins: dict[int, list[Weighed]] = {}
+    for one in weighed:
+        bins.setdefault(min(int(one.confidence * BINS + 1e-9), BINS - 1), []).append(one)
+    curve = [_bin(bins[number]) for number in sorted(bins)]
+    total = sum(one.verdicts for one in curve) or 1
+    sure = [one.right for some in bins.values() for one in some if one.confidence >= SURE]
+    return Calibration(
+        curve,
+        round(sum(one.verdicts * abs(one.confidence - one.right) for one in curve) / total, 4),
+        len(sure),
+        round(sum(sure) / len(sure), 4) if sure else None,
+    )
+
+
+def _bin(some: list[Weighed]) -> Bin:
+    size = len(some)
+    confidence, right = sum(one.confidence for one in some) / size, sum(one.right for one in some) / size
+    return Bin(size, round(confidence, 4), round(right, 4))
+
+
+def summary(found: Calibration) -> str:
+    """The calibration in a line of words."""
+    if not found.bins:
+        return "confidence: no verdict names a reason"
+    sure = (
+        "" if found.sure_right is None else f", {100 * found.sure_right:.1f} % of {found.sure} right from {SURE:.0%} on"
+    )
+    return f"confidence: expected calibration error {found.error:.3f}{sure}"
