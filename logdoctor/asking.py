@@ -13,6 +13,7 @@ from logdoctor.compress.cut import unpack
 from logdoctor.consult.ladder import Ladder, is_unsure
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.ending import NOTHING, Told
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.pipeline import Limits, Stream
@@ -31,16 +32,16 @@ class Asking:
         self._scanner, self._limits, self._taught, self._ladder = scanner, limits, taught, ladder
         self._job, self._number = job, 0
 
-    def by_rule(self, attempt: Attempt) -> Question:
+    def by_rule(self, attempt: Attempt, told: Told = NOTHING) -> Question:
         """What is to be asked about an attempt, with its verdict by rules; `InputError` when it cannot be read."""
         begin = time.perf_counter()
         self._number += 1
-        found = pipeline.records(attempt.streams, self._scanner, self._limits)
-        records, book = self._taught.applied(found, self._scanner.book)
-        verdict = judge(records, book)
+        read = pipeline.records(attempt.streams, self._scanner, self._limits)
+        records, book = self._taught.applied(read, self._scanner.book)
+        verdict = judge(records, book, told=told)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
-        told = episodes(records, book) if is_unsure(verdict) else []
-        return Question(self._job, self._number, records, book, verdict, told, self._log_of(attempt))
+        found = episodes(records, book) if is_unsure(verdict) or self._ladder.doubts(verdict) else []
+        return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))
 
     def ask(self, question: Question) -> Verdict:
         """The verdict by rules when it is sure, else that of a past case or the model, else Unknown. `ModelError` when

@@ -184,7 +184,8 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
     agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
     neighbours = partial(_neighbours, library) if library else None
-    ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, agent.conclude if agent else None)
+    conclude = agent.conclude if agent else None
+    ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
     return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), asked)
 
 
@@ -335,7 +336,9 @@ def unlearned(settings: Settings) -> tuple[Scanner, "Guards"]:
     return scanner, Guards(causes(book, rules_folder(settings) / "canary"))
 
 
-def guarded(settings: Settings, ledger: "Ledger", exchanges: "AnyExchanges | None" = None) -> "Guarded":
+def guarded(
+    settings: Settings, ledger: "Ledger", exchanges: "AnyExchanges | None" = None, bears_nonsense: bool = False
+) -> "Guarded":
     """The model of the settings behind its budget and breaker, with what was asked before. One serves all who ask."""
     from logdoctor.llm.langchain import LangChainModel
     from logdoctor.llm.spending import Budget, Guarded
@@ -358,11 +361,14 @@ def guarded(settings: Settings, ledger: "Ledger", exchanges: "AnyExchanges | Non
         settings.llm_dollars_per_day,
         settings.llm_dollars_in_all,
     )
-    return Guarded(model, ledger, budget, exchanges=exchanges, key=key)
+    return Guarded(model, ledger, budget, exchanges=exchanges, key=key, bears_nonsense=bears_nonsense)
 
 
 def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureAgent":
-    """The Failure Agent with the model of the settings, without past cases, and with a budget that ends no measure."""
+    """The Failure Agent with the model of the settings, without past cases, with a budget that ends no measure.
+
+    Nor does nonsense: how often a model talks it is a part of what is measured.
+    """
     from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import MemoryLedger
     from logdoctor.recall.embedding import SentenceEmbedder
@@ -373,7 +379,8 @@ def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureA
     settings = msgspec.structs.replace(settings, **endless, **none)
     masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
     embedder = SentenceEmbedder(settings.embedding_model)
-    return failure_agent(settings, guarded(settings, MemoryLedger(), exchanges), None, embedder, masker)
+    model = guarded(settings, MemoryLedger(), exchanges, bears_nonsense=True)
+    return failure_agent(settings, model, None, embedder, masker)
 
 
 def model_agent(settings: Settings, model: "Guarded") -> "ModelAgent":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -39,10 +39,11 @@ from logdoctor.evaluate import FailureCase, read_corpus, write_report
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.life import Terms
-from logdoctor.learn.log_agent import Limits, LogAgent, is_due
+from logdoctor.learn.log_agent import Left as Unexplained
+from logdoctor.learn.log_agent import Limits, LogAgent
 from logdoctor.learn.matching import taken
 from logdoctor.learn.miner import Miner
-from logdoctor.learn.proposal import Agent, Answer, Candidate, Judgement, Sample
+from logdoctor.learn.proposal import Agent, Answer, Candidate, Judgement, Proposal, Sample
 from logdoctor.rules import marks
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
@@ -187,7 +188,7 @@ def run(
     sources = _sources(corpus, folder, setup)
     records = Records(f"sqlite:///{folder / 'curve.db'}")
     try:
-        course = _Course(LearnedRules(records.database), scanner, guards, _Causes(corpus / "failures"), setup)
+        course = _Course(LearnedRules(records.database), scanner, guards, Causes(corpus / "failures"), setup)
         for number in range(1, setup.jobs + 1):
             for kind, log in sources.items():
                 job = course.run(kind, number, log(number))
@@ -294,11 +295,12 @@ def resubmitted(data: bytes, times: int) -> bytes:
 # ---- jobs
 
 
-class _Counting:
-    """An agent that counts how often it is asked: each of its runs and its judge would be a call of a model."""
+class Counting:
+    """An agent that counts how often it is asked: each of its runs and its judge would be a call of a model, and it is
+    asked like one unless it is `free`."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, agent: Agent, free: bool = False) -> None:
+        self._agent, self.free = agent, free
         self.name, self.room, self.groups = agent.name, agent.room, agent.groups
         self.calls = 0
 
@@ -306,12 +308,15 @@ class _Counting:
         self.calls += 1
         return self._agent.propose(sample, run)
 
+    def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
+        return self._agent.singly(sample, places)
+
     def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
         self.calls += 1
         return self._agent.judge(sample, candidates, runs)
 
 
-class _Pupil:
+class Pupil:
     """One attempt that is read and learned from, as the watch and the learner of the service do it together."""
 
     def __init__(self, kind: str, job: str, agent: LogAgent) -> None:
@@ -337,8 +342,10 @@ class _Pupil:
 
     def learn(self, over: bool) -> None:
         """Have a lesson when there are lines enough for one."""
+        self._agent.earn(self.kind, {rule: matched for rule, (matched, _) in self.recorder.hits().items()})
         left = self._leftovers
-        if not is_due(left.lines_in, left.unexplained, over, left.taught) or not self._agent.has_room(self.lessons):
+        found = Unexplained(left.lines_in, left.unexplained, self.lessons, left.taught)
+        if not self._agent.is_due(found, over) or not self._agent.has_room(self.lessons):
             return
         groups = left.groups()
         left.count_anew()
@@ -350,6 +357,7 @@ class _Pupil:
         verdict = diagnose([self.recorder.record()], self.scanner.book)
         hits = self.recorder.hits()
         self.learn(over=True)
+        self._agent.carry(self.kind, self._leftovers.groups())
         self._agent.settle(self.kind, self._attempt, hits, verdict, True, time.time())
         return verdict
 
@@ -357,9 +365,9 @@ class _Pupil:
 class _Course:
     """All jobs of all kinds, one after another, and what came of them."""
 
-    def __init__(self, rules: LearnedRules, scanner: Scanner, guards: Guards, causes: "_Causes", setup: Setup) -> None:
+    def __init__(self, rules: LearnedRules, scanner: Scanner, guards: Guards, causes: "Causes", setup: Setup) -> None:
         self.rules, self.causes = rules, causes
-        self._counting = _Counting(Miner())
+        self._counting = Counting(Miner())
         terms = Terms(setup.watched_jobs, setup.watched_lines)
         limits = Limits(setup.runs, terms, lessons_per_hour=_NO_LIMIT)
         self._agent = LogAgent(Books(scanner, rules), rules, self._counting, guards, limits)
@@ -373,7 +381,7 @@ class _Course:
         begin = time.perf_counter()
         before = self._statuses(kind)
         calls, looked = self._counting.calls, self.causes.seconds
-        pupil = _Pupil(kind, f"{kind.replace('/', '-')}-{number}", self._agent)
+        pupil = Pupil(kind, f"{kind.replace('/', '-')}-{number}", self._agent)
         removed, marked = (np.zeros(len(log.regular), np.bool_) for _ in range(2))
         remains = _Remains(log)
         for segment in _segments(log.data):
@@ -477,7 +485,7 @@ def _why(line: str, scanner: Scanner, waiting: Sequence[str]) -> str:
 # ---- causes
 
 
-class _Causes:
+class Causes:
     """The logs of failed jobs with their evidence, and what learned rules made of them at any moment."""
 
     def __init__(self, folder: Path) -> None:
@@ -652,7 +660,8 @@ lines are unexplained, and a verdict ends the job: all by the code of the servic
 - *Regular* lines: of generated logs all but the rare ones; of healthy logs those whose shape occurs at least ten
   times in the log and that bear no mark of trouble. *Rare* lines: the one-off warnings that the generator counts;
   in healthy logs lines that warn and whose shape occurs once.
-- Rules are watched in two jobs before they take a line, so the first two columns are nought by law.
+- Rules take lines as soon as one job has shown them enough, or when the job that taught them ended well; a log that
+  comes as one piece is read before anything is learned from it.
 - *Without marks*: the share of the last job without the regular lines that look like trouble; their rules *wait*
   for a human, and nobody approves any here.
 - *Rules*: those that take lines + those that are watched when the last job is over. *Asked in job 2*: how often a
@@ -737,8 +746,6 @@ def _frame(report: Report) -> Iterator[str]:
         ' stroke-dasharray="6 4"/>'
     )
     yield _text(_LEFT + 8, aim + 17, f"aim: at most {100 * (1 - AIM):g} % from the third job on", fill="#2b8a3e")
-    if 1 < setup.watched_jobs < setup.jobs:
-        yield _text(_x(1, setup.jobs), _TOP + 20, "rules are only watched", fill="#868e96")
     for number in range(1, setup.jobs + 1):
         x = _x(number, setup.jobs)
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}" stroke="#868e96"/>'

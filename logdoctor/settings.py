@@ -79,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: Literal["auto", "off"] = "auto"
     agent_samples: int = 3
     agent_confidence: float = 0.6
+    agent_below: float = 0.7
     agent_tool_calls: int = 6
     confirm_attempts: int = 3
     launcher: Literal["", "slurm", "ssh", "kubernetes", "local"] = ""
@@ -179,9 +180,9 @@ MEANINGS = {
     "spool_dir": "`run`: where bytes wait that could not be sent; default: ~/.cache/logdoctor/spool",
     "learn": "who writes filter rules: `model`, `miner` (no model needed), `off`; `auto`: the model if one is set",
     "learn_runs": "runs over each sample, which vote on what they propose",
-    "learn_jobs": "a learned rule takes lines only after it was watched in so many attempts",
-    "learn_lines": "... and on so many lines",
-    "learn_recheck": "one failed attempt in so many is also diagnosed without learned rules; 0 means none",
+    "learn_jobs": "a learned rule that no attempt that ended well has tried takes lines after so many attempts",
+    "learn_lines": "... and so many lines; one attempt that shows so many lines of it is enough, too",
+    "learn_recheck": "one failed attempt in so many, and each that a new rule thinned, is diagnosed again; 0: none",
     "llm_base_url": "URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1",
     "llm_model": "the model to ask there",
     "llm_key": "the key to ask with",
@@ -209,6 +210,7 @@ MEANINGS = {
     "agent": "whether the model is asked about failures that neither rule nor case knows; `auto`: if one is set",
     "agent_samples": "answers of the model that vote when the first is not sure",
     "agent_confidence": "below it the answer of the model counts as Unknown",
+    "agent_below": "confidence of a verdict by rules below which the model is asked, too",
     "agent_tool_calls": "looks into the log that the model may take for one answer",
     "confirm_attempts": "attempts in which the model must agree until that counts as confirmed; 0: only people do",
     "launcher": "how probes get to the nodes of a job that are to be tested; none: nothing is tested by itself",
@@ -315,6 +317,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "case_agreement": (1, 100),
     "agent_samples": (1, 25),
     "agent_confidence": (0, 1),
+    "agent_below": (0, 1),
     "agent_tool_calls": (0, 50),
     "confirm_attempts": (0, 1000),
     "cordon_share": (0, 1),

@@ -18,7 +18,7 @@ from logdoctor import taxonomy
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.text import harmless
-from logdoctor.types import DecidedBy, Evidence, Verdict
+from logdoctor.types import DecidedBy, Evidence, Verdict, names_node
 
 if TYPE_CHECKING:
     from logdoctor.review.imports import Imported
@@ -35,6 +35,7 @@ _COLOURS = {
     "recovered": "yellow",
     "completed": "green",
     "running": "green",
+    "unknown": "cyan",
 }
 
 
@@ -42,7 +43,7 @@ def verdict(name: str, result: Verdict, explain: bool) -> None:
     """Print a verdict: the answer first, then the proof."""
     console = Console(highlight=False)
     colour = _COLOURS[result.outcome]
-    title = Text(result.reason if result.reason != "None" else result.outcome.capitalize(), style=f"bold {colour}")
+    title = Text(taxonomy.title(result.reason, result.outcome), style=f"bold {colour}")
     if result.outcome == "recovered":
         title.append(" (recovered)")
     parts: list[Text | Table] = [_answer(result)]
@@ -71,11 +72,13 @@ def _answer(result: Verdict) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     if result.outcome == "failed":
-        table.add_row("advice", Text(taxonomy.ADVICE[result.recovery], style="bold"))
+        table.add_row("advice", Text(taxonomy.advice(result.recovery, names_node(result)), style="bold"))
         table.add_row("next step", Text(safe(result.suggestion, _WORDS)))
         table.add_row("fault", taxonomy.FAULT_WORDS[result.fault])
     if result.why:
         table.add_row("why", Text(safe(result.why, _WORDS)))
+    if result.outcome == "unknown":
+        table.add_row("next step", Text(safe(result.suggestion, _WORDS)))
     if suspects := [suspect for suspect in result.suspects if suspect.node or suspect.rank is not None]:
         table.add_row("suspect", Text("\n").join(Text(_suspect(s.node, s.rank, s.gpu, s.why)) for s in suspects[:6]))
     if result.first_rank is not None:

@@ -146,10 +146,36 @@ def test_the_exit_code_of_the_real_program(path: object, code: int) -> None:
     assert program("diagnose", "--json", path).code == code
 
 
-def test_an_unknown_log_counts_as_a_failure(run: Callable[..., Ran], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "code", "outcome", "reason"),
+    [
+        ((), 0, "unknown", "None"),
+        (("--died",), 1, "failed", "Unknown"),
+        (("--exit-code", "1"), 1, "failed", "Unknown"),
+        (("--exit-code", "-9"), 1, "failed", "Unknown"),
+        (("--exit-code", "0"), 0, "completed", "None"),
+    ],
+)
+def test_a_log_of_which_nothing_is_known_is_a_failure_when_that_is_told(
+    run: Callable[..., Ran], tmp_path: Path, told: tuple[str, ...], code: int, outcome: str, reason: str
+) -> None:
     (tmp_path / "x.log").write_bytes(bytes(range(256)) * 9)
-    ran = run("diagnose", "--json", tmp_path / "x.log")
-    assert (ran.code, ran.verdicts[0]["reason"]) == (1, "Unknown")
+    for more in ((), ("--ask",)):
+        ran = run("diagnose", "--json", *told, *more, tmp_path / "x.log", data_dir=str(tmp_path / "data"))
+        assert (ran.code, ran.verdicts[0]["outcome"], ran.verdicts[0]["reason"]) == (code, outcome, reason)
+
+
+def test_people_are_told_that_the_end_is_not_known(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("hello\n")
+    out = run("diagnose", tmp_path / "x.log").out
+    assert "End not known" in out and "--died" in out
+
+
+def test_what_the_log_reports_stands_whatever_is_told(run: Callable[..., Ran]) -> None:
+    assert run("diagnose", "--json", "--exit-code", "0", ECC_LOG).verdicts[0]["reason"] == "ECC Error"
+    assert run("diagnose", "--json", "--died", ECC_LOG).verdicts[0]["reason"] == "ECC Error"
+    refused = run("diagnose", "--died", "--exit-code", "0", ECC_LOG)
+    assert refused.code == 2 and "contradict" in refused.err
 
 
 def test_json_of_many_files_is_one_line_each_in_order(run: Callable[..., Ran]) -> None:
@@ -733,6 +759,16 @@ def test_the_library_gives_a_typed_verdict() -> None:
         "print(type(verdict).__name__, verdict.reason, verdict.recovery, verdict.evidence[0].line, sep='|')\n"
     )
     assert python(code, ECC_LOG) == "Verdict|ECC Error|isolate_and_restart|126\n"
+
+
+def test_the_library_is_told_what_a_log_cannot_tell(tmp_path: Path) -> None:
+    (log := tmp_path / "a.log").write_text("a line that says nothing\n")
+    code = "import sys, logdoctor\nfor told in {}, {'exit_code': 1}, {'died': True}, {'exit_code': 0}:\n"
+    assert python(code + "    print(logdoctor.diagnose(sys.argv[1], **told).outcome)\n", log).split() == [
+        *("unknown", "failed", "failed", "completed")
+    ]
+    both = "import sys, logdoctor\ntry: logdoctor.diagnose(sys.argv[1], died=True, exit_code=0)\n"
+    assert "contradict" in python(both + "except ValueError as error: print(error)\n", log)
 
 
 def test_the_library_can_be_asked_again() -> None:

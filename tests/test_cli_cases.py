@@ -18,6 +18,9 @@ from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmati
 from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim
 from logdoctor.store.records import Records
 from logdoctor.types import Alternative, DecidedBy
+from tests.consult.injection.obeying import obeying
+from tests.diagnose.logs import TORN, steps
+from tests.llm.server import model_server
 from tests.review.learned import EVIL, entered, new, opened
 from tests.test_cli import ECC_LOG, Ran, assert_refused, data, program, run
 from tests.web.conftest import local_client, new_service
@@ -197,6 +200,15 @@ def test_ask_finds_a_past_case(
 def test_ask_leaves_what_a_rule_knows_alone(run: Callable[..., Ran], data: Path) -> None:
     plain, asked = run("diagnose", "--json", ECC_LOG), run("diagnose", "--json", "--ask", ECC_LOG)
     assert {**plain.verdicts[0], "seconds": 0} == {**asked.verdicts[0], "seconds": 0}
+
+
+def test_ask_has_a_doubt_weighed(run: Callable[..., Ran], data: Path, tmp_path: Path) -> None:
+    (log := tmp_path / "torn.log").write_text(steps(1, 30) + TORN)
+    assert 0.5 < run("diagnose", "--json", "--ask", log).verdicts[0]["confidence"] < 0.7
+    with model_server() as server:
+        server.behave(obeying("CUDA Error", "isolate_and_restart", "illegal memory"))
+        (verdict,) = run("diagnose", "--json", "--ask", log, llm_base_url=server.url, llm_model="m").verdicts
+    assert (verdict["reason"], verdict["confidence"], len(server.bodies)) == ("CUDA Error", 0.95, 1)
 
 
 def test_a_model_that_is_away_is_complained_about(run: Callable[..., Ran], data: Path, strange: Path) -> None:

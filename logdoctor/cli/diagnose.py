@@ -10,6 +10,7 @@ import click
 
 from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain
 from logdoctor.cli.options import settings_with
+from logdoctor.diagnose.ending import Told
 from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
@@ -24,22 +25,36 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each attempt, a line each.")
 @click.option("--explain", is_flag=True, help="Also show what was explained away and what the filter rules took.")
+@click.option("--died", is_flag=True, help="The job is known to have failed, whatever its log says.")
+@click.option("--exit-code", type=int, metavar="N", help="The job ended with this code; 0 tells that it did not fail.")
 @click.option("--ask", is_flag=True, help="When no rule knows the cause look among past cases, then ask the model.")
 @click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="With --ask: data folder with the past cases."
 )
-def diagnose(paths: tuple[str, ...], as_json: bool, explain: bool, ask: bool, data_dir: Path | None) -> None:
+def diagnose(
+    paths: tuple[str, ...],
+    as_json: bool,
+    explain: bool,
+    died: bool,
+    exit_code: int | None,
+    ask: bool,
+    data_dir: Path | None,
+) -> None:
     """Say why the job behind each PATH failed.
 
     A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
-    standard input.
+    standard input. A log in which neither an end nor a failure can be read has the outcome `unknown`; --died and
+    --exit-code say what it cannot, of every PATH.
     """
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once.")
     if data_dir and not ask:
         raise click.UsageError("--data-dir is for --ask: rules alone need no data folder.")
+    told = Told(exit_code=exit_code, died=died)
+    if told.contradicts_itself:
+        raise click.UsageError("--died and --exit-code 0 contradict each other.")
     worst = NOTHING_FAILED
-    for name, result in _asked(paths, data_dir) if ask else _verdicts(paths, show_progress=not as_json):
+    for name, result in _asked(paths, data_dir, told) if ask else _verdicts(paths, told, show_progress=not as_json):
         if isinstance(result, LogdoctorError):
             complain(result)
             worst = COULD_NOT_WORK
@@ -63,7 +78,9 @@ def _found(paths: tuple[str, ...]) -> "list[tuple[str, Attempt | LogdoctorError]
     return found
 
 
-def _asked(paths: tuple[str, ...], data_dir: Path | None) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+def _asked(
+    paths: tuple[str, ...], data_dir: Path | None, told: Told
+) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Each attempt's name and verdict by rules, past cases and the model, one after another.
 
     A model that does not answer is complained about, and the verdict by rules stays.
@@ -81,7 +98,7 @@ def _asked(paths: tuple[str, ...], data_dir: Path | None) -> "Iterator[tuple[str
             yield name, attempt
             continue
         try:
-            question = asking.by_rule(attempt)
+            question = asking.by_rule(attempt, told)
         except LogdoctorError as error:
             yield name, error
             continue
@@ -92,7 +109,9 @@ def _asked(paths: tuple[str, ...], data_dir: Path | None) -> "Iterator[tuple[str
             yield name, question.verdict
 
 
-def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
+def _verdicts(
+    paths: tuple[str, ...], told: Told, show_progress: bool
+) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Each attempt's name and verdict, or why it could not be read, in the order given."""
     from logdoctor import build
 
@@ -106,7 +125,7 @@ def _verdicts(paths: tuple[str, ...], show_progress: bool) -> "Iterator[tuple[st
         if isinstance(attempt, LogdoctorError):
             return attempt
         try:
-            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers))
+            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers), told)
         except LogdoctorError as error:
             return error
 

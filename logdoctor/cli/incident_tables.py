@@ -13,6 +13,7 @@ from rich.text import Text
 
 from logdoctor import taxonomy
 from logdoctor.show import ascii_json, day, safe
+from logdoctor.types import names_node
 
 if TYPE_CHECKING:
     from logdoctor.store.incidents import Incident, IncidentEvent
@@ -98,7 +99,7 @@ def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
     yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
     if one.newest is not None:
         verdict = one.newest.verdict
-        yield "advice", taxonomy.ADVICE[verdict.recovery]
+        yield "advice", taxonomy.advice(verdict.recovery, names_node(verdict))
         yield "fault", taxonomy.FAULT_WORDS[verdict.fault]
         yield "next", safe(verdict.suggestion, 1000)
         yield "proof", _cause(one.newest)

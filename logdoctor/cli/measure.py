@@ -2,15 +2,16 @@
 
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.evaluate_model import Rules
+    from logdoctor.evaluate_model import Rules, Trial
 
 
 class _Measures(click.Group):
@@ -34,7 +35,13 @@ def measure() -> None:
     "--frameworks", metavar="LIST", help="Frameworks of biglog.py with commas, or `all`.  [default: 8 of them]"
 )
 @click.option("--mb", type=click.FloatRange(0.1), default=8.0, show_default=True, help="Size of a generated log.")
-@click.option("--jobs", type=click.IntRange(3), default=4, show_default=True, help="Jobs of each kind.")
+@click.option("--times", type=click.IntRange(3), default=4, show_default=True, help="Jobs of each kind.")
+@click.option(
+    "--jobs",
+    "jobs_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Your own jobs instead: a folder for each kind, in it the logs of its runs.",
+)
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
@@ -47,7 +54,8 @@ def learn_filters(
     corpus: Path,
     frameworks: str | None,
     mb: float,
-    jobs: int,
+    times: int,
+    jobs_folder: Path | None,
     seed: int,
     healthy: bool,
     as_json: bool,
@@ -63,14 +71,17 @@ def learn_filters(
 
     from logdoctor import build, learning_curve
 
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    if jobs_folder is not None:
+        _learn_jobs(jobs_folder, corpus, as_json, write)
+        return
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
         chosen = learning_curve.FRAMEWORKS if frameworks == "all" else tuple(frameworks.split(","))
         if unknown := [name for name in chosen if name not in learning_curve.FRAMEWORKS]:
             raise click.UsageError(f"there is no framework {unknown[0]!r}; use {', '.join(learning_curve.FRAMEWORKS)}.")
-    setup = learning_curve.Setup(frameworks=chosen, healthy=healthy, mb=mb, jobs=jobs, seed=seed)
+    setup = learning_curve.Setup(frameworks=chosen, healthy=healthy, mb=mb, jobs=times, seed=seed)
     scanner, guards = build.unlearned(read_settings())
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         report = learning_curve.run(scanner, guards, corpus, Path(folder), setup)
         if write:
@@ -80,6 +91,40 @@ def learn_filters(
         click.echo(msgspec.json.encode(report).decode())
     else:
         learning_curve.render(report, Console())
+
+
+def _learn_jobs(folder: Path, corpus: Path, as_json: bool, write: Path | None) -> None:
+    """Let the runs of jobs come one after another, and tell what is kept of each."""
+    import tempfile
+
+    import msgspec
+    from rich.console import Console
+
+    from logdoctor import build, job_curve
+    from logdoctor.evaluate import write_report
+    from logdoctor.learn.life import Terms
+    from logdoctor.learn.miner import Miner
+    from logdoctor.learning_curve import Causes
+
+    settings = read_settings()
+    scanner = build.scanner(settings)
+    with tempfile.TemporaryDirectory() as scratch:
+        report = job_curve.measure(
+            folder,
+            scanner,
+            build.unlearned(settings)[1],
+            Miner(),
+            Causes(corpus / "failures"),
+            Terms(settings.learn_jobs, settings.learn_lines),
+            Path(scratch),
+            settings.learn_runs,
+        )
+    if write:
+        write_report(write, "learn-jobs", report, {})
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        job_curve.render(report, Console())
 
 
 @measure.command("replay")
@@ -161,6 +206,7 @@ def unseen_command(
     from rich.console import Console
 
     from logdoctor import build, pipeline, unseen
+    from logdoctor.diagnose.ending import FAILED
     from logdoctor.pipeline import Stream
     from logdoctor.settings import cache_folder, rules_folder
 
@@ -170,7 +216,7 @@ def unseen_command(
         folders or (Path("eval/corpus"), Path("eval/validation")),
         build.rule_book(settings),
         rules_folder(settings) / "knowledge",
-        lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits, FAILED),
         cache_folder(settings) / "unseen",
     )
     if write:
@@ -181,8 +227,97 @@ def unseen_command(
         unseen.render(report, Console(), with_failures)
 
 
+@measure.command("knowledge")
+@click.argument("trees", metavar="NAME=PATH...", nargs=-1, required=True)
+@click.option("--undecided", type=click.IntRange(0), default=0, metavar="N", help="List N undecided messages of each.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write knowledge.json and knowledge.md to this folder.",
+)
+def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, write: Path | None) -> None:
+    """Tell how many of the messages that programs can print are decided by the rules.
+
+    NAME is a source that a module of eval/harvest reads, PATH its git mirror, checkout or installed package.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from logdoctor import build
+
+    harvest = _harvest()
+    messages: list[Any] = []
+    for tree in trees:
+        name, found, path = tree.partition("=")
+        if not found or name not in harvest.sources:
+            raise click.UsageError(f"there is no source {name!r}; known are {', '.join(sorted(harvest.sources))}.")
+        if not Path(path).exists():
+            raise click.UsageError(f"{path} does not exist.")
+        messages += harvest.sources[name](Path(path))
+    found_by = harvest.coverage(messages, build.scanner(read_settings()))
+    rows = [(one.source, one.messages, one.decided, one.decided / max(one.messages, 1)) for one in found_by]
+    report = {
+        "sources": [
+            {
+                "source": one.source,
+                "messages": one.messages,
+                "decided": one.decided,
+                "share": round(one.decided / max(one.messages, 1), 4),
+                "rules": dict(one.rules.most_common()),
+            }
+            for one in found_by
+        ]
+    }
+    if write:
+        write.mkdir(parents=True, exist_ok=True)
+        (write / "knowledge.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        lines = ["| source | messages | decided | share |", "|---|---:|---:|---:|"]
+        lines += [f"| {name} | {number:,} | {decided:,} | {share:.1%} |" for name, number, decided, share in rows]
+        head = "# Messages that programs can print, and how many of them the rules decide on purpose\n\n"
+        (write / "knowledge.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    table = Table("source")
+    for heading in ("messages", "decided", "share"):
+        table.add_column(heading, justify="right")
+    for name, number, decided, share in rows:
+        table.add_row(name, f"{number:,}", f"{decided:,}", f"{share:.1%}")
+    Console().print(table)
+    for one in found_by if undecided else ():
+        click.echo(f"\n{one.source}: undecided")
+        for message in one.undecided[:undecided]:
+            click.echo(f"  {message.place}: {message.text}")
+
+
+class _Harvest(NamedTuple):
+    """The readers of eval/harvest by source, and what holds their messages against the rules."""
+
+    sources: dict[str, Callable[[Path], Iterable[Any]]]
+    coverage: Callable[..., list[Any]]
+
+
+def _harvest() -> _Harvest:
+    """The harvest modules of the checkout that this package lies in; a usage error outside of one."""
+    import importlib
+    import pkgutil
+
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "eval" / "harvest").is_dir():
+        raise click.UsageError("this needs a checkout of the sources: there is no eval/harvest beside the package.")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    names = [module.name for module in pkgutil.iter_modules([str(root / "eval" / "harvest")])]
+    modules = [importlib.import_module(f"eval.harvest.{name}") for name in names]
+    sources = {name: read for module in modules for name, read in getattr(module, "SOURCES", {}).items()}
+    return _Harvest(sources, importlib.import_module("eval.harvest.messages").coverage)
+
+
 @measure.command("corpus", hidden=True)
-@click.argument("corpus", type=click.Path(path_type=Path))
+@click.argument("folders", metavar="CORPUS...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
 @click.option("--failures", "with_failures", is_flag=True, help="List each miss: wanted, got, and why the label is so.")
 @click.option("--llm", metavar="URL", help="Ask a model about what the rules leave open, at this URL.")
@@ -193,7 +328,7 @@ def unseen_command(
 @click.option("--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Questions at one time.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="With --llm: write the report here.")
 def evaluate_command(
-    corpus: Path,
+    folders: tuple[Path, ...],
     as_json: bool,
     with_failures: bool,
     llm: str | None,
@@ -203,12 +338,12 @@ def evaluate_command(
     parallel: int,
     write: Path | None,
 ) -> None:
-    """Score the diagnoses of a labelled CORPUS folder.
+    """Score the diagnoses of labelled CORPUS folders.
 
     With --llm: how well, how steadily and at what cost a model diagnoses what the rules leave open.
     """
     if llm or model:
-        _measure_model((corpus,), llm, model, known or "all", repeats, parallel, as_json, with_failures, write)
+        _measure_model(folders, llm, model, known or "all", repeats, parallel, as_json, with_failures, write)
         return
     if known or write:
         raise click.UsageError("--without-rules, --only-unseen and --write are for --llm.")
@@ -221,7 +356,7 @@ def evaluate_command(
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
     report = evaluate.evaluate(
-        corpus,
+        folders,
         lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
         metric_rules=scanner.book.progress_rules(),
@@ -261,26 +396,31 @@ def _measure_model(
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
     calls, limits = evaluate_model.Calls(), build.limits(settings)._replace(workers=1)
     agent = build.agent_to_measure(settings, calls)
-    asker = evaluate_model.Asker(Ladder(None, 0.0, 0, agent.conclude), calls)
+    asker = evaluate_model.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
+    name = f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}"
+    diary = evaluate_model.Diary(write, name) if write else None
+
+    def tell(done: int, total: int, trial: "Trial") -> None:
+        if diary:
+            diary.enter(trial)
+        if sys.stderr.isatty():
+            click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
+
     tables, cache = rules_folder(settings) / "knowledge", cache_folder(settings) / "unseen"
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
         book = build.rule_book(settings)
         read = evaluate_model.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
-        trials = evaluate_model.run(read, asker, repeats, parallel, _tell if sys.stderr.isatty() else lambda *_: None)
+        trials = evaluate_model.run(read, asker, repeats, parallel, tell)
     report = evaluate_model.summarise(
         [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
     )
     if write:
-        evaluate_model.write(write, report, f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}")
+        evaluate_model.write(write, report, name)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
         evaluate_model.render(report, Console(), with_failures)
-
-
-def _tell(done: int, total: int) -> None:
-    click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
 
 
 def _file_name(model: str) -> str:

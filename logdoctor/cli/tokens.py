@@ -26,7 +26,9 @@ def _tokens(data_dir: Path | None) -> "Tokens":
 
 @tokens.command("create")
 @click.argument("name")
-@click.option("--scope", "scopes", multiple=True, required=True, help="ingest, read, operate or admin; repeatable.")
+@click.option(
+    "--scope", "scopes", multiple=True, required=True, help="ingest, place, read, operate or admin; repeatable."
+)
 @click.option("--prefix", "prefixes", multiple=True, help="Only jobs whose names begin so; repeatable.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days after which it expires.")
 @data_dir_option

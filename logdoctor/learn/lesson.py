@@ -44,6 +44,7 @@ def lesson(
         if one.takes & errors
     ]
     passed = _guarded(candidates, sample, guards, live, refused)
+    passed += _alone(agent, sample, guards, live, passed, errors, polled.answered)
     judged = agent.judge(sample, [one for one, _ in passed], polled.answered) if passed else []
     rules: list[NewRule] = []
     for (one, outcome), judgement in zip(passed, judged, strict=True):
@@ -55,6 +56,29 @@ def lesson(
     votes = {one.proposal.pattern: Votes(polled.answered, one.runs, "") for one in polled.candidates}
     noticed = [Noticed(*sample.places[at], mask(sample.lines[at]), polled.noticed[at]) for at in sorted(errors)]
     return Lesson(rules, [(one, votes.get(one.pattern)) for one in refused], noticed, polled.failures)
+
+
+def _alone(
+    agent: Agent,
+    sample: Sample,
+    guards: Guards,
+    live: Collection[str],
+    passed: Sequence[tuple[Candidate, Outcome]],
+    errors: set[int],
+    runs: int,
+) -> list[tuple[Candidate, Outcome]]:
+    """What the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow from the
+    lines alone, so every run would say the same."""
+    explained = {place for one, _ in passed for place in one.takes}
+    proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
+    matched = taken([proposal.pattern for proposal in proposals], sample.lines)
+    candidates = [
+        Candidate(proposal, frozenset(places), tuple(range(runs)))
+        for proposal, places in zip(proposals, matched, strict=True)
+        if places and not errors & set(places)
+    ]
+    outcomes = guards.outcomes(candidates, sample, live, explained)
+    return [(one, said) for one, said in zip(candidates, outcomes, strict=True) if not isinstance(said, Refusal)]
 
 
 def _guarded(

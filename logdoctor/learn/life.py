@@ -77,6 +77,18 @@ def count(
     return promoted
 
 
+def promote(rules: LearnedRules, kind: str, ids: Iterable[str], why: str, at: float) -> list[str]:
+    """Let those of some rules that are in shadow on their way up take lines; their ids."""
+    waiting = {rule.id for rule in rules.list(kind, "shadow")}
+    return [
+        rule_id
+        for rule_id in ids
+        if rule_id in waiting
+        and may_rise(rules, rule_id)
+        and _step(rules, rule_id, "shadow", "active", "promote", why, at)
+    ]
+
+
 def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None:
     """Back to shadow with active rules that took what a verdict needed; there they stay until a human approves them."""
     for rule_id in ids:

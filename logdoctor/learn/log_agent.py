@@ -17,36 +17,40 @@ from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.lesson import Lesson, lesson
 from logdoctor.learn.proposal import Agent
-from logdoctor.learn.sample import sample
+from logdoctor.learn.sample import REPEATS, sample
 from logdoctor.llm.masking import mask
 from logdoctor.store.learned import LearnedRules, NewRule, Noticed, Refused, Source
 from logdoctor.types import Group, Verdict
 
 log = structlog.get_logger()
 
-_ENOUGH, _ENOUGH_AT_END = 500, 50
+_FIRST, _ENOUGH, _ENOUGH_AT_END = 40, 500, 50
 _SHARE, _SHARE_AT_END, _SHARE_LATER = 0.02, 0.002, 0.05
 _HOUR = 3600.0
+_CARRIED = 2000
+"""Groups of a kind that wait for a second attempt to show them."""
+_KINDS = 500
+"""Kinds of which groups wait; the one that was taught last stays longest."""
 
 
-def is_due(lines_in: int, unexplained: float, over: bool, taught: bool) -> bool:
-    """Whether so many lines without an explanation are worth a lesson.
+class Left(NamedTuple):
+    """What no rule explains of an attempt: lines since the last lesson, how many of these are unexplained and come
+    again, lessons so far, whether the agent knew lines of such jobs before."""
 
-    The first job of a kind is read thoroughly, to its end; of later ones a lesson must promise much, because they
-    shall cost nothing.
-    """
-    enough, share = (_ENOUGH_AT_END, _SHARE_AT_END) if over else (_ENOUGH, _SHARE)
-    if taught:
-        enough, share = _ENOUGH, _SHARE_LATER
-    return unexplained >= max(enough, share * lines_in)
+    lines_in: int
+    unexplained: float
+    lessons: int
+    taught: bool
 
 
 class Limits(NamedTuple):
-    """Runs over each sample, lessons of one attempt and in one hour, and how long rules are watched."""
+    """Runs over each sample, lessons of one attempt (of an agent that costs nothing, too) and in one hour, and how long
+    rules are watched."""
 
     runs: int
     terms: life.Terms
     lessons: int = 4
+    free_lessons: int = 12
     lessons_per_hour: int = 120
 
 
@@ -58,6 +62,7 @@ class LogAgent:
         self._rules, self._guards, self._limits = rules, guards, limits
         self._known: dict[str, set[int]] = {}
         self._shown: dict[str, set[int]] = {}
+        self._carried: dict[str, dict[int, Group]] = {}
         self._checked: set[str] = set()
         self._checked_version = -1
         self._begun: deque[float] = deque(maxlen=limits.lessons_per_hour)
@@ -65,6 +70,11 @@ class LogAgent:
         """Set from another thread: a lesson is given up between two calls, and nothing of it is entered."""
         self.lessons = 0
         """Lessons since the start; each asks the agent `runs` times and its judge."""
+
+    @property
+    def enough(self) -> int:
+        """Lines of one attempt that a rule must match before it may take any of its kind."""
+        return self._limits.terms.lines
 
     def refresh(self) -> None:
         """Take up what others changed. A rule that came into shadow or active, whoever brought it there, and takes a
@@ -99,7 +109,21 @@ class LogAgent:
         """Whether an attempt that had so many lessons may have another now."""
         now = time.monotonic()
         full = len(self._begun) == self._limits.lessons_per_hour and now - self._begun[0] < _HOUR
-        return lessons < self._limits.lessons and not full
+        return lessons < (self._limits.free_lessons if self.agent.free else self._limits.lessons) and not full
+
+    def is_due(self, left: Left, over: bool) -> bool:
+        """Whether what no rule explains is worth a lesson.
+
+        The first comes soon, so that the rest of the same log shrinks, and each later one after twice as many lines. An
+        agent that costs nothing is asked at the end of each attempt, too. Of a model's second job of a kind a lesson
+        must promise much, because later jobs shall cost nothing.
+        """
+        if over and self.agent.free:
+            return True
+        enough, share = (_ENOUGH_AT_END, _SHARE_AT_END) if over else (min(_FIRST << left.lessons, _ENOUGH), _SHARE)
+        if left.taught and not self.agent.free:
+            enough, share = _ENOUGH, _SHARE_LATER
+        return left.unexplained >= max(enough, share * left.lines_in)
 
     def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
         """Show a sample of the groups to the agent and enter what comes of it; error lines that it noticed.
@@ -108,7 +132,7 @@ class LogAgent:
         at first there may have been too few lines to tell. `ModelError` when the agent does not answer: then nothing
         changed.
         """
-        open_groups = self._unexplained(kind, groups)
+        open_groups = self._with_carried(kind, self._unexplained(kind, groups))
         shown, shapes = sample(kind, *attempt, open_groups, self.agent.room, self.agent.groups)
         if not shapes:
             return []
@@ -139,6 +163,48 @@ class LogAgent:
                 found.append(group._replace(examples=examples))
         return found
 
+    def carry(self, kind: str, groups: Sequence[Group]) -> None:
+        """Keep the lines of an attempt that hardly repeat in it: another attempt of the kind may show them again."""
+        known = self._carried.pop(kind, {})
+        seldom = {group.shape: group for group in self._unexplained(kind, groups) if group.lines < REPEATS}
+        self._carried[kind] = dict(list((known | seldom).items())[-_CARRIED:])
+        while len(self._carried) > _KINDS:
+            self._carried.pop(next(iter(self._carried)))
+
+    def _with_carried(self, kind: str, groups: Sequence[Group]) -> list[Group]:
+        """The groups; one that another attempt of the kind had, too, counts as one that repeats."""
+        carried = self._carried.get(kind, {})
+        found = []
+        for group in groups:
+            before = carried.get(group.shape)
+            if before is not None and group.lines < REPEATS:
+                group = group._replace(lines=REPEATS, examples=group.examples + before.examples)
+            found.append(group)
+        return sorted(found, key=lambda group: (-group.lines, group.shape))
+
+    def earn(self, kind: str, lines: Mapping[str, int]) -> None:
+        """Let rules in shadow take lines of their kind that one attempt has shown them so often that they have earned
+        it there: `lines` is how many each has matched in it."""
+        earned = [rule_id for rule_id, count in lines.items() if count >= self.enough]
+        why = f"watched on {self.enough} lines of one attempt, none of them evidence"
+        if life.promote(self._rules, kind, earned, why, time.time()):
+            self.books.refresh()
+
+    def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:
+        """Whether one of some rules was seen in fewer attempts than it takes without anything that speaks for it."""
+        young = {rule.id for rule in self._rules.list(kind, "active") if rule.jobs < self._limits.terms.jobs}
+        return not young.isdisjoint(rule_ids)
+
+    def trust(self, kind: str, attempt: tuple[str, int]) -> None:
+        """Let the rules that were learned from an attempt that ended well take lines of its kind."""
+        mine = [
+            rule.id for rule in self._rules.list(kind, "shadow") if (rule.source.job, rule.source.attempt) == attempt
+        ]
+        if life.promote(
+            self._rules, kind, mine, f"learned from {attempt[0]}/{attempt[1]}, which ended well", time.time()
+        ):
+            self.books.refresh()
+
     def _remember(self, kind: str, shapes: Collection[int]) -> None:
         """Never show lines of these shapes again."""
         if shapes:
@@ -156,17 +222,22 @@ class LogAgent:
     ) -> None:
         """Enter what learned rules matched and took in an attempt, and what its verdict means for them.
 
-        A failure without a known cause shows of no rule that it is harmless, unless the job is known to have
-        `ended_well` and only its log says nothing that anybody knows.
+        A failure without a known cause, or an end that nobody knows, shows of no rule that it is harmless, unless the
+        job is known to have `ended_well` and only its log says nothing that anybody knows.
         """
         self.heed(attempt, verdict, at)
         if not kind:  # of such jobs nothing is learned
             return
-        if verdict.outcome == "failed" and verdict.reason == "Unknown" and not ended_well:
+        if (verdict.reason == "Unknown" or verdict.outcome == "unknown") and not ended_well:
             hits = {}
-        self._remember(kind, self._shown.pop(kind, set()))
+        shown = self._shown.pop(kind, set())
+        if not self.agent.free:
+            self._remember(kind, shown)
         if life.count(self._rules, kind, attempt, hits, self._limits.terms, at):
             self.books.refresh()
+        if ended_well or verdict.outcome == "completed":
+            self.earn(kind, {rule: self.enough for rule, (matched, _) in hits.items() if matched})
+            self.trust(kind, attempt)
 
     def heed(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
         """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""

@@ -5,7 +5,7 @@ and how alike lines must be changes what it finds, and so does the order of the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import regex
@@ -69,6 +69,7 @@ class Miner:
 
     name = "miner"
     room = 400_000
+    free = True
     groups = 400  # Drain compares each with each when they begin alike
 
     def propose(self, sample: Sample, run: int) -> Answer:
@@ -80,6 +81,20 @@ class Miner:
         found += [forms for forms in _clusters(sample, seldom, run) if len({form.group for form in forms}) >= _FAMILY]
         wide, narrow = ([_proposal(forms, narrow) for forms in found] for narrow in (False, True))
         return Answer(tuple(dict.fromkeys(wide + narrow)))
+
+    def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
+        """A pattern for each form of each group that repeats: where Drain put lines together that have too little in
+        common, such as assignments of many names, each may still be known by itself."""
+        forms: dict[tuple[object, ...], list[_Form]] = defaultdict(list)
+        for place in sorted(places):
+            group = sample.groups[place]
+            if sample.counts[group] >= REPEATS:
+                message = origin(sample.lines[place]).message.rstrip("\r")
+                for state in _states(message)[-_STATES:]:
+                    form = _Form(state, _tokens(state), "\r" in message, group)
+                    if form.tokens:
+                        forms[group, form.kinds()].append(form)
+        return list(dict.fromkeys(_proposal(some) for some in forms.values()))
 
     def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
         """Agreement is the miner's only judge, and code has counted it already."""

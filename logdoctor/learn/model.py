@@ -3,7 +3,7 @@
 It sees messages without their prefix, as patterns are matched, and with secrets masked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple
@@ -78,6 +78,7 @@ class ModelAgent:
         self._judge = _prompt(prompts, JUDGE, Votes)
         self.name = f"{model.name}@{self._write.version[:12]}+{self._judge.version[:12]}"
         self.groups = max(1, self._write.head.max_tokens // _TOKENS_OF_PATTERN)
+        self.free = False
         self.room = 1 << 20  # few lines of each group are shown
 
     def propose(self, sample: Sample, run: int) -> Answer:
@@ -101,6 +102,10 @@ class ModelAgent:
         text, _ = self._write.fitted([block.lines for block in blocks], hidden)
         answer = self._asked(sample, self._write, text, Patterns, run)
         return _mapped(answer, {number: places for block in blocks for number, places in block.places.items()})
+
+    def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
+        """None: the model has seen each group, and said what it can."""
+        return []
 
     def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
         """The model's vote on each candidate; a candidate that it does not vote on is dropped.

@@ -1,6 +1,6 @@
 """What the Log Agent hands around: samples, proposals, votes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -77,9 +77,15 @@ class Agent(Protocol):
     name: str
     room: int
     groups: int
+    free: bool
+    """Whether asking it costs nothing but time."""
 
     def propose(self, sample: Sample, run: int) -> Answer:
         """The patterns that this run finds."""
+        ...
+
+    def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
+        """Patterns of one group of lines each, for the lines at these places, which no other pattern takes."""
         ...
 
     def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:

@@ -162,7 +162,7 @@ class Actor:
         return self._means.expand(text)
 
     def nodes_of(self, stored: StoredVerdict) -> list[str]:
-        """The nodes of a verdict's job: as its scheduler told, else as far as its log tells."""
+        """The nodes of a verdict's job: as was told of it, else as far as its log tells."""
         return self._told_nodes(stored) or named_by_log(stored.verdict)
 
     def job_nodes(self, stored: StoredVerdict) -> JobNodes:
@@ -268,11 +268,12 @@ class Actor:
         now = self._verdicts.verdict(stored.id)
         if now is None or not now.current or not now.final or now.verdict.outcome != "failed":
             return
-        told = self._told_nodes(stored)
-        nodes = told or self.nodes_of(stored)
+        job = self._verdicts.job(stored.job)
+        placed = job is not None and job.facts.placed
+        nodes = self.nodes_of(stored)
         modes = self._means.modes
-        if not told and modes.test == "auto":
-            modes = modes._replace(test="ask")  # the words of a log alone send nothing to nodes (law 4)
+        if not placed and modes.test == "auto":
+            modes = modes._replace(test="ask")  # words of a log, and of who may only send it, send nothing to nodes
         proposed = after_verdict(stored.verdict, stored.id, nodes, self._histories(nodes), modes)
         self._propose(proposed, stored.job, stored.attempt)
 
@@ -403,7 +404,7 @@ class Actor:
         return self.records.histories([node for node in nodes[:_HISTORIES] if NAME.fullmatch(node)])
 
     def _told_nodes(self, stored: StoredVerdict) -> list[str]:
-        """The nodes that the scheduler of a job named."""
+        """The nodes that were told of a job, with the right to or as a claim."""
         job = self._verdicts.job(stored.job)
         if job is None or not job.facts.nodelist:
             return []

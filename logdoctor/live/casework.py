@@ -8,7 +8,7 @@ from functools import partial
 
 from logdoctor.compress.kept import revived
 from logdoctor.consult.failure_agent import DIAGNOSE
-from logdoctor.consult.ladder import is_open, is_unsure
+from logdoctor.consult.ladder import is_open
 from logdoctor.errors import Busy, ConfirmationOvertaken, ConfirmationRefused, LogdoctorError
 from logdoctor.learn.kind import kind_of
 from logdoctor.live import recheck
@@ -185,7 +185,12 @@ class Casework:
 
         def stands(current: Verdict) -> bool:
             same = current.compression.lines_in == unsure.compression.lines_in
-            return same and is_unsure(current) and self.confirmed.live(job, number) is None  # a person was quicker
+            asked = (current.outcome, current.reason, current.decided_by) == (
+                unsure.outcome,
+                unsure.reason,
+                unsure.decided_by,
+            )
+            return same and asked and self.confirmed.live(job, number) is None  # a person was quicker
 
         self.watch.reissue(job, number, verdict, of=stands)
         if self._learner is not None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from logdoctor.consult.ladder import Ladder, is_open, is_unsure
+from logdoctor.consult.ladder import Ladder, is_unsure
 from logdoctor.consult.question import Log, Question
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
@@ -154,8 +154,12 @@ class Consultant:
         try:
             self._settled.put_nowait(settled)
         except queue.Full:
-            if is_open(settled.verdict):
+            if self._ladder.doubts(settled.verdict):
                 self._put_off(settled.job, settled.attempt, 0, 0.0)
+
+    def looks_up(self, verdict: Verdict) -> bool:
+        """Whether past cases or the model may know better than a verdict by rules."""
+        return is_unsure(verdict) or self._ladder.doubts(verdict)
 
     def ask(self, job: str, attempt: int) -> None:
         """Look an attempt up again that was settled before; `queue.Full` when too many wait."""
@@ -189,7 +193,7 @@ class Consultant:
             found, tries = self._desk.reread(again.job, again.attempt), again.tries
         else:
             found, tries = self._next(), 0
-        if found is not None and is_unsure(found.verdict):
+        if found is not None and self.looks_up(found.verdict):
             self._answer(found, tries)
 
     def _due(self) -> _Again | None:
@@ -212,7 +216,7 @@ class Consultant:
         answered = self._ladder.by_case(question)
         if answered is not verdict:
             self._issue(question, answered, "case")
-        elif not is_open(verdict):
+        elif not self._ladder.doubts(verdict):
             return
         elif self._ladder.asks_a_model:
             try:
@@ -292,7 +296,7 @@ class Consultant:
             return
         if self._stopped.is_set():
             return
-        if is_open(answered):
+        if answered is question.verdict:
             self.counts["unknown"] += 1
         else:
             self._issue(question, answered, "agent")

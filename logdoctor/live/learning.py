@@ -11,20 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+import numpy as np
 import structlog
 
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import Leftovers
+from logdoctor.diagnose.ending import Told
 from logdoctor.errors import BudgetSpent, LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.learn.kind import kind_of
-from logdoctor.learn.log_agent import LogAgent, is_due
+from logdoctor.learn.log_agent import Left, LogAgent
 from logdoctor.learn.model import ModelAgent
 from logdoctor.live.streams import Attempt, Noticed
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
-from logdoctor.store.records import End, JobFacts, Records
+from logdoctor.store.records import JobFacts, Records
 from logdoctor.types import Group, Verdict
 
 log = structlog.get_logger()
@@ -45,15 +47,26 @@ class Settled(NamedTuple):
     attempt: int
     hits: Mapping[str, tuple[int, int]]
     verdict: Verdict
-    ending: End | None
-    died: bool
+    told: Told
     noticed: tuple[Noticed, ...]
 
 
 class _Lesson(NamedTuple):
+    """A lesson of an attempt; the last of one that is over also keeps what hardly repeats, and when the attempt ended
+    well its rules may take lines at once."""
+
     attempt: Attempt
     kind: str
     groups: list[Group]
+    over: bool
+    well: bool
+
+
+class _Earned(NamedTuple):
+    """How many lines of an attempt each rule in shadow has matched."""
+
+    kind: str
+    lines: Mapping[str, int]
 
 
 class Learner:
@@ -74,7 +87,7 @@ class Learner:
         self.agent = agent
         self._records, self._text_of, self._recheck, self._reconsider = records, text_of, recheck, reconsider
         self._lessons: queue.Queue[_Lesson] = queue.Queue(_LESSONS)
-        self._settled: queue.SimpleQueue[Settled] = queue.SimpleQueue()
+        self._settled: queue.SimpleQueue[Settled | _Earned] = queue.SimpleQueue()
         self._rechecks: queue.Queue[Settled] = queue.Queue(_RECHECKS)
         self._resting_until = 0.0
         self._stopped = threading.Event()
@@ -130,18 +143,37 @@ class Learner:
             if attempt.leftovers is None:
                 attempt.leftovers = Leftovers(self.agent.known(self._kind(attempt)))
             attempt.leftovers.add(residual)
+            self._count_watched(attempt, residual)
             self.collect(attempt, over=False)
+
+    def _count_watched(self, attempt: Attempt, residual: Residual) -> None:
+        """Count the lines that rules in shadow match, and tell of those that have shown enough of them."""
+        watched = np.unique(residual.scan.shadow[: len(residual.ends)], return_counts=True)
+        book = self.scanner(attempt).book
+        earned = {}
+        for place, lines in zip(*(column.tolist() for column in watched), strict=True):
+            if 0 <= place < len(book.filters):
+                rule = book.filters[place].id
+                before = attempt.watched.get(rule, 0)
+                attempt.watched[rule] = before + lines
+                if before < self.agent.enough <= before + lines:
+                    earned[rule] = before + lines
+        if earned:
+            self._settled.put(_Earned(self._kind(attempt), earned))
 
     def collect(self, attempt: Attempt, over: bool) -> None:
         """Hand the lines without an explanation to the thread when they are enough for a lesson."""
         left = attempt.leftovers
-        if left is None or attempt.in_lesson or not is_due(left.lines_in, left.unexplained, over, left.taught):
+        if left is None or attempt.in_lesson:
+            return
+        if not self.agent.is_due(Left(left.lines_in, left.unexplained, attempt.lessons, left.taught), over):
             return
         if time.monotonic() < self._resting_until:
             return
         attempt.in_lesson = True
         try:
-            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups()))
+            well = attempt.told.succeeded
+            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well))
             left.count_anew()
         except queue.Full:
             attempt.in_lesson = False
@@ -152,9 +184,9 @@ class Learner:
         for rule, lines in removed.items():
             self.lines[rule] = self.lines.get(rule, 0) + lines - attempt.removed.get(rule, 0)
         attempt.removed = removed
-        ending, died, noticed = attempt.ending, attempt.died, tuple(attempt.noticed)
+        told, noticed = attempt.told, tuple(attempt.noticed)
         kind = self._kind(attempt)
-        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, ending, died, noticed))
+        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, told, noticed))
 
     def _kind(self, attempt: Attempt) -> str:
         if attempt.is_retold and not self.agent.books.scanner(attempt.kind or "").book.learned:
@@ -191,9 +223,12 @@ class Learner:
                     settled = self._settled.get(timeout=_LOOK)
                 except queue.Empty:
                     continue
+                if isinstance(settled, _Earned):
+                    self.agent.earn(settled.kind, settled.lines)
+                    continue
                 attempt = settled.job, settled.attempt
-                ended_well = settled.ending is not None and settled.ending.exit_code == 0 and not settled.died
-                self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, ended_well, time.time())
+                well = settled.told.succeeded
+                self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, well, time.time())
                 with suppress(queue.Full):
                     self._rechecks.put_nowait(settled)
 
@@ -210,6 +245,10 @@ class Learner:
         try:
             noticed = self.agent.learn(lesson.kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
             attempt.lessons += 1
+            if lesson.over:
+                self.agent.carry(lesson.kind, lesson.groups)
+            if lesson.well:
+                self.agent.trust(lesson.kind, (attempt.job, attempt.number))
             if noticed:
                 self._notice(attempt, noticed)
                 self._reconsider(attempt)

@@ -10,14 +10,13 @@ from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress, without_learned
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import with_ending
+from logdoctor.diagnose.ending import Told
 from logdoctor.learn.life import quotes
 from logdoctor.live.streams import Noticed
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import Archive, StreamFile
 from logdoctor.store.names import Key
-from logdoctor.store.records import End
 from logdoctor.text import natural, shown
 from logdoctor.types import Record, Segment, Verdict
 
@@ -59,12 +58,9 @@ def _segments(file: StreamFile, name: str, wait: Callable[[], None]) -> Iterator
     yield from cutter.finish()
 
 
-def verdict(found: list[Record], book: RuleBook, ending: End | None, died: bool) -> Verdict:
+def verdict(found: list[Record], book: RuleBook, told: Told) -> Verdict:
     """The verdict on records, held against how the attempt ended."""
-    made = judge(found, book, None, died)
-    if ending is None:
-        return made
-    return with_ending(made, ending.exit_code, ending.signal, ending.scheduler_state)
+    return judge(found, book, None, told)
 
 
 def differs(one: Verdict, other: Verdict) -> bool:

@@ -242,25 +242,26 @@ class Service:
             if self.intake.attempts.get((attempt.job, attempt.number)) is not attempt:
                 return  # it left memory, and may be back as another
         current = self.records.current(attempt.job, attempt.number)
-        unknown = current is not None and current.verdict.reason == "Unknown"
+        unknown = current is not None and "unknown" in (current.verdict.reason.lower(), current.verdict.outcome)
         if attempt.settled and unknown and not attempt.abandoned:
             self.intake.unsettle(attempt)
             self.watch.ask(attempt)
 
     def _recheck(self, settled: Settled) -> None:
-        """Diagnose an attempt again without learned rules when it is one of the chosen; should the verdict differ,
-        issue that one and put the rules back that took what it needs."""
+        """Diagnose an attempt again without learned rules when it is one of the chosen, or when rules took lines of it
+        that few attempts have tried; should the verdict differ, issue that one and put the rules back that took what
+        it needs."""
         job, number, verdict = settled.job, settled.attempt, settled.verdict
-        took = any(taken for _, taken in settled.hits.values())
-        if self.learner is None or not took or verdict.outcome != "failed":
+        took = [rule for rule, (_, taken) in settled.hits.items() if taken]
+        if self.learner is None or not took or verdict.outcome != "failed" or not self._share:
             return
-        if not recheck.is_chosen(job, number, self._share):
+        if not recheck.is_chosen(job, number, self._share) and not self.learner.agent.any_young(settled.kind, took):
             return
         scanner = self.learner.agent.books.scanner(settled.kind)
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.ending, settled.died)
+        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.told)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"

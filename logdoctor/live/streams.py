@@ -8,6 +8,7 @@ from typing import NamedTuple
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder
 from logdoctor.compress.leftovers import Leftovers
+from logdoctor.diagnose.ending import NOTHING, Told
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import StreamFile
 from logdoctor.store.journal import Entry
@@ -86,10 +87,10 @@ class Attempt:
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
     `provisional` when a verdict stands that is not final, `anew` when what a past case said counts no more.
     `problems` are those of streams that cannot be read.
-    `kind`, `leftovers`, `lessons`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like (None: not
-    looked up yet), the lines without an explanation, how often and whether now they are learned from, and error lines
-    found there; `is_retold` when more was told about its job since. `removed` is how many lines each filter rule took
-    when that was last counted.
+    `kind`, `leftovers`, `lessons`, `watched`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like
+    (None: not looked up yet), the lines without an explanation, how often and whether now they are learned from, how
+    many lines rules in shadow matched, and error lines found there; `is_retold` when more was told about its job
+    since. `removed` is how many lines each filter rule took when that was last counted.
     """
 
     def __init__(self, job: str, number: int, age: float = 0.0) -> None:
@@ -102,6 +103,7 @@ class Attempt:
         self.is_retold = False
         self.leftovers: Leftovers | None = None
         self.lessons = 0
+        self.watched: dict[str, int] = {}
         self.in_lesson = False
         self.noticed: list[Noticed] = []
         self.removed: dict[str, int] = {}
@@ -129,7 +131,12 @@ class Attempt:
         return min(ends, key=lambda end: end.at, default=None)
 
     @property
+    def told(self) -> Told:
+        """What was said of its end, or of that of a part of it that failed."""
+        ending = self.ending
+        return NOTHING if ending is None else Told(ending.exit_code, ending.signal, ending.scheduler_state)
+
+    @property
     def died(self) -> bool:
         """Whether its end, or that of a part of it, is known to be a failure."""
-        ending = self.ending
-        return ending is not None and bool(ending.exit_code or ending.signal)
+        return self.told.failed

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from logdoctor.act.slurm import expanded
 from logdoctor.compress import snapshot
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
@@ -15,9 +16,9 @@ from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.consult.ladder import is_unsure
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import with_ending
+from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.live.consulting import Consultant, Judged
 from logdoctor.live.intake import Intake
 from logdoctor.live.learning import Learner
@@ -121,6 +122,7 @@ class Watch:
 
     def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
         """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
+        verdict = of_job(verdict, self._nodes(job))
         with self._intake.settling:
             kept = self._records.attempt(job, number)
             if kept is None or not kept.settled:
@@ -312,8 +314,8 @@ class Watch:
             for stream in attempt.streams.values():
                 stream.scan = stream.scan or self._fresh(stream)
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
-            final, ended, ending, ends = attempt.over, attempt.ended, attempt.ending, dict(attempt.ends)
-            died, changed_at = attempt.died, attempt.changed_at
+            final, ended, told, ends = attempt.over, attempt.ended, attempt.told, dict(attempt.ends)
+            changed_at = attempt.changed_at
         for stream in streams:
             if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
                 stream.scan.finished = True
@@ -326,25 +328,33 @@ class Watch:
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
         records, book = self.taught.applied(records, rules.book)
-        verdict = judge(records, book, idle, died)
-        if ending is not None:
-            verdict = with_ending(verdict, ending.exit_code, ending.signal, ending.scheduler_state)
+        verdict = of_job(judge(records, book, idle, told), self._nodes(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
-        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and died else []
+        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and told.failed else []
         problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:
-            told = self._told_by_others(attempt, verdict)
-            self._publish(attempt, told or verdict, final)
+            found = self._told_by_others(attempt, verdict)
+            self._publish(attempt, found or verdict, final)
             with self._intake.lock:
                 attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
             self._learn_from(attempt, verdict)
-            if self._consultant and told is None:
+            if self._consultant and found is None:
                 self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
+
+    def _nodes(self, job: str) -> list[str]:
+        """The nodes that were told of a job; none when nobody told, or they cannot be read."""
+        known = self._records.job(job)
+        if known is None or not known.facts.nodelist:
+            return []
+        try:
+            return expanded(known.facts.nodelist)
+        except InputError:
+            return []
 
     def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
         """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""
@@ -362,7 +372,8 @@ class Watch:
         """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
         rules are asked again after a restart."""
         anew, attempt.anew = attempt.anew, False
-        if anew or not is_unsure(verdict):
+        sure = not (is_unsure(verdict) or (self._consultant and self._consultant.looks_up(verdict)))
+        if anew or sure:
             return None
         current = self._records.current(attempt.job, attempt.number)
         if current is None or current.verdict.decided_by.kind not in ("case", "agent"):
@@ -372,7 +383,7 @@ class Watch:
 
     def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
-        unsure = verdict.outcome == "running" or (verdict.reason == "Unknown" and not attempt.died)
+        unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
         stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())

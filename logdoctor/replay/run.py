@@ -22,7 +22,7 @@ from logdoctor import pipeline
 from logdoctor.compress.kept import revived
 from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.diagnose.ending import with_ending
+from logdoctor.diagnose.ending import Told
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.evaluate import is_wrong_action
@@ -232,7 +232,7 @@ class _Course:
         self._path.write_bytes(data)
         found = pipeline.records([pipeline.Stream("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
-        verdict = with_ending(diagnose(records, book, died=True), 1, None, None)  # that it failed is known
+        verdict = diagnose(records, book, told=Told(exit_code=1))  # that it failed is known
         told = episodes(records, book)
         whole = WholeLog({"main": lambda: iter((data,))})
         question = Question(job, _ATTEMPT, records, book, verdict, told, whole)

@@ -82,7 +82,10 @@ class RuleBook:
         return {rule.id for rule in self.filters if any(group in m for m in rule.metrics for group in groups)}
 
     def knowledge(self, table: str) -> dict[str, dict[str, str]]:
-        """A knowledge table: rows by their first column, each a mapping from column to text."""
+        """A knowledge table: rows by their first column, each a mapping from column to text.
+
+        A first column may hold several keys for one row, divided by ` | ` (a number, a name, its text).
+        """
         return _read_table(self._tables / f"{table}.tsv")
 
 
@@ -97,7 +100,7 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
                 rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
         except OSError as error:
             raise RuleError(str(path), f"cannot read the table ({error.strerror})", "Restore the file.") from error
-        _tables[path] = {next(iter(row.values())): row for row in rows}
+        _tables[path] = {key: row for row in rows for key in next(iter(row.values())).split(" | ")}
     return _tables[path]
 
 

@@ -10,9 +10,10 @@ from logdoctor.rules.schema import DiagnosisRule
 _NOT_LITERAL = regex.compile(r"\(\?P?<?\w*[>:]?|\\[dwsSDWbB]|\[[^\]]*\]|\{[^}]*\}|[()?*+.|^$\\]")
 
 
-def priority(rule: DiagnosisRule) -> tuple[int, int]:
-    """Smaller is better: role first, then the length of literal text that the rule fixes."""
-    return taxonomy.ROLES.index(rule.verdict.role), -max(_literal(pattern) for pattern in rule.when.any)
+def priority(rule: DiagnosisRule) -> tuple[bool, int, bool, int]:
+    """Smaller is better: a fallback behind all others, then role, what a table knows, the length of literal text."""
+    role = taxonomy.ROLES.index(rule.verdict.role)
+    return rule.fallback, role, not rule.verdict.lookup, -max(_literal(pattern) for pattern in rule.when.any)
 
 
 @cache

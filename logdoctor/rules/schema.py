@@ -86,7 +86,8 @@ class Claim(_Part, frozen=True):
 
     Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
     `lookup`: the name of a table below `rules/knowledge/` whose row, chosen by the capture of the same
-    name, gives reason, role and recovery. `here`: the fault is on the node that printed the line.
+    name, gives reason, role and recovery. `here`: the fault is on the node that printed the line. `mild`: programs
+    usually go on after such a line (a shell that lacks a command), so it counts only where little follows.
     """
 
     reason: str = ""
@@ -96,10 +97,15 @@ class Claim(_Part, frozen=True):
     outcome: str = ""
     lookup: str = ""
     here: bool = False
+    mild: bool = False
 
 
 class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
-    """A rule that says what a line means for the cause of a failure."""
+    """A rule that says what a line means for the cause of a failure.
+
+    A `fallback` rule knows only the kind of trouble ("a CUDA call failed"): it yields to every other rule that hits the
+    line, one that says "harmless" included, and does not count as knowing the message.
+    """
 
     id: str
     status: Status
@@ -113,6 +119,7 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     must_not_match: tuple[Example, ...] = ()
     known_wrong: tuple[KnownWrong, ...] = ()
     scope: dict[str, str] = {}
+    fallback: bool = False
     retired: Retirement | None = None
 
 

@@ -26,6 +26,7 @@ import regex
 from logdoctor import taxonomy
 from logdoctor.diagnose.carriers import is_report
 from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.taught import Taught, line_matches
 from logdoctor.errors import PatternRefused, RuleError
 from logdoctor.learn.grammar import Chars, Choice, Node, Pattern, parse
@@ -79,16 +80,14 @@ class Refusal(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), the digests that stand
-    for the failure, and how its end is known."""
+    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), and the digests that
+    stand for the failure."""
 
     job: str
     attempt: int
     records: Sequence[Record]
     claim: Claim
     digests: AbstractSet[str] = frozenset()
-    idle: float | None = None
-    died: bool = False
 
 
 class Candidate(NamedTuple):
@@ -217,7 +216,7 @@ class Guards:
 
     def _effect(self, rule: DiagnosisRule, trial: Trial) -> tuple[str, str] | None:
         records, book = Taught([rule]).applied(trial.records, self._book)
-        verdict = diagnose(records, book, trial.idle, trial.died)
+        verdict = diagnose(records, book, told=FAILED)
         wanted = rule.verdict
         if (verdict.outcome, verdict.reason, verdict.recovery) != ("failed", wanted.reason, wanted.recovery):
             said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
@@ -335,9 +334,12 @@ def _records(texts: Iterable[str]) -> list[Record]:
 def contradiction(past: Past, trial: Trial) -> tuple[str, str] | None:
     """(guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
 
-    A failure of which nobody knew the cause says nothing. Nor does a guess (by structure, case or agent) about the same
-    failure that nobody confirmed: it is what the confirmation mends.
+    A failure of which nobody knew the cause says nothing, nor does an attempt of which nobody knows whether it failed.
+    Nor does a guess (by structure, case or agent) about the same failure that nobody confirmed: it is what the
+    confirmation mends.
     """
+    if past.outcome == "unknown":
+        return None
     if past.outcome not in ("failed", "recovered"):
         return "healthy", f"was {past.outcome}"
     if past.reason in (trial.claim.reason, "Unknown"):

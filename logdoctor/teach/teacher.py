@@ -16,6 +16,7 @@ import structlog
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import Episode, episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError, RuleRefused
@@ -162,17 +163,15 @@ class Teacher:
 
     # a failure was confirmed
 
-    def teach(
-        self, confirmation: Confirmation, records: Sequence[Record], idle: float | None = None, died: bool = False
-    ) -> Lesson:
+    def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> Lesson:
         """What comes of a confirmation, given the records of its attempt.
 
-        Rules that say something else of these records are put back first. `idle` and `died` are as for `diagnose`.
+        Rules that say something else of these records are put back first.
         """
         records = self._by_rules_of_the_book(records)
         with self._changing:
             demoted = self._heed(confirmation, records)
-            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer, idle, died)
+            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer)
             if proposal.known:
                 return proposal.known._replace(demoted=demoted)
             refused = proposal.refused
@@ -297,16 +296,14 @@ class Teacher:
         standing: Sequence[Learned],
         taught: Taught,
         writer: Writer,
-        idle: float | None = None,
-        died: bool = False,
         backtest: BackTest | None = None,
     ) -> _Proposal:
         """What a confirmation leads to where these rules stand; nothing is changed."""
         claim = _claim(confirmation)
-        if known := self._known(claim, records, standing, taught, idle, died):
+        if known := self._known(claim, records, standing, taught):
             return _Proposal(known)
         digests = frozenset(confirmation.digests)
-        trial = Trial(confirmation.job, confirmation.attempt, records, claim, digests, idle, died)
+        trial = Trial(confirmation.job, confirmation.attempt, records, claim, digests)
         candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
         if not candidates:
             return _Proposal(
@@ -343,11 +340,9 @@ class Teacher:
         records: Sequence[Record],
         standing: Sequence[Learned],
         taught: Taught,
-        idle: float | None,
-        died: bool,
     ) -> Lesson | None:
         """What is said when these rules know the failure already, active or in shadow."""
-        verdict = diagnose(*taught.applied(records, self._book), idle, died)
+        verdict = diagnose(*taught.applied(records, self._book), told=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""

@@ -23,7 +23,7 @@ class AttemptFilters(ListQuery):
     node: Text = None
     user: Text = None
     job: Text = None
-    outcome: Literal["all", "failed", "recovered", "cancelled", "running", "completed"] | None = None
+    outcome: Literal["all", "failed", "recovered", "cancelled", "running", "completed", "unknown"] | None = None
     within: Window = None
 
     @property

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from logdoctor.nodes import NAME
 from logdoctor.store.records import JobFacts
-from logdoctor.taxonomy import ADVICE
-from logdoctor.types import Verdict
+from logdoctor.taxonomy import advice
+from logdoctor.types import Verdict, names_node
 from logdoctor.web import leaving_out
 from logdoctor.web.shell_words import Command, command_of
 
@@ -43,7 +43,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     if verdict.reason == "Unknown":
         return Restart(why_not="Nobody knows why it failed, so nobody knows whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
-        return Restart(why_not=f"The verdict says: {ADVICE[verdict.recovery]}.")
+        return Restart(why_not=f"The verdict says: {advice(verdict.recovery, names_node(verdict))}.")
     nodes = list(dict.fromkeys((*nodes_to_leave_out(verdict), *(faulty or ()))))[:_MOST_NODES]
     if verdict.recovery == "isolate_and_restart" and not nodes and faulty is None:
         return Restart(why_not="A node has to be left out, and none is known to be at fault. Test the nodes first.")

@@ -37,6 +37,10 @@ class Caller(NamedTuple):
         """Whether the caller may do this with a job."""
         return self.token is None or may(self.token, scope, job)
 
+    def places(self, job: str) -> bool:
+        """Whether the caller's word counts for where a job ran; who may test and take out any node may say it, too."""
+        return self.may("place", job) or (not self.prefixes and self.may("operate", job))
+
     @property
     def prefixes(self) -> tuple[str, ...]:
         """What the names of the jobs that the caller may see begin with; none means all."""

@@ -12,7 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor import pipeline
-from logdoctor.errors import Busy, OffsetMismatch, StorageFull
+from logdoctor.diagnose.ending import Told
+from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
 from logdoctor.live.service import Service
 from logdoctor.live.streams import Stream
 from logdoctor.pipeline import Limits
@@ -26,7 +27,9 @@ from logdoctor.web.models import (
     AttemptNumber,
     AttemptNumberOut,
     EndIn,
+    ExitCode,
     FileName,
+    HasDied,
     JobIn,
     JobName,
     JobOut,
@@ -50,11 +53,12 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
     intake = service.intake
     uploads, diagnoses = asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES)
     sender = [Depends(gate.allows("ingest"))]
+    Sender = Annotated[Caller, Depends(gate.allows("ingest"))]
 
-    @router.put("/jobs/{job}", dependencies=sender, responses=describe(400, 422), response_model=JobOut)
-    def put_job(job: JobName, facts: JobIn) -> Response:
-        """Tell what is known of a job."""
-        given = JobFacts(**facts.model_dump())
+    @router.put("/jobs/{job}", responses=describe(400, 422), response_model=JobOut)
+    def put_job(job: JobName, facts: JobIn, caller: Sender) -> Response:
+        """Tell what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
+        given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
         return Json(service.tell(checked("job", job), given, time.time()))
 
     @router.post("/jobs/{job}/attempts", dependencies=sender, responses=describe(400, 422))
@@ -145,15 +149,25 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
 
     @router.post(
         "/diagnose",
-        responses=describe(400, 408, 413, 415, 507) | shows(EXAMPLE, schema=VERDICT),
+        responses=describe(400, 408, 413, 415, 422, 507) | shows(EXAMPLE, schema=VERDICT),
         response_class=Response,
         openapi_extra=_RAW,
         max_body_size=STREAMED,
     )
     async def diagnose(
-        request: Request, caller: Annotated[Caller, Depends(gate.allows("ingest"))], name: FileName = "log"
+        request: Request,
+        caller: Annotated[Caller, Depends(gate.allows("ingest"))],
+        name: FileName = "log",
+        exit_code: ExitCode = None,
+        died: HasDied = False,
     ) -> Response:
-        """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`."""
+        """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
+
+        `exit_code` and `died` tell what the log cannot: how the job ended.
+        """
+        told = Told(exit_code=exit_code, died=died)
+        if told.contradicts_itself:
+            raise InputError("died", "contradicts exit_code=0", "Send one of them.")
         if uploads.locked():
             raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
         async with uploads:
@@ -162,6 +176,6 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
                     await run_in_threadpool(file.write, chunk)
                 streams = [pipeline.Stream("main", file.path, name)]
                 async with diagnoses:
-                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits))
+                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, told))
 
     return router

@@ -23,6 +23,8 @@ VerdictId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the v
 LineRange = Annotated[
     str, Query(pattern=r"^[0-9]{1,15}(-[0-9]{1,15})?$", description="`A-B`, or one line", examples=["1120-1130"])
 ]
+ExitCode = Annotated[int | None, Query(ge=-(1 << 31), lt=1 << 31, description="the job's exit code, where it is known")]
+HasDied = Annotated[bool, Query(description="the job is known to have failed, however it ended")]
 FileName = Annotated[str, Query(max_length=MAX_NAME, description="what the verdict calls the log")]
 RuleId = Annotated[
     str,
@@ -92,11 +94,19 @@ class JobIn(BaseModel):
     labels: dict[str, str] = Field(default={}, max_length=256)
 
 
+class FactsOut(JobIn):
+    """What is known of a job."""
+
+    placed: bool = Field(
+        default=False, description="whether `nodelist` was told with the right to (scope `place`), or is a claim"
+    )
+
+
 class JobOut(BaseModel):
     """A job. Times are seconds since the epoch."""
 
     job: str = Field(examples=["llama-7b"])
-    facts: JobIn
+    facts: FactsOut
     created: float = Field(examples=[1795255505.2])
     updated: float = Field(examples=[1795255505.2])
     attempts: list["AttemptOut"] = []

@@ -9,7 +9,7 @@ from logdoctor.live.confirming import CERTAIN, FoundBy, found_by
 from logdoctor.store.confirmed import NewConfirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import End
-from logdoctor.types import LEARNED, Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types import LEARNED, Compression, DecidedBy, Progress, Suspect, Verdict, names_node
 
 _DECIDED = {
     "rule": "a rule",
@@ -37,7 +37,7 @@ _YEAR_10000 = 253_402_300_800
 
 def title(verdict: Verdict) -> str:
     """The reason, or the outcome when there is none."""
-    return verdict.reason if verdict.reason != "None" else verdict.outcome.capitalize()
+    return taxonomy.title(verdict.reason, verdict.outcome)
 
 
 def advice(verdict: Verdict) -> str:
@@ -45,16 +45,16 @@ def advice(verdict: Verdict) -> str:
     known, what finds it."""
     if verdict.outcome == "running":
         return "Nothing to do: it runs"
-    if wants_node(verdict):
-        return "Find the faulty node: test the job's nodes, then restart"
-    words = taxonomy.ADVICE[verdict.recovery]
+    if verdict.outcome == "unknown":
+        return "No advice: how the job ended is not known"
+    words = taxonomy.advice(verdict.recovery, names_node(verdict))
     return words[:1].upper() + words[1:]
 
 
 def wants_node(verdict: Verdict) -> bool:
     """Whether a node is to be taken out, and the verdict names none."""
     failed = verdict.outcome == "failed" and verdict.recovery == "isolate_and_restart"
-    return failed and not any(one.node for one in verdict.suspects)
+    return failed and not names_node(verdict)
 
 
 def fault(verdict: Verdict) -> str:

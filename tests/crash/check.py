@@ -11,7 +11,7 @@ import zstandard
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import with_ending
+from logdoctor.diagnose.ending import Told
 from logdoctor.pipeline import Limits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import file_name
@@ -133,8 +133,7 @@ def _wanted(attempt: Attempt, load: Load, work: Path, scanner: Scanner, limits: 
         path.write_bytes(load.corpus.content(stream.recipe))
         given.append(pipeline.Stream(stream.name, path))
     records = pipeline.records(given, scanner, limits)
-    verdict = judge(records, scanner.book, None, bool(attempt.exit_code))
-    return with_ending(verdict, attempt.exit_code, None, None)
+    return judge(records, scanner.book, told=Told(attempt.exit_code))
 
 
 def _history(database: Path, attempts: list[Attempt]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Samples, and an agent that says what it was told to say."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from logdoctor.learn.proposal import Answer, Candidate, Judgement, Proposal, Sample
 from logdoctor.store.learned import NewRule, Source, Votes
@@ -33,6 +33,11 @@ class Told:
         self._answers, self._drop = answers, drop
         self.asked: list[int] = []
         self.judged: list[list[str]] = []
+
+    free = False
+
+    def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
+        return []
 
     def propose(self, sample: Sample, run: int) -> Answer:
         self.asked.append(run)

@@ -43,7 +43,7 @@ def test_the_canary_corpus_is_large_and_without_doubles(book: RuleBook, cause_li
     assert 600 <= len(corpus) == len(set(corpus))
     assert len(list(CANARY.glob("*.txt"))) >= 12
     assert all(line.isprintable() or line.startswith("\t") or "\t" in line for line in corpus)
-    assert len(cause_lines) > 2 * len(list(canary.examples(book)))
+    assert len(cause_lines) > len(list(canary.examples(book))) + 1200, "most dangers are no example of any rule"
     assert "NVRM: Xid (PCI:0000:3b:00): 79" in cause_lines
     assert any("SXid (PCI:0000:c1:00.0): 10001" in line for line in cause_lines)
     for rule in book.diagnoses:

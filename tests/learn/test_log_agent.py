@@ -1,9 +1,11 @@
 """The whole way of a lesson and of a settled attempt, with the real rules, store and guards."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from logdoctor.errors import LogdoctorError, ModelUnavailable
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.life import Terms
-from logdoctor.learn.log_agent import Limits, LogAgent, is_due
+from logdoctor.learn.log_agent import Left, Limits, LogAgent
 from logdoctor.learn.miner import Miner
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
@@ -63,22 +65,85 @@ def verdict(*quotes: str, rule: str = "diagnosis/x") -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("lines_in", "unexplained", "over", "taught", "due"),
+    ("lines_in", "unexplained", "lessons", "over", "taught", "due"),
     [
-        (1000, 500, False, False, True),
-        (1000, 499, False, False, False),
-        (1000, 49, True, False, False),
-        (1000, 50, True, False, True),
-        (1000, 50, True, True, False),
-        (10**6, 500, False, False, False),
-        (10**6, 20_000, False, False, True),
-        (10**6, 20_000, False, True, False),
-        (10**6, 10**6, False, True, True),
-        (0, 0, True, False, False),
+        (1000, 40, 0, False, False, True),
+        (1000, 39, 0, False, False, False),
+        (1000, 79, 1, False, False, False),
+        (1000, 80, 1, False, False, True),
+        (1000, 500, 9, False, False, True),
+        (1000, 49, 0, True, False, False),
+        (1000, 50, 0, True, False, True),
+        (1000, 50, 0, True, True, False),
+        (10**6, 500, 0, False, False, False),
+        (10**6, 20_000, 0, False, False, True),
+        (10**6, 20_000, 0, False, True, False),
+        (10**6, 10**6, 0, False, True, True),
+        (0, 0, 0, True, False, False),
     ],
 )
-def test_when_a_lesson_is_due(lines_in: int, unexplained: float, over: bool, taught: bool, due: bool) -> None:
-    assert is_due(lines_in, unexplained, over, taught) == due
+def test_when_a_lesson_is_due(
+    scanner: Scanner,
+    rules: LearnedRules,
+    guards: Guards,
+    lines_in: int,
+    unexplained: float,
+    lessons: int,
+    over: bool,
+    taught: bool,
+    due: bool,
+) -> None:
+    agent = agent_of(scanner, rules, guards, Told())
+    assert agent.is_due(Left(lines_in, unexplained, lessons, taught), over) == due
+
+
+def test_what_costs_nothing_is_asked_at_the_end_of_each_job(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    agent = agent_of(scanner, rules, guards, Miner())
+    assert agent.is_due(Left(1000, 1, 3, True), True) and agent.is_due(Left(1000, 40, 0, True), False)
+
+
+def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+    agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
+    (rule,) = rules.list(KIND)
+    agent.earn(KIND, {rule.id: 19})
+    assert rules.one(rule.id).status == "shadow"
+    agent.earn(KIND, {rule.id: 20})
+    assert rules.one(rule.id).status == "active"
+    agent.demote([rule.id], "it took what a verdict needed", 3.0)
+    agent.earn(KIND, {rule.id: 500})
+    assert rules.one(rule.id).status == "shadow", "it stays until a human approves it"
+
+
+def test_what_a_job_that_ended_well_taught_serves_the_next(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+    agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
+    agent.settle(KIND, ("job-2", 1), {}, verdict(), True, 2.0)
+    assert [rule.status for rule in rules.list(KIND)] == ["shadow"], "learned from another attempt, and not seen here"
+    agent.settle(KIND, ("job-1", 1), {}, verdict(), False, 3.0)
+    assert [rule.status for rule in rules.list(KIND)] == ["shadow"], "that one failed"
+    agent.settle(KIND, ("job-1", 1), {}, verdict(), True, 4.0)
+    assert [rule.status for rule in rules.list(KIND)] == ["active"]
+
+
+def test_a_line_that_comes_again_in_another_attempt_repeats(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, Terms(2, 20)))
+    once = [Group(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
+    agent.learn(KIND, ("job-1", 1), once, SOURCE)
+    assert rules.list(KIND) == []
+    agent.carry(KIND, once)
+    again = [Group(7, 1, (("main", 4, "the vault of gizmos opens at 9 today"),))]
+    agent.learn(KIND, ("job-2", 1), again, SOURCE)
+    (rule,) = rules.list(KIND)
+    assert re.fullmatch(rule.pattern, "the vault of gizmos opens at 12 today")
 
 
 def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(
@@ -171,13 +236,29 @@ def test_settled_attempts_make_a_rule_active_and_streams_get_it(
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
     (rule,) = rules.list(KIND)
-    agent.settle(KIND, ("job-1", 1), {rule.id: (15, 0)}, verdict(), True, 2.0)
+    agent.settle(KIND, ("job-1", 1), {rule.id: (15, 0)}, verdict(), False, 2.0)
     assert rules.one(rule.id).status == "shadow"
-    agent.settle(KIND, ("job-2", 1), {rule.id: (5, 0)}, verdict("something else"), True, 3.0)
+    agent.settle(KIND, ("job-2", 1), {rule.id: (5, 0)}, verdict("something else"), False, 3.0)
     assert rules.one(rule.id).status == "active"
     assert agent.books.scanner(KIND).book.learned[0].status == "active"
     agent.demote([rule.id], "took what a verdict needs", 4.0)
     assert agent.books.scanner(KIND).book.learned[0].status == "shadow"
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("Unknown", "failed"), ("None", "unknown")])
+def test_where_nobody_knows_what_happened_no_rule_is_shown_to_be_harmless(
+    scanner: Scanner, rules: LearnedRules, guards: Guards, reason: str, outcome: Any
+) -> None:
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+    agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
+    (rule,) = rules.list(KIND)
+    nobody = msgspec.structs.replace(verdict(), reason=reason, outcome=outcome)
+    for number in range(2, 9):
+        agent.settle(KIND, (f"job-{number}", 1), {rule.id: (15, 0)}, nobody, False, 2.0)
+    assert rules.one(rule.id).status == "shadow"
+    for number in range(10, 12):
+        agent.settle(KIND, (f"job-{number}", 1), {rule.id: (15, 0)}, nobody, True, 3.0)
+    assert rules.one(rule.id).status == "active"
 
 
 def test_a_rule_whose_line_is_cited_never_becomes_active(
@@ -227,12 +308,12 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: L
 
     agent = agent_of(scanner, rules, guards, Miner(), Limits(5, Terms(2, 20)))
     first = gathered(log(1), scanner, agent)
-    assert is_due(first.lines_in, first.unexplained, True, False)
+    assert first.unexplained >= 500
     agent.learn(KIND, ("job-1", 1), first.groups(), SOURCE)
     assert {rule.status for rule in rules.list(KIND)} == {"shadow"}
     for number in (2, 3):
         second = gathered(log(number), agent.books.scanner(KIND), agent)
-        assert not is_due(second.lines_in, second.unexplained, True, False)
+        assert second.unexplained < 50
         hits = {rule.id: (600, 0) for rule in rules.list(KIND)}
         agent.settle(KIND, (f"job-{number}", 1), hits, verdict(), True, time.time())
     (segment,) = cut("main", [log(4)], 1 << 30)

@@ -72,11 +72,11 @@ class Site:
         self.launcher = PaperLauncher(nodes, end, hanging)
         return self.launcher
 
-    def verdict(self, nodelist: str | None, verdict: Verdict = VERDICT) -> StoredVerdict:
-        """A final verdict on a job, of whose nodes its scheduler told these."""
+    def verdict(self, nodelist: str | None, verdict: Verdict = VERDICT, placed: bool = True) -> StoredVerdict:
+        """A final verdict on a job, of whose nodes its scheduler told these, or somebody claimed them."""
         now = time.time()
         job = f"job-{now}"
-        self.records.put_job(job, JobFacts(nodelist=nodelist), now)
+        self.records.put_job(job, JobFacts(nodelist=nodelist, placed=placed), now)
         stored = self.records.publish(job, 1, verdict, True, now)
         assert stored is not None
         return stored

@@ -103,9 +103,10 @@ def test_from_a_verdict_to_a_cordon(site: Site) -> None:
     assert len(site.nodes.tests().items) == 1
 
 
-def test_the_words_of_a_log_alone_send_nothing_to_nodes(site: Site) -> None:
+@pytest.mark.parametrize("claimed", [None, "n[0-7]"])
+def test_words_of_a_log_and_claims_send_nothing_to_nodes(site: Site, claimed: str | None) -> None:
     actor = site.actor()
-    actor.heed(site.verdict(None))
+    actor.heed(site.verdict(claimed, placed=False))
     eventually(lambda: bool(site.nodes.actions().items))
     (waiting,) = site.nodes.actions().items
     assert (waiting.action.kind, waiting.state) == ("test_nodes", "waiting") and not site.launcher.asked

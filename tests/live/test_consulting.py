@@ -17,8 +17,9 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import AGREEMENT
 from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.names import Key
-from logdoctor.store.records import StoredVerdict
-from tests.diagnose.logs import ECC, nccl_timeout, steps
+from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.types import Verdict
+from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
 from tests.live import services
 from tests.live.services import T, end, final, killed, rungs, send, serving
 from tests.llm import server as ways
@@ -75,13 +76,19 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def saying_jam(reason: str = "CUDA Error", status: str = "established", **changed: Any) -> ways.Behave:
-    """A model that quotes the line of the jam as it was shown."""
+def saying_jam(
+    reason: str = "CUDA Error",
+    status: str = "established",
+    words: str = "jammed shuttle",
+    recovery: str = "isolate_and_restart",
+    **changed: Any,
+) -> ways.Behave:
+    """A model that quotes the line of the jam, or with other words, as it was shown."""
 
     def say(body: dict[str, Any]) -> str:
         shown = body["messages"][0]["content"]
-        line, text = re.findall(r"^\[(\d+:\d+)\] (.*jammed shuttle.*)$", shown, re.M)[0]
-        candidate = {"reason": reason, "fault": "infrastructure", "recovery": "isolate_and_restart", "status": status}
+        line, text = re.findall(rf"^\[(\d+:\d+)\] (.*{words}.*)$", shown, re.M)[0]
+        candidate = {"reason": reason, "fault": "infrastructure", "recovery": recovery, "status": status}
         candidate |= {"why": "The driver reports it.", "quotes": [{"line": line, "text": text}]}
         rejected = [{"reason": "NCCL Timeout Error", "why": "It follows from the jam."}]
         answer = {"candidates": [candidate], "rejected": rejected, "mitigation": "Look at the loom."}
@@ -206,6 +213,66 @@ def test_the_model_is_asked_last_and_upgrades_the_verdict(folder: Path, scanner:
         assert "jammed shuttle" in str(call) and stored.id != first.id
         known = failed(service, "b", ECC.encode()).verdict
         assert known.reason == "ECC Error" and len(server.got) == 1, "what rules know costs nothing"
+
+
+def in_doubt(service: Service, job: str, made: int = 29) -> StoredVerdict:
+    """The verdict by a rule that is not sure of the cause it names."""
+    stored = failed(service, job, (steps(1, made + 1) + TORN).encode())
+    verdict = stored.verdict
+    assert (verdict.reason, verdict.decided_by.kind) == ("CUDA Error", "rule") and 0.5 < verdict.confidence < 0.7
+    return stored
+
+
+def weighed(service: Service, before: StoredVerdict) -> Verdict:
+    """The verdict that took the place of one in doubt."""
+    found = eventually(lambda: (one := service.records.current(before.job, 1)) and one.id != before.id and one)
+    assert isinstance(found, StoredVerdict)
+    return found.verdict
+
+
+def test_a_verdict_in_doubt_is_out_first_and_weighed_then(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam(words="illegal memory"), ways.saying('{"candidates": []}'))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        agreed = weighed(service, in_doubt(service, "a"))
+        assert (agreed.reason, agreed.confidence, agreed.decided_by.kind) == ("CUDA Error", 0.95, "rule")
+        stored = in_doubt(service, "b", 40)
+        unsure, before = weighed(service, stored), stored.verdict
+        assert (unsure.reason, unsure.recovery) == (before.reason, before.recovery)
+        assert unsure.confidence < before.confidence and len(server.got) == 2
+    with serving(folder / "off", scanner, ladder=asking(scanner, server, agent_below=0.5)) as service:
+        in_doubt(service, "c")
+        failed(service, "d", jam(3))
+        eventually(lambda: counts(service)["unknown"] == 1)
+        assert len(server.got) == 3, "nothing was asked about c"
+
+
+def test_what_a_model_said_of_a_doubt_stands_after_a_kill(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam("Value Error", words="lattice 7 is bent", recovery="fix_first"))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        in_doubt(service, "a")
+        said = eventually(lambda: (one := service.records.current("a", 1)) and one.verdict.decided_by.model and one)
+        assert (said.verdict.reason, said.verdict.recovery) == ("Value Error", "ask_human")
+        assert said.verdict.alternatives[0].reason == "CUDA Error"
+        copy = killed(folder, folder.parent / "copy")
+    with serving(copy, scanner, ladder=asking(scanner, server)) as service:
+        attempt = service.intake.load("a", 1)
+        service.intake.unsettle(attempt)
+        service.watch.ask(attempt)
+        eventually(lambda: attempt.settled)
+        assert is_same(service.records.current("a", 1), said) and len(server.got) == 1
+
+
+def test_a_model_suspects_no_node_outside_of_the_job(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    log = steps(1, 30) + "gpu-9: RuntimeError: hardware error of loom: jammed shuttle\n" + nccl_timeout([1, 2])
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        service.records.put_job("a", JobFacts(nodelist="gpu-[1-2]"), time.time())
+        for job, suspects in (("a", []), ("b", ["gpu-9"])):
+            failed(service, job, log.encode())
+            verdict = upgraded(service, job).verdict
+            assert (verdict.reason, verdict.decided_by.kind) == ("CUDA Error", "agent")
+            assert [one.node for one in verdict.suspects] == suspects
+            assert ("not of this job: gpu-9" in verdict.why) == (not suspects)
 
 
 def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, server: ModelServer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import LogdoctorError
 from logdoctor.live import recheck
 from logdoctor.live.learning import Settled
@@ -141,8 +142,7 @@ def settled(service: Service, id: str) -> Settled:
     stored = service.records.current("weave-1", 1)
     assert stored is not None
     attempt = service.intake.attempts.get(("weave-1", 1))
-    ending, died = (attempt.ending, attempt.died) if attempt else (None, True)
-    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, ending, died, ())
+    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.told if attempt else FAILED, ())
 
 
 def test_a_deleted_log_is_left_alone(service: Service) -> None:
@@ -238,3 +238,16 @@ def test_learned_diagnosis_rules_are_heard_in_a_recheck(folder: Path, scanner: S
         counted(service, taker, 1)
         time.sleep(0.5)
         assert service.records.current(KEY.job, 1) == stored
+
+
+def test_what_a_new_rule_thinned_is_always_looked_at_again(folder: Path, scanner: Scanner) -> None:
+    """However few are chosen: the rule has proved itself in no attempt yet."""
+    with serving(folder, scanner, log_agent=learning(scanner), recheck=10**9) as service:
+        told: list[StoredVerdict] = []
+        service.listeners.append(told.append)
+        id = harmless(service, SNAPS)
+        send(service, KEY, STEPS + SNAP)
+        end(service, KEY, 1)
+        again = eventually(lambda: told[1:])[0]
+        assert again.verdict.evidence[0].quote == SNAP.decode().rstrip()
+        assert service.rules.one(id).status in ("shadow", "retired")

@@ -100,6 +100,14 @@ def test_what_is_no_rule_is_named(tmp_path: Path, content: str | bytes) -> None:
     assert complaint(tmp_path).startswith(str(path))
 
 
+def test_a_row_of_a_table_may_have_several_keys(tmp_path: Path) -> None:
+    book = load_book(write_rules(tmp_path, GOOD))
+    (tmp_path / "knowledge" / "call.tsv").write_text("call\treason\n700 | cudaErrorX | an x\tCUDA Error\n2\tOS Error\n")
+    table = book.knowledge("call")
+    assert table.keys() == {"700", "cudaErrorX", "an x", "2"}
+    assert table["an x"] is table["700"] and table["2"]["reason"] == "OS Error"
+
+
 def test_two_files_with_one_id_are_refused(tmp_path: Path) -> None:
     write_rules(tmp_path, GOOD)
     (tmp_path / "filter" / "good.yml").write_text(yaml.safe_dump(GOOD))

@@ -112,6 +112,16 @@ def test_a_zero_is_a_given_fact(records: Records) -> None:
     assert records.put_job("a", JobFacts(gpus=0, name=""), 2.0).facts == JobFacts(gpus=0, name="")
 
 
+def test_a_claim_of_nodes_replaces_none_that_were_told_by_right(records: Records) -> None:
+    assert not records.put_job("a", JobFacts(nodelist="gpu-9"), 1.0).facts.placed
+    placed = JobFacts(nodelist="gpu-1", placed=True)
+    assert records.put_job("a", placed, 2.0).facts == placed
+    assert records.put_job("a", JobFacts(nodelist="gpu-[1-9]", user="eve"), 3.0).facts.nodelist == "gpu-1"
+    kept = records.put_job("a", JobFacts(gpus=8), 4.0).facts
+    assert (kept.nodelist, kept.placed, kept.user) == ("gpu-1", True, "eve")
+    assert records.put_job("a", JobFacts(nodelist="gpu-2", placed=True), 5.0).facts.nodelist == "gpu-2"
+
+
 def test_jobs_come_newest_first_in_pages(records: Records) -> None:
     for number in range(7):
         records.put_job(f"j{number}", JobFacts(), 100.0 + number // 2)

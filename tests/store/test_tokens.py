@@ -102,7 +102,7 @@ def test_bad_names_are_refused(tokens: Tokens, name: str) -> None:
 
 @pytest.mark.parametrize("scopes", [[], ["root"], ["read", "Admin"], "read"])
 def test_bad_scopes_are_refused(tokens: Tokens, scopes: list[str]) -> None:
-    with pytest.raises(TokenError, match="ingest, read, operate, admin"):
+    with pytest.raises(TokenError, match="ingest, place, read, operate, admin"):
         tokens.create("ci", scopes)
 
 

@@ -83,6 +83,7 @@ def past(world: World, log: str, outcome: str, reason: str, confirmed: bool, dec
         ("failed", "Value Error", True, "structure", "d1", "others"),
         ("failed", "Unknown", False, "nobody", "", ""),
         ("failed", "OS Error", False, "agent", "", ""),
+        ("unknown", "None", False, "nobody", "", ""),
         ("recovered", "OS Error", False, "rule", "", ""),
         ("completed", "None", False, "structure", "", "healthy"),
         ("running", "None", False, "structure", "", "healthy"),

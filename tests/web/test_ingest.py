@@ -432,6 +432,18 @@ def test_a_whole_log_in_a_body_gets_the_verdict_of_the_command_line(client: Test
     assert not list((tmp_path / "data" / "scratch").iterdir())
 
 
+def test_a_whole_log_comes_with_what_it_cannot_tell(client: TestClient) -> None:
+    def outcome(**told: str | int) -> str:
+        return str(client.post("/v1/diagnose", params=told, content=b"a line that says nothing\n").json()["outcome"])
+
+    assert [outcome(), outcome(exit_code=1), outcome(died="true"), outcome(exit_code=0)] == [
+        *("unknown", "failed", "failed", "completed")
+    ]
+    refused = client.post("/v1/diagnose", params={"exit_code": 0, "died": "true"}, content=b"x")
+    assert refused.status_code == 400 and "contradicts" in refused.text
+    assert client.post("/v1/diagnose", params={"exit_code": "x"}, content=b"x").status_code == 422
+
+
 def test_a_whole_log_may_be_empty_or_damaged(client: TestClient) -> None:
     assert client.post("/v1/diagnose", content=b"").status_code == 200
     damaged = client.post("/v1/diagnose", content=gzip.compress(FAILED * 100)[:-20])

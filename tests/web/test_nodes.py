@@ -24,15 +24,16 @@ from logdoctor.nodes import Action
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import events as listening
 from logdoctor.web import gate
+from tests.diagnose.logs import ECC
 from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
-from tests.web.conftest import Guarded, bearer, options, serving, wait_for
+from tests.web.conftest import Guarded, bearer, local_client, options, serving, wait_for
 from tests.web.test_rules import items
 
 NAMES = [node.name for node in NODES]
 CAPS = Caps(share=0.5, at_once=2, per_hour=10)
 
 
-def acting(service: Service, launcher: RecordedLauncher, folder: Path) -> Actor:
+def acting(service: Service, launcher: RecordedLauncher, folder: Path, modes: Modes = Modes()) -> Actor:  # noqa: B008
     """What acts on the nodes of a launcher, in a service that is not started yet; cordons go to a file."""
     records = NodeRecords(service.records.database)
     cordoner = FileCordoner(folder / "cordoned", lambda: launcher.names)
@@ -44,7 +45,7 @@ def acting(service: Service, launcher: RecordedLauncher, folder: Path) -> Actor:
 
     bench = Bench(launchers, lambda nodes, _: list(nodes), Terms(), ProbeOptions(seconds=5.0))
     cordoning = Cordoning(records, cordoner, "logdoctor", CAPS)
-    means = Means(bench, "local", cordoning, cordoner.nodes, expanded, Modes())
+    means = Means(bench, "local", cordoning, cordoner.nodes, expanded, modes)
     service.actor = Actor(means, service.records, records, folder, taking_up=True)
     return service.actor
 
@@ -370,6 +371,45 @@ def test_a_revoked_token_hears_no_more_of_a_test(
                 service.tokens.revoke("r")
                 assert not events("".join(response.iter_text()))
         launcher.going.set()
+
+
+def told_to_fail(guarded: Guarded, job: str, line: str, *scopes: str) -> dict[str, Any]:
+    """The verdict on a job whose nodes and log somebody tells with a token that is bound to such jobs."""
+    sender, path = guarded.token(*scopes, prefixes=("alpha-",)), f"/v1/jobs/{job}"
+    put = guarded.client.put(path, json={"nodelist": "local-[0-3]"}, headers=sender)
+    assert put.status_code == 200 and put.json()["facts"]["placed"] == ("place" in scopes)
+    log = f"{path}/attempts/1/streams/main/log"
+    guarded.client.post(log, params={"offset": 0}, content=line.encode(), headers=sender).raise_for_status()
+    guarded.client.post(f"{path}/attempts/1/end", json={"exit_code": 1}, headers=sender).raise_for_status()
+    reader = guarded.token("read")
+
+    def found() -> Any:
+        answer = guarded.client.get(f"{path}/attempts/1/verdict", headers=reader)
+        return answer.json()["verdict"] if answer.status_code == 200 and answer.json()["final"] else None
+
+    return wait_for(found)  # type: ignore[no-any-return]
+
+
+def test_who_may_only_send_logs_has_no_nodes_tested(service: Service, tmp_path: Path) -> None:
+    launcher = RecordedLauncher([f"local-{number}" for number in range(4)])
+    actor = acting(service, launcher, tmp_path, Modes(test="auto", cordon="auto"))
+    service.listeners.append(actor.heed)
+    with local_client(service, options(wants_token=True)) as client:
+        guarded = Guarded(client, service)
+        verdict = told_to_fail(guarded, "alpha-x", f"local-2: {ECC}", "ingest")
+        assert (verdict["reason"], verdict["suspects"][0]["node"]) == ("ECC Error", "local-2")
+        (waits,) = wait_for(lambda: actor.records.actions().items)
+        assert (waits.action.kind, waits.state) == ("test_nodes", "waiting")
+        assert not actor.records.tests().items and not launcher.runs
+        assert told_to_fail(guarded, "alpha-y", f"local-1: {ECC}", "ingest", "place")["reason"] == "ECC Error"
+        (test,) = wait_for(lambda: actor.records.tests().items)
+        assert test.by == "policy" and {node.name for node in test.nodes} == set(launcher.names)
+
+
+def test_a_node_of_another_job_is_no_suspect(service: Service, guarded: Guarded) -> None:
+    verdict = told_to_fail(guarded, "alpha-x", f"gpu-09: {ECC}", "ingest")
+    assert (verdict["reason"], verdict["suspects"]) == ("ECC Error", [])
+    assert "Named in the log, but not of this job: gpu-09." in verdict["why"]
 
 
 def test_a_service_that_acts_on_no_nodes_still_tells_of_them(client: TestClient, service: Service) -> None:

@@ -200,13 +200,22 @@ def test_a_row_says_what_happened_and_what_to_do(client: TestClient, service: Se
 
 def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service: Service) -> None:
     ids = {}
-    for number, outcome in enumerate(("failed", "completed", "running", "cancelled", "recovered")):
+    for number, outcome in enumerate(("failed", "completed", "running", "cancelled", "recovered", "unknown")):
         ids[outcome] = f"/verdicts/{publish(service, outcome, changed(outcome=outcome), NOW + number).id}"
     assert page(client, "/attempts").rows() == [ids["recovered"], ids["cancelled"], ids["failed"]]
-    assert len(page(client, "/attempts?outcome=all").rows()) == 5
+    assert len(page(client, "/attempts?outcome=all").rows()) == 6
     assert page(client, "/attempts?outcome=running").rows() == [ids["running"]]
     tabs = page(client, "/attempts?outcome=running").text
-    for tab in ("To look at 3", "Failed 1", "Recovered 1", "Cancelled 1", "Running 1", "Completed 1", "All 5"):
+    for tab in (
+        "To look at 3",
+        "Failed 1",
+        "Recovered 1",
+        "Cancelled 1",
+        "Running 1",
+        "Completed 1",
+        "End not known 1",
+        "All 6",
+    ):
         assert tab in tabs
 
 
@@ -236,6 +245,15 @@ def test_what_runs_without_a_verdict_is_listed(client: TestClient, service: Serv
     publish(service, "llm", changed(outcome="running", reason="None"))
     shown = page(client, "/attempts?outcome=running")
     assert "Running 3" in shown.text and "No verdict yet 2" in shown.text and len(shown.rows()) == 1
+
+
+def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, service: Service) -> None:
+    nothing = changed(outcome="unknown", reason="None", category="None", recovery="none", fault="unknown", evidence=())
+    stored = publish(service, "j", msgspec.structs.replace(nothing, suspects=(), symptoms=()))
+    assert "End not known" in page(client, "/attempts?outcome=unknown").text
+    shown = page(client, f"/verdicts/{stored.id}").text
+    assert "End not known" in shown and "No advice: how the job ended is not known" in shown
+    assert page(client, "/").rows() == []
 
 
 @pytest.mark.parametrize("outcome", ["", "&outcome=running", "&outcome=all"])

@@ -63,6 +63,7 @@ def test_a_stop_drains(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
         connection.sendall(head + LINES[:400_000])
         wait_for(lambda: running.client.get(STREAM).status_code == 200)
+        wait_for(lambda: all(sender.acknowledged for sender in senders))
         assert running.process is not None
         running.process.terminate()
         time.sleep(0.3)

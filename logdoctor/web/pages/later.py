@@ -38,7 +38,7 @@ def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
     number, current = found.number, service.records.current(found.job, found.number)
     if found.ended is None and not (current and current.final):
         return Later(number, True, "runs", found.started, current)
-    if current is None or not current.final or current.verdict.outcome == "running":
+    if current is None or not current.final or current.verdict.outcome in ("running", "unknown"):
         return Later(number, False, "ended", found.ended or found.started, current)
     if current.verdict.outcome == "failed":
         failed = service.incidents.failed_at([(found.job, number)])

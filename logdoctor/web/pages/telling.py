@@ -14,7 +14,7 @@ from logdoctor.store.grouping import BY_US
 from logdoctor.store.incidents import Incident, WantedIncidents
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
-from logdoctor.types import Progress, Verdict
+from logdoctor.types import Progress, Verdict, names_node
 from logdoctor.web import commands, node_wording, units, wording
 from logdoctor.web.cases import calls_about, may_decide, visible_case
 from logdoctor.web.excerpts import Viewer, decisive, ending, proofs
@@ -189,7 +189,7 @@ def _said_suspects(verdict: Verdict) -> str:
 
 _SAID: dict[str, Callable[[Verdict], str]] = {
     "reason": wording.title,
-    "what to do": lambda verdict: taxonomy.ADVICE[verdict.recovery],
+    "what to do": lambda verdict: taxonomy.advice(verdict.recovery, names_node(verdict)),
     "decided by": wording.decided,
     "suspects": _said_suspects,
     "outcome": lambda verdict: verdict.outcome,
