@@ -22,7 +22,7 @@ _FORGOTTEN = 20
 
 
 class Terms(NamedTuple):
-    """How many attempts and lines a rule is watched before it takes any."""
+    """How many attempts and lines a rule is watched before it takes any; 0 jobs: until a person approves it."""
 
     jobs: int
     lines: int
@@ -67,7 +67,7 @@ def count(
     rules.count(kind, *attempt, hits, at)
     promoted = []
     for rule in rules.list(kind, "shadow"):
-        if rule.jobs >= terms.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
+        if 0 < terms.jobs <= rule.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
             why = f"watched in {rule.jobs} attempts on {rule.lines} lines, none of them evidence"
             if _step(rules, rule.id, "shadow", "active", "promote", why, at):
                 promoted.append(rule.id)

@@ -187,8 +187,7 @@ class LogAgent:
         it there: `lines` is how many each has matched in it."""
         earned = [rule_id for rule_id, count in lines.items() if count >= self.enough]
         why = f"watched on {self.enough} lines of one attempt, none of them evidence"
-        if life.promote(self._rules, kind, earned, why, time.time()):
-            self.books.refresh()
+        self._promote(kind, earned, why)
 
     def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:
         """Whether one of some rules was seen in fewer attempts than it takes without anything that speaks for it."""
@@ -200,9 +199,11 @@ class LogAgent:
         mine = [
             rule.id for rule in self._rules.list(kind, "shadow") if (rule.source.job, rule.source.attempt) == attempt
         ]
-        if life.promote(
-            self._rules, kind, mine, f"learned from {attempt[0]}/{attempt[1]}, which ended well", time.time()
-        ):
+        self._promote(kind, mine, f"learned from {attempt[0]}/{attempt[1]}, which ended well")
+
+    def _promote(self, kind: str, ids: Collection[str], why: str) -> None:
+        """Let those of some rules that are in shadow take lines, unless only people may."""
+        if self._limits.terms.jobs and life.promote(self._rules, kind, ids, why, time.time()):
             self.books.refresh()
 
     def _remember(self, kind: str, shapes: Collection[int]) -> None:

@@ -136,6 +136,8 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
     for metric in rule.metrics:
         if not any(regex.search(metric, text, timeout=_CAPTURE_SECONDS) for text in rule.must_match):
             yield Problem(rule.id, f"no example for the metrics {metric!r}")
+    if rule.unit and not any("<throughput>" in metric for metric in rule.metrics):
+        yield Problem(rule.id, f"has the unit {rule.unit} of a throughput that none of its metrics reads")
 
 
 def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> Iterator[Problem]:

@@ -57,7 +57,7 @@ class FilterRule(_Part, frozen=True, tag_field="kind", tag="filter"):
     A `fallback` rule is tried only on lines that no other filter rule takes: general patterns, which are
     slow or would take what belongs to a pack.
     `metrics` are expressions whose named groups (step, total, loss, throughput, rank, node, alias) go into
-    the progress record.
+    the progress record; `unit` is what the throughput is counted in, as far as the lines tell.
     """
 
     id: str
@@ -71,6 +71,7 @@ class FilterRule(_Part, frozen=True, tag_field="kind", tag="filter"):
     harmless: bool = False
     fallback: bool = False
     metrics: tuple[str, ...] = ()
+    unit: str = ""
     retired: Retirement | None = None
 
 

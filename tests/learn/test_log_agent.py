@@ -119,6 +119,18 @@ def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
     assert rules.one(rule.id).status == "shadow", "it stays until a human approves it"
 
 
+def test_only_people_make_rules_active_where_they_wish_so(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), Limits(3, Terms(0, 20)))
+    agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
+    (rule,) = rules.list(KIND)
+    agent.earn(KIND, {rule.id: 500})
+    for number in range(1, 4):
+        agent.settle(KIND, (f"job-{number}", 1), {rule.id: (500, 0)}, verdict(), True, 2.0)
+    assert rules.one(rule.id).status == "shadow"
+
+
 def test_what_a_job_that_ended_well_taught_serves_the_next(
     scanner: Scanner, rules: LearnedRules, guards: Guards
 ) -> None:

@@ -43,8 +43,12 @@ def test_a_dead_job_leads_to_the_cordon_of_its_bad_node(tmp_path: Path) -> None:
 
         (test,) = client.get("/v1/node-tests").json()["items"]
         assert test["verdict"] == verdict["id"] and test["by"] == "policy"
-        history = client.get("/v1/nodes/local-2").json()
-        assert history["findings"][0]["standing"] == "faulty" and history["cordons"][0]["state"] == "standing"
+
+        def stands() -> bool:  # entered after the file is written
+            return bool(client.get("/v1/nodes/local-2").json()["cordons"][0]["state"] == "standing")
+
+        wait_for(stands)
+        assert client.get("/v1/nodes/local-2").json()["findings"][0]["standing"] == "faulty"
         kinds = {one["action"]["kind"]: one["state"] for one in client.get("/v1/actions").json()["items"]}
         assert (kinds["test_nodes"], kinds["cordon"]) == ("done", "done")
 

@@ -105,7 +105,7 @@ def told(
         "by_step": _by_step(verdict.progress),
         "losses": _readings(verdict.progress, "loss"),
         "rates": _readings(verdict.progress, "rate"),
-        "unit": units.throughput(verdict.compression),
+        "unit": units.throughput(verdict.compression, service.scanner.book),
         "facts": facts,
         "attempt": attempt,
         "ends": _ends(attempt),
