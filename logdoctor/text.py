@@ -26,7 +26,7 @@ _TOKENS = {
     r"|\[default(?P<local>\d{1,9})\]:",
     "mpi": r"\[(?:\d+,)?(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
-    "task": r"(?P<task>\d{1,6}):[ \t]",
+    "task": r" {0,6}(?P<task>\d{1,6}):[ \t]",  # srun pads them to one width
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
     "host": rf"{_NO_CODE}(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
