@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from logdoctor.learn.guards import Guards
     from logdoctor.learn.log_agent import LogAgent
     from logdoctor.learn.model import ModelAgent
+    from logdoctor.learn.proposal import Agent
     from logdoctor.live.acting import Actor
     from logdoctor.live.consulting import Climbing
     from logdoctor.live.service import Plan, Service, Stores
@@ -312,12 +313,23 @@ def log_agent(
     from logdoctor.learn.miner import Miner
     from logdoctor.store.exchanges import Exchanges
 
-    by_model = settings.learn == "model" or (settings.learn == "auto" and bool(settings.llm_base_url))
-    asked = (model or Model(settings))(rules, Exchanges(records.database)) if by_model else None
+    asked = (model or Model(settings))(rules, Exchanges(records.database)) if _by_model(settings) else None
     agent = model_agent(settings, asked) if asked else Miner()
     terms = Terms(settings.learn_jobs, settings.learn_lines)
     learning = Limits(settings.learn_runs, terms)
     return LogAgent(Books(scanner, rules), rules, agent, guards(settings, scanner.book, records), learning)
+
+
+def _by_model(settings: Settings) -> bool:
+    """Whether a model writes filter rules."""
+    return settings.learn == "model" or (settings.learn == "auto" and bool(settings.llm_base_url))
+
+
+def rule_writer(settings: Settings, ledger: "Ledger") -> "Agent":
+    """Who writes filter rules by the settings, to measure how well: a model keeps to its budget."""
+    from logdoctor.learn.miner import Miner
+
+    return model_agent(settings, guarded(settings, ledger)) if _by_model(settings) else Miner()
 
 
 def undiagnosing(settings: Settings) -> Scanner:

@@ -6,6 +6,7 @@ is held between two pieces when one is due, so nothing depends on how busy a mac
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.life import Terms
 from logdoctor.learn.log_agent import Limits, LogAgent
+from logdoctor.learn.matching import taken
 from logdoctor.learn.proposal import Agent
 from logdoctor.learning_curve import Causes, Counting, Pupil
 from logdoctor.rules.scanner import Scanner
@@ -33,12 +35,14 @@ PIECE = 4 << 10
 """Bytes of a log that come at once."""
 _BEGINNING = 0.2
 """Share of the first run in which nothing can have been learned yet."""
+_REFUSALS = 10_000  # of a vote that are looked at
 _NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
 
 
 class Run(msgspec.Struct, frozen=True):
     """One run of a job: its lines, how many were kept, how many of those behind its first fifth, and how many the
-    shipped rules alone would keep; what was learned from it, how often the agent was asked, and its verdict."""
+    shipped rules alone would keep; what was learned from it, how often the agent was asked, how many rules of its kind
+    wait for a person, and what its verdict says."""
 
     kind: str
     number: int
@@ -51,7 +55,8 @@ class Run(msgspec.Struct, frozen=True):
     calls: int
     rules: int
     waiting: int
-    verdict: str
+    outcome: str
+    reason: str
     seconds: float
 
 
@@ -60,8 +65,11 @@ class Report(msgspec.Struct, frozen=True):
 
     `kept_by_run` has for each run the median over the kinds of the share of lines kept, and the largest; `rest_kept`
     the same of the first run behind its first fifth. `shipped_removed` is the share of all lines that the shipped rules
-    take.
+    take. `voted_out` counts patterns that too few runs of the agent found; `only_the_vote` names those of them that
+    take a line of a cause and that no guard knows better. `tokens` went to and came from a model.
     """
+
+    agent: str
 
     kept_by_run: list[tuple[float, float]]
     rest_kept: tuple[float, float]
@@ -70,21 +78,26 @@ class Report(msgspec.Struct, frozen=True):
     cause_lines: list[str]
     runs: list[Run]
     refusals: dict[str, int]
+    voted_out: int
+    only_the_vote: list[str]
+    tokens: tuple[int, int]
 
 
 def measure(
     folder: Path,
     scanner: Scanner,
     guards: Guards,
-    agent: Agent,
+    agent_of: Callable[[LearnedRules], Agent],
     causes: Causes,
     terms: Terms,
     scratch: Path,
     votes: int,
+    told: bool = True,
     tell: Callable[[Run], None] = lambda run: None,
 ) -> Report:
     """The curve of the jobs in `folder`, which has a folder for each kind and in it the logs of its runs, in their
-    natural order. `scratch` is an empty folder for the database. `InputError` when there are no logs."""
+    natural order. Unless it is `told` which are of one kind, that has to be recognised. `scratch` is an empty folder
+    for the database. `InputError` when there are no logs."""
     kinds = {
         path.name: sorted(filter(Path.is_file, path.iterdir()), key=lambda log: natural(log.name))
         for path in sorted(folder.iterdir())
@@ -95,6 +108,7 @@ def measure(
     records = Records(f"sqlite:///{scratch / 'curve.db'}")
     try:
         rules = LearnedRules(records.database)
+        agent = agent_of(rules)
         counting = Counting(agent, agent.free)
         log_agent = LogAgent(
             Books(scanner, rules), rules, counting, guards, Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
@@ -102,9 +116,10 @@ def measure(
         runs = []
         for kind, logs in kinds.items():
             for number, log in enumerate(logs, 1):
-                runs.append(_run(kind, number, log, scanner, log_agent, counting, rules, causes))
+                pupil = Pupil(kind if told else "", f"{kind}-{number}", log_agent)
+                runs.append(_run(kind, number, log, scanner, pupil, log_agent, counting, rules, causes))
                 tell(runs[-1])
-        return _report(runs, causes, rules)
+        return _report(runs, causes, rules, guards, agent.name)
     finally:
         records.close()
 
@@ -114,14 +129,14 @@ def _run(
     number: int,
     log: Path,
     scanner: Scanner,
+    pupil: Pupil,
     agent: LogAgent,
     counting: Counting,
     rules: LearnedRules,
     causes: Causes,
 ) -> Run:
     begin = time.perf_counter()
-    calls, before = counting.calls, len(rules.list(kind))
-    pupil = Pupil(kind, f"run-{number}", agent)
+    calls, before = counting.calls, len(rules.list())
     data = log.read_bytes()
     lines = kept = rest = rest_kept = shipped_kept = read = 0
     for segment in cut("main", _pieces(data), PIECE):
@@ -134,10 +149,9 @@ def _run(
             rest_kept += len(residual.kept)
         read += len(segment.data)
         pupil.learn(over=False)
-        causes.look(kind, agent.books.scanner(kind))
+        causes.look(pupil.kind, agent.books.scanner(pupil.kind))
     verdict = pupil.finish()
-    causes.look(kind, agent.books.scanner(kind))
-    said = verdict.outcome if verdict.reason == "None" else f"{verdict.outcome}, {verdict.reason}"
+    causes.look(pupil.kind, agent.books.scanner(pupil.kind))
     return Run(
         kind,
         number,
@@ -148,9 +162,10 @@ def _run(
         shipped_kept,
         pupil.lessons,
         counting.calls - calls,
-        len(rules.list(kind)) - before,
-        len(rules.list(kind, "proposed")),
-        said,
+        len(rules.list()) - before,
+        len(rules.list(pupil.kind, "proposed")),
+        verdict.outcome,
+        verdict.reason,
         round(time.perf_counter() - begin, 2),
     )
 
@@ -165,10 +180,13 @@ def _by_shipped(residual: Residual, scanner: Scanner) -> int:
     return int(((owner < 0) | (owner >= len(scanner.book.filters))).sum())
 
 
-def _report(runs: Sequence[Run], causes: Causes, rules: LearnedRules) -> Report:
+def _report(runs: Sequence[Run], causes: Causes, rules: LearnedRules, guards: Guards, agent: str) -> Report:
     numbers = range(1, max(run.number for run in runs) + 1)
     active = [one for one in causes.caught.values() if one.status == "active" and not one.citable]
+    voted_out = [refusal.pattern for refusal in rules.refusals(guard="vote", limit=_REFUSALS)]
+    totals = rules.model_totals()
     return Report(
+        agent,
         [_middle_and_worst(run.kept / max(run.lines, 1) for run in runs if run.number == n) for n in numbers],
         _middle_and_worst(run.rest_kept / run.rest for run in runs if run.number == 1 and run.rest),
         round(1 - sum(run.shipped_kept for run in runs) / max(sum(run.lines for run in runs), 1), 4),
@@ -176,7 +194,17 @@ def _report(runs: Sequence[Run], causes: Causes, rules: LearnedRules) -> Report:
         [f"{one.file}:{one.line} {one.rule}: {one.text[:200]}" for one in active],
         list(runs),
         rules.refusal_counts(),
+        len(voted_out),
+        _harmful(voted_out, causes, guards),
+        (sum(total.tokens_in for total in totals), sum(total.tokens_out for total in totals)),
     )
+
+
+def _harmful(patterns: Sequence[str], causes: Causes, guards: Guards) -> list[str]:
+    """Those of some patterns that take a line of a cause, without a guard that knows of it."""
+    known = guards.evidence_taken(patterns)
+    matched = taken(patterns, causes.texts())
+    return [pattern for pattern, places in zip(patterns, matched, strict=True) if places and pattern not in known]
 
 
 def _middle_and_worst(shares: Iterable[float]) -> tuple[float, float]:
@@ -187,31 +215,43 @@ def _middle_and_worst(shares: Iterable[float]) -> tuple[float, float]:
 def render(report: Report, console: Console) -> None:
     """Print the share of lines kept, run by run, of each kind and of all."""
     numbers = range(1, len(report.kept_by_run) + 1)
-    table = Table(title=Text("lines kept, %, by run"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("kind", overflow="fold")
-    for name in ("shipped", *(f"run {n}" for n in numbers), "rest of 1", "lessons", "verdict of the last"):
-        table.add_column(name, justify="left" if name.startswith("verdict") else "right")
+    title = Text(f"lines kept, %, by run; agent: {report.agent}")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("kind", no_wrap=True, overflow="ellipsis")
+    for name in ("shipped", *map(str, numbers), "rest of 1", "asked"):
+        table.add_column(name, justify="right")
     by_kind: dict[str, list[Run]] = {}
     for run in report.runs:
         by_kind.setdefault(run.kind, []).append(run)
     for kind, runs in by_kind.items():
-        shares = [f"{100 * run.kept / max(run.lines, 1):.1f}" for run in runs]
+        shares = [_percent(run.kept, run.lines) for run in runs]
         shares += [""] * (len(numbers) - len(shares))
-        first = runs[0]
-        rest = f"{100 * first.rest_kept / first.rest:.1f}" if first.rest else ""
-        shipped = f"{100 * first.shipped_kept / max(first.lines, 1):.1f}"
-        table.add_row(kind, shipped, *shares, rest, " ".join(str(run.lessons) for run in runs), runs[-1].verdict)
+        first, asked = runs[0], " ".join(str(run.calls) for run in runs)
+        table.add_row(
+            kind, _percent(first.shipped_kept, first.lines), *shares, _percent(first.rest_kept, first.rest), asked
+        )
     for row, place in (("median", 0), ("worst", 1)):
         shares = [f"{100 * both[place]:.1f}" for both in report.kept_by_run]
-        table.add_row(row, "", *shares, f"{100 * report.rest_kept[place]:.1f}", "", "", style="bold")
+        table.add_row(row, "", *shares, f"{100 * report.rest_kept[place]:.1f}", "", style="bold")
     console.print(table)
-    told = ", ".join(f"{guard} {count}" for guard, count in report.refusals.items())
-    later = sum(run.calls for run in report.runs if run.number > 1)
-    console.print(
-        f"the shipped rules alone take {100 * report.shipped_removed:.1f} % of all lines; "
-        f"{report.cause_lines_removed} cause lines taken; the agent was asked {later} times in later runs; "
-        f"refused: {told or 'none'}",
-        highlight=False,
-    )
-    for line in report.cause_lines:
+    for line in _told(report):
+        console.print(line, highlight=False, markup=False)
+    for line in report.cause_lines + report.only_the_vote:
         console.print(Text(f"  {line}", "red"))
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}" if whole else ""
+
+
+def _told(report: Report) -> Iterator[str]:
+    """What is to be said beside the table."""
+    refused = ", ".join(f"{guard} {count}" for guard, count in report.refusals.items())
+    said = Counter(run.outcome for run in report.runs)
+    yield f"the shipped rules alone take {100 * report.shipped_removed:.1f} % of all lines"
+    yield f"{report.cause_lines_removed} lines of causes taken; proposals refused: {refused or 'none'}"
+    yield f"{report.voted_out} patterns voted out, of which {len(report.only_the_vote)} would have taken a cause"
+    yield f"outcomes: {', '.join(f'{count} {outcome}' for outcome, count in said.most_common())}"
+    if any(report.tokens):
+        later = sum(run.calls for run in report.runs if run.number > 1)
+        yield f"tokens: {report.tokens[0]:,} asked, {report.tokens[1]:,} answered; calls behind the first run: {later}"

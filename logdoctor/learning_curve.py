@@ -66,6 +66,7 @@ _SHOWN = 20  # groups of lines that are left, and lines of evidence that were ta
 _CITED_IS_KEPT = "Anomaly"  # as in `evaluate`: their evidence may be metric lines, which the progress record quotes
 _NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
 
+_LIMITS = pipeline.Limits(_SEGMENT, 1, 1 << 30, 1000)
 Flags = npt.NDArray[np.bool_]
 
 
@@ -317,15 +318,19 @@ class Counting:
 
 
 class Pupil:
-    """One attempt that is read and learned from, as the watch and the learner of the service do it together."""
+    """One attempt that is read and learned from, as the watch and the learner of the service do it together; `kind` is
+    "" for a job of which nothing is told."""
 
     def __init__(self, kind: str, job: str, agent: LogAgent) -> None:
-        self.kind, self.lessons = kind, 0
+        self.lessons = 0
         self._attempt, self._agent = (job, 1), agent
         self._source = Source(job, 1, kind)
-        self._leftovers = Leftovers(agent.known(kind))
+        self._begin(kind)
         self._adopt(agent.books.scanner(kind))
         self.recorder = Recorder("main", f"{job}/1/main", self.scanner)
+
+    def _begin(self, kind: str) -> None:
+        self.kind, self._leftovers = kind, Leftovers(self._agent.known(kind))
 
     def _adopt(self, scanner: Scanner) -> None:
         self.scanner, self._gauges = scanner, Gauges(scanner.book)
@@ -345,10 +350,17 @@ class Pupil:
         self._agent.earn(self.kind, {rule: matched for rule, (matched, _) in self.recorder.hits().items()})
         left = self._leftovers
         found = Unexplained(left.lines_in, left.unexplained, self.lessons, left.taught)
-        if not self._agent.is_due(found, over) or not self._agent.has_room(self.lessons):
+        due = self._agent.is_due(found, over) and self._agent.has_room(self.lessons)
+        if not due and (self._agent.knows(self.kind) or not left.is_worth_a_look()):
             return
         groups = left.groups()
-        left.count_anew()
+        kind = self._agent.recognised(self.kind, groups) or (self._agent.new_kind(self._attempt[0]) if due else "")
+        if kind != self.kind:
+            self._begin(kind)
+            due = due and (self._agent.agent.free or not self._agent.knows(kind))
+        if not due:
+            return
+        self._leftovers.count_anew()
         self.lessons += 1
         self._agent.learn(self.kind, self._attempt, groups, self._source)
 
@@ -486,24 +498,34 @@ def _why(line: str, scanner: Scanner, waiting: Sequence[str]) -> str:
 
 
 class Causes:
-    """The logs of failed jobs with their evidence, and what learned rules made of them at any moment."""
+    """The logs of failed jobs with their evidence, and what learned rules made of them at any moment.
 
-    def __init__(self, folder: Path) -> None:
+    Evidence is what the labels name and, with a `judge`, what its verdicts cite for what it says.
+    """
+
+    def __init__(self, *folders: Path, judge: Scanner | None = None) -> None:
         self._lines: list[tuple[int, int, Path, FailureCase]] = []
         """For each evidence line its place among the lines of all logs, its number in its own, that and its label."""
         parts: list[bytes] = []
         first = 0
-        for path, case in read_corpus(folder):
+        for path, case in (labelled for folder in folders for labelled in read_corpus(folder)):
             data = path.read_bytes()
             parts.append(data if data.endswith(b"\n") else data + b"\n")
             if isinstance(case, FailureCase):
-                self._lines += [(first + number - 1, number, path, case) for number in case.evidence_lines]
+                cited = {*case.evidence_lines, *(_cited(path, judge) if judge else ())}
+                self._lines += [(first + number - 1, number, path, case) for number in sorted(cited)]
             first += parts[-1].count(b"\n")
         joined = b"".join(parts)
         self._segment = Segment("failures", joined, 0, 1, newlines_of(joined))
         self._last: dict[str, Scanner] = {}
         self.caught: dict[tuple[str, str, str, int], Caught] = {}
         self.moments, self.seconds = 0, 0.0
+
+    def texts(self) -> list[str]:
+        """The evidence lines."""
+        ends = self._segment.newlines
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        return [decode(bytes(self._segment.data[starts[place] : ends[place]])) for place, *_ in self._lines]
 
     def look(self, kind: str, scanner: Scanner) -> None:
         """Try the rules of a kind on all logs, unless they are those that were tried last.
@@ -533,13 +555,18 @@ class Causes:
             self.caught[key] = caught
 
 
+def _cited(path: Path, judge: Scanner) -> list[int]:
+    """The lines that the verdict on a log cites for what they say."""
+    verdict = diagnose(pipeline.records([pipeline.Stream("main", path)], judge, _LIMITS), judge.book)
+    return [one.line for one in verdict.evidence if not one.rule.startswith("progress/")]
+
+
 def _is_citable(path: Path, number: int, rule: FilterRule, scanner: Scanner) -> bool:
     """Whether the progress record quotes a line that a rule takes, or would if the rule were active: as a metric line
     with a loss, or as the first or last that tells of progress."""
     if rule.status != "active":
         return bool(rule.metrics)
-    limits = pipeline.Limits(_SEGMENT, 1, 1 << 30, 1000)
-    record = pipeline.records([pipeline.Stream("main", path)], scanner, limits)[0]
+    record = pipeline.records([pipeline.Stream("main", path)], scanner, _LIMITS)[0]
     milestones = {milestone.line for span in record.spans.values() for milestone in span}
     return number in milestones or any(number in part.lines for part in record.texts)
 

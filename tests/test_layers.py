@@ -117,6 +117,7 @@ LIBRARIES = {
         "store/migrations/versions/0003_exchanges.py",
         "store/migrations/versions/0005_nodes.py",
         "store/migrations/versions/0006_triage.py",
+        "store/migrations/versions/0007_printed_shapes.py",
     },
     "alembic": {
         "store/migrations/__init__.py",
@@ -127,6 +128,7 @@ LIBRARIES = {
         "store/migrations/versions/0003_exchanges.py",
         "store/migrations/versions/0005_nodes.py",
         "store/migrations/versions/0006_triage.py",
+        "store/migrations/versions/0007_printed_shapes.py",
     },
     "uvicorn": {"web/server.py"},
     "prometheus_client": {"web/health.py"},

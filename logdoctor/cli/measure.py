@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +42,14 @@ def measure() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Your own jobs instead: a folder for each kind, in it the logs of its runs.",
 )
+@click.option("--untold", is_flag=True, help="With --jobs: their kinds are not told and have to be recognised.")
+@click.option(
+    "--failures",
+    "failed",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --jobs: labelled failures beside those of the corpus, no line of which may be taken; repeatable.",
+)
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
@@ -56,6 +64,8 @@ def learn_filters(
     mb: float,
     times: int,
     jobs_folder: Path | None,
+    untold: bool,
+    failed: tuple[Path, ...],
     seed: int,
     healthy: bool,
     as_json: bool,
@@ -73,7 +83,7 @@ def learn_filters(
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if jobs_folder is not None:
-        _learn_jobs(jobs_folder, corpus, as_json, write)
+        _learn_jobs(jobs_folder, not untold, (corpus / "failures", *failed), as_json, write)
         return
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
@@ -93,8 +103,8 @@ def learn_filters(
         learning_curve.render(report, Console())
 
 
-def _learn_jobs(folder: Path, corpus: Path, as_json: bool, write: Path | None) -> None:
-    """Let the runs of jobs come one after another, and tell what is kept of each."""
+def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
+    """Let the runs of jobs come one after another, and tell what is kept of each. The agent is that of the settings."""
     import tempfile
 
     import msgspec
@@ -103,7 +113,6 @@ def _learn_jobs(folder: Path, corpus: Path, as_json: bool, write: Path | None) -
     from logdoctor import build, job_curve
     from logdoctor.evaluate import write_report
     from logdoctor.learn.life import Terms
-    from logdoctor.learn.miner import Miner
     from logdoctor.learning_curve import Causes
 
     settings = read_settings()
@@ -113,11 +122,12 @@ def _learn_jobs(folder: Path, corpus: Path, as_json: bool, write: Path | None) -
             folder,
             scanner,
             build.unlearned(settings)[1],
-            Miner(),
-            Causes(corpus / "failures"),
+            lambda rules: build.rule_writer(settings, rules),
+            Causes(*failed, judge=scanner),
             Terms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
             settings.learn_runs,
+            told,
         )
     if write:
         write_report(write, "learn-jobs", report, {})

@@ -21,6 +21,7 @@ EXAMPLES = 12
 LONGEST = 2000
 """Bytes of a line that is learned from; longer ones are left alone."""
 _GROUPS = 1000
+_FIRST_LOOK = 16
 _WORTH = 10  # lines of a group that make it worth a lesson
 _MARKED = 20  # if it looks like trouble: a human will be asked about it
 _SHAPELESS = re.compile(
@@ -45,6 +46,7 @@ class Leftovers:
         """Whether the agent was shown lines of such jobs before this attempt."""
         self._groups: dict[int, _Gathered] = {}
         self._dice = random.Random(1)
+        self._next_look = _FIRST_LOOK
         self.lines_in = 0
         """Lines seen since the last sample, explained or not."""
         self.unexplained = 0.0
@@ -76,6 +78,13 @@ class Leftovers:
             if one.count >= _MARKED or not one.marked
         )
         return sorted(found, key=lambda group: (-group.lines, group.shape))
+
+    def is_worth_a_look(self) -> bool:
+        """Whether so many forms of lines came, twice as many as the last time, that they may show what job it is."""
+        if len(self._groups) < self._next_look:
+            return False
+        self._next_look = 2 * len(self._groups)
+        return True
 
     def count_anew(self) -> None:
         """Begin to count lines from nought; what was gathered stays until it was shown."""

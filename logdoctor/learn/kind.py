@@ -40,8 +40,11 @@ _NUMBERED = regex.compile(
 
 
 def kind_of(job: str, facts: JobFacts) -> str:
-    """The kind of a job, a short text: its framework and program as far as they are known, else its image, else its
-    user and the family of its name. Jobs of one kind share what is learned; "" when nothing but a number is known."""
+    """The kind of a job, a short text: what its log was recognised as, else its framework and program as far as they
+    are known, else its image, else its user and the family of its name. Jobs of one kind share what is learned; "" when
+    nothing but a number is known."""
+    if facts.like:
+        return facts.like
     framework, image = _plain(facts.framework), _plain(_image(facts.image or ""))
     program, user = _plain(_program(facts.command or "")), _named(facts.user)
     if program in _COMMON and not framework:  # everybody's; whose it is tells more
@@ -54,6 +57,11 @@ def kind_of(job: str, facts: JobFacts) -> str:
     if user:
         return f"{user}/{family or 'job'}"
     return f"name/{family}" if family else ""
+
+
+def like(job: str) -> str:
+    """The kind of the jobs whose logs look like that of one of which nothing is known."""
+    return f"like/{_plain(job)}"
 
 
 def _program(command: str) -> str:

@@ -15,6 +15,7 @@ from logdoctor.errors import RuleRefused
 from logdoctor.learn import life
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
+from logdoctor.learn.kind import like
 from logdoctor.learn.lesson import Lesson, lesson
 from logdoctor.learn.proposal import Agent
 from logdoctor.learn.sample import REPEATS, sample
@@ -30,7 +31,9 @@ _HOUR = 3600.0
 _CARRIED = 2000
 """Groups of a kind that wait for a second attempt to show them."""
 _KINDS = 500
-"""Kinds of which groups wait; the one that was taught last stays longest."""
+"""Kinds of which groups wait; the one that was taught last stays longest. Jobs without facts make no more of them."""
+_ALIKE, _SHARE_ALIKE = 8, 0.5
+"""Forms of lines that two logs have in common when they are of one kind, at least, and their share of one's."""
 
 
 class Left(NamedTuple):
@@ -101,6 +104,25 @@ class LogAgent:
             self._known[kind] = self._rules.seen_shapes(kind)
         return self._known[kind]
 
+    def knows(self, kind: str) -> bool:
+        """Whether anything was learned of a kind."""
+        return bool(self.books.scanner(kind).book.learned)
+
+    def recognised(self, kind: str, groups: Sequence[Group]) -> str:
+        """The kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be of: one
+        whose jobs printed most of these groups, too, else the one it is said to be of."""
+        if self.knows(kind):
+            return kind
+        shapes = {group.shape for group in groups}
+        printed = self._rules.printed(shapes)
+        alike = {other: count for other, count in printed.items() if count >= max(_ALIKE, _SHARE_ALIKE * len(shapes))}
+        return max(alike, key=lambda other: (alike[other], other), default=kind)
+
+    def new_kind(self, job: str) -> str:
+        """The kind of which a job is the first, when nothing is said of it and it looks like no other; "" when there
+        are too many kinds."""
+        return like(job) if len(self.books.kinds) < _KINDS else ""
+
     def noticed(self, job: str, attempt: int) -> list[Noticed]:
         """The error lines that were noticed in an attempt."""
         return self._rules.noticed(job, attempt)
@@ -132,6 +154,7 @@ class LogAgent:
         at first there may have been too few lines to tell. `ModelError` when the agent does not answer: then nothing
         changed.
         """
+        self._rules.add_printed(kind, [group.shape for group in groups])
         open_groups = self._with_carried(kind, self._unexplained(kind, groups))
         shown, shapes = sample(kind, *attempt, open_groups, self.agent.room, self.agent.groups)
         if not shapes:

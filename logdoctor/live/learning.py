@@ -53,13 +53,14 @@ class Settled(NamedTuple):
 
 class _Lesson(NamedTuple):
     """A lesson of an attempt; the last of one that is over also keeps what hardly repeats, and when the attempt ended
-    well its rules may take lines at once."""
+    well its rules may take lines at once. One that is not due looks only which jobs print alike."""
 
     attempt: Attempt
     kind: str
     groups: list[Group]
     over: bool
     well: bool
+    due: bool
 
 
 class _Earned(NamedTuple):
@@ -136,7 +137,7 @@ class Learner:
 
     def gather(self, attempt: Attempt, residual: Residual) -> None:
         """Look at what no rule explains of a segment, unless no lesson will come of it."""
-        if not self._kind(attempt) or not self.agent.has_room(attempt.lessons):
+        if not self.agent.has_room(attempt.lessons):
             attempt.leftovers = None
             return
         with _shielded("lines not gathered", attempt):
@@ -166,15 +167,17 @@ class Learner:
         left = attempt.leftovers
         if left is None or attempt.in_lesson:
             return
-        if not self.agent.is_due(Left(left.lines_in, left.unexplained, attempt.lessons, left.taught), over):
+        due = self.agent.is_due(Left(left.lines_in, left.unexplained, attempt.lessons, left.taught), over)
+        if not due and (self.agent.knows(self._kind(attempt)) or not left.is_worth_a_look()):
             return
         if time.monotonic() < self._resting_until:
             return
         attempt.in_lesson = True
         try:
             well = attempt.told.succeeded
-            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well))
-            left.count_anew()
+            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
+            if due:
+                left.count_anew()
         except queue.Full:
             attempt.in_lesson = False
 
@@ -243,12 +246,14 @@ class Learner:
     def _teach(self, lesson: _Lesson) -> None:
         attempt = lesson.attempt
         try:
-            noticed = self.agent.learn(lesson.kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
+            if not (kind := self._taught(lesson)):
+                return
+            noticed = self.agent.learn(kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
             attempt.lessons += 1
             if lesson.over:
-                self.agent.carry(lesson.kind, lesson.groups)
+                self.agent.carry(kind, lesson.groups)
             if lesson.well:
-                self.agent.trust(lesson.kind, (attempt.job, attempt.number))
+                self.agent.trust(kind, (attempt.job, attempt.number))
             if noticed:
                 self._notice(attempt, noticed)
                 self._reconsider(attempt)
@@ -261,6 +266,20 @@ class Learner:
             log.warning("lesson put off", job=attempt.job, cause=str(error))
         finally:
             attempt.in_lesson = False
+
+    def _taught(self, lesson: _Lesson) -> str:
+        """The kind that learns from a lesson, by what the log looks like; another than was told is remembered of the
+        job. "" when none does: a model need not be asked for what is known of the kind that was recognised."""
+        attempt, told = lesson.attempt, lesson.kind
+        kind = self.agent.recognised(told, lesson.groups)
+        if lesson.due:
+            kind = kind or self.agent.new_kind(attempt.job)
+        if kind == told:
+            return kind if lesson.due else ""
+        self._records.put_job(attempt.job, JobFacts(like=kind), time.time())
+        attempt.is_retold = True
+        log.info("kind recognised", job=attempt.job, kind=kind)
+        return kind if lesson.due and (self.agent.agent.free or not self.agent.knows(kind)) else ""
 
     def _notice(self, attempt: Attempt, lines: Sequence[StoredNotice]) -> None:
         """Have lines looked at that the agent took for errors, with the text that stands in the log."""

@@ -12,7 +12,7 @@ import hashlib
 import heapq
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from logdoctor.store.schema import (
     model_calls,
     model_totals,
     noticed_lines,
+    printed_shapes,
     refusal_counts,
     rule_events,
     rule_hits,
@@ -59,6 +60,7 @@ MAX_KIND = 300
 MAX_REFUSALS = 2000
 """Refusals of a kind that are kept; of older ones only the number is."""
 MAX_SHAPES = 50_000
+MAX_PRINTED = 5_000
 """Shapes of a kind that are kept; the oldest go."""
 MAX_NOTICED = 200
 """Noticed lines of an attempt that are kept: those that most runs noticed."""
@@ -516,21 +518,35 @@ class LearnedRules:
     def seen_shapes(self, kind: str) -> set[int]:
         """The shapes of lines that were looked at for this kind."""
         with self._database.reading() as connection:
-            return set(_shapes(connection, _plain(kind)).tolist())
+            return set(_shapes(connection, seen_shapes, _plain(kind)).tolist())
 
     def add_shapes(self, kind: str, shapes: Iterable[int]) -> None:
         """Keeps shapes that were looked at; the last 50,000 of a kind. `InputError` beyond 64 bits with a sign."""
+        self._keep_shapes(seen_shapes, kind, shapes, MAX_SHAPES)
+
+    def add_printed(self, kind: str, shapes: Iterable[int]) -> None:
+        """Keeps shapes of lines that a job of this kind printed; the last 5,000 of a kind. `InputError` as above."""
+        self._keep_shapes(printed_shapes, kind, shapes, MAX_PRINTED)
+
+    def printed(self, shapes: Collection[int]) -> dict[str, int]:
+        """How many of some shapes were printed by jobs of each kind."""
+        asked = np.array(sorted(shapes), dtype="<i8")
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(printed_shapes.c.kind, printed_shapes.c.shapes))
+            return {row.kind: int(np.isin(asked, np.frombuffer(row.shapes, dtype="<i8")).sum()) for row in rows}
+
+    def _keep_shapes(self, table: sa.Table, kind: str, shapes: Iterable[int], most: int) -> None:
         kind = _kind(kind)
         with self._database.writing() as connection:
-            former = _shapes(connection, kind)
+            former = _shapes(connection, table, kind)
             known = set(former.tolist())
             new = np.array([shape for shape in dict.fromkeys(shapes) if shape not in known], dtype="<i8")
             if not len(new):
                 return
-            kept = np.concatenate((former, new))[-MAX_SHAPES:].tobytes()
-            change = sa.update(seen_shapes).where(seen_shapes.c.kind == kind).values(shapes=kept)
+            kept = np.concatenate((former, new))[-most:].tobytes()
+            change = sa.update(table).where(table.c.kind == kind).values(shapes=kept)
             if not connection.execute(change).rowcount:
-                connection.execute(sa.insert(seen_shapes).values(kind=kind, shapes=kept))
+                connection.execute(sa.insert(table).values(kind=kind, shapes=kept))
 
     def note(self, job: str, attempt: int, kind: str, lines: Sequence[Noticed]) -> None:
         """Keeps error lines that an agent noticed in an attempt: of all that were told the 200 of most runs."""
@@ -1014,9 +1030,9 @@ def _refusal(row: sa.Row[Any]) -> StoredRefusal:
     return StoredRefusal(**{**row._mapping, "votes": votes})
 
 
-def _shapes(connection: sa.Connection, kind: str) -> Any:
-    """The shapes of a kind, the oldest first: an array of 64-bit numbers."""
-    kept = connection.scalar(sa.select(seen_shapes.c.shapes).where(seen_shapes.c.kind == kind))
+def _shapes(connection: sa.Connection, table: sa.Table, kind: str) -> Any:
+    """The shapes that a table has of a kind, the oldest first: an array of 64-bit numbers."""
+    kept = connection.scalar(sa.select(table.c.shapes).where(table.c.kind == kind))
     return np.frombuffer(kept or b"", dtype="<i8")
 
 

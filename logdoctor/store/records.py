@@ -29,7 +29,8 @@ _MAX_CURSOR = 2000
 class JobFacts(msgspec.Struct, frozen=True):
     """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from, `nodelist`
     names its nodes as schedulers do: `gpu-[01-08],gpu-11`. It is `placed` when who told it may say where jobs run; else
-    it is a claim, by which no node is tested or taken out."""
+    it is a claim, by which no node is tested or taken out. Nobody tells `like`: the kind of jobs whose log its own
+    looks like."""
 
     name: str | None = None
     user: str | None = None
@@ -45,6 +46,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     ranks_per_node: int | None = None
     gpus: int | None = None
     labels: dict[str, str] = {}
+    like: str | None = None
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -258,6 +258,14 @@ seen_shapes = sa.Table(
 )
 """64-bit numbers, little-endian, the oldest first: one row is read and written as a whole."""
 
+printed_shapes = sa.Table(
+    "printed_shapes",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("shapes", sa.LargeBinary, nullable=False),
+)
+"""In the same form, what jobs of a kind print that no shipped rule explains: by this the next one is recognised."""
+
 noticed_lines = sa.Table(
     "noticed_lines",
     metadata,

@@ -100,6 +100,9 @@ class FactsOut(JobIn):
     placed: bool = Field(
         default=False, description="whether `nodelist` was told with the right to (scope `place`), or is a claim"
     )
+    like: str | None = Field(
+        default=None, description="the kind of jobs whose log its own looks like, when that says more than the facts"
+    )
 
 
 class JobOut(BaseModel):

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -332,3 +332,35 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: L
     residual = compress(segment, agent.books.scanner(KIND))
     assert [residual.line(place) for place in residual.kept] == [b"a warning that comes once: the vault is low on gold"]
     msgspec.json.encode(rules.list(KIND))
+
+
+def printed(*shapes: int) -> list[Group]:
+    return [Group(shape, 1, (("main", shape, f"the gizmo number {shape} turns"),)) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind"),
+    [
+        (range(16), "knit"),
+        (range(8, 24), "knit"),
+        (range(9, 25), "unheard"),
+        (range(7), "unheard"),
+        (range(100, 120), "weave"),
+        ((), "unheard"),
+    ],
+)
+def test_a_kind_is_recognised_by_what_its_jobs_print(
+    scanner: Scanner, rules: LearnedRules, guards: Guards, shapes: Collection[int], kind: str
+) -> None:
+    agent = agent_of(scanner, rules, guards, Miner())
+    agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
+    agent.learn("weave", ("weave-1", 1), printed(*range(100, 120)), SOURCE)
+    assert agent.recognised("unheard", printed(*shapes)) == kind
+
+
+def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+    agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
+    agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
+    assert agent.knows(KIND) and agent.recognised(KIND, printed(*range(16))) == KIND
+    assert agent.recognised("", printed(*range(50, 60))) == "" and agent.new_kind("8412") == "like/8412"

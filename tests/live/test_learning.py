@@ -236,6 +236,45 @@ def test_facts_that_change_while_a_job_runs(folder: Path, scanner: Scanner, lear
         assert service.rules.kinds().get("loom/weave.py")
 
 
+WORDS = "quartz onyx jasper agate beryl topaz garnet opal jade flint slate chalk marl gneiss schist basalt".split()
+
+
+def rocks(first: int, last: int) -> bytes:
+    """A log of many forms, each of which comes again."""
+    return b"".join(f"{word} of seam {i} weighs {i * 7} stone\n".encode() for i in range(first, last) for word in WORDS)
+
+
+def test_jobs_of_which_nothing_is_told_are_recognised(folder: Path, scanner: Scanner, learns: Learning) -> None:
+    with serving(folder, scanner, log_agent=learns) as service:
+        run(service, "8412", rocks(0, 40))
+        loaded(service, "like/8412")
+        key = Key("8413", 1, "main")
+        send(service, key, rocks(50, 52))
+        eventually(lambda: (job := service.records.job("8413")) is not None and job.facts.like == "like/8412")
+        send(service, key, rocks(52, 60))
+        eventually(lambda: kept_lines(service, key) == (160, 32))
+    with serving(folder, scanner, log_agent=learns) as service:
+        send(service, key, rocks(60, 70))
+        end(service, key, 0)
+        verdict = final(service, key).verdict
+        assert conserves(verdict) and verdict.compression.lines_in == 320
+        assert verdict.compression.lines_kept == 32, "all that came behind the first look was known"
+        assert service.rules.kinds().keys() == {"like/8412"}
+
+
+def test_a_command_that_nobody_knows_does_not_hide_what_a_job_prints(service: Service) -> None:
+    service.tell("job-1", JobFacts(command="python copy_a.py"), time.time())
+    run(service, "job-1", rocks(0, 40))
+    loaded(service, "copy_a.py")
+    service.tell("job-2", JobFacts(command="python copy_b.py"), time.time())
+    send(service, Key("job-2", 1, "main"), rocks(0, 2))
+    eventually(lambda: (job := service.records.job("job-2")) is not None and job.facts.like == "copy_a.py")
+    send(service, Key("job-2", 1, "main"), rocks(2, 40))
+    end(service, Key("job-2", 1, "main"), 0)
+    assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 32
+    assert service.rules.kinds().keys() == {"copy_a.py"}
+
+
 # conservation and verdicts
 
 

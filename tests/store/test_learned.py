@@ -27,6 +27,7 @@ from logdoctor.store.learned import (
     MAX_KIND,
     MAX_NOTICED,
     MAX_PATTERN,
+    MAX_PRINTED,
     MAX_REFUSALS,
     MAX_SHAPES,
     STATUSES,
@@ -88,6 +89,14 @@ def entered(learned: LearnedRules, pattern: str = "^x$", **changes: Any) -> Lear
 
 
 # entering
+
+
+def test_what_was_printed_is_kept_by_kind(learned: LearnedRules) -> None:
+    assert learned.printed({1, 2}) == {}
+    learned.add_printed(KIND, [3, 1, 3, -(2**63)])
+    learned.add_printed("other", range(MAX_PRINTED + 2))
+    assert learned.printed({1, 2, -(2**63)}) == {KIND: 2, "other": 1}, "the oldest went"
+    assert learned.printed(()) == {KIND: 0, "other": 0} and learned.seen_shapes(KIND) == set()
 
 
 def test_what_was_entered_is_kept(learned: LearnedRules, url: str) -> None:
