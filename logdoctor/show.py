@@ -86,7 +86,8 @@ def _answer(result: Verdict) -> Table:
     if result.progress.step is not None:
         of = f" of {result.progress.total}" if result.progress.total else ""
         loss = f", loss {result.progress.loss:.4g}" if result.progress.loss is not None else ""
-        table.add_row("progress", f"step {result.progress.step}{of}{loss} (line {result.progress.line})")
+        exact = f", accuracy {result.progress.accuracy:.4g}" if result.progress.accuracy is not None else ""
+        table.add_row("progress", f"step {result.progress.step}{of}{loss}{exact} (line {result.progress.line})")
     table.add_row("decided by", Text(f"{_decided(result.decided_by)}, confidence {result.confidence:.0%}"))
     for number, one in enumerate(result.alternatives[:5]):
         table.add_row("" if number else "set aside", Text(safe(f"{one.reason}: {one.why}", 400)))

@@ -102,7 +102,8 @@ class Record(msgspec.Struct):
     `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
     lines of the stream. `progress` maps filter rule ids to what they read, `spans` to the first and last
     metric line, `placements` ranks to nodes, `aliases` IP
-    addresses and pods to nodes; `total` is the number of steps that the job wants.
+    addresses and pods to nodes; `total` is the number of steps that the job wants; `shown` is what metric lines said
+    last, those that learned rules read included, by which nothing is judged.
     """
 
     stream: str
@@ -115,6 +116,7 @@ class Record(msgspec.Struct):
     placements: dict[int, str] = {}
     aliases: dict[str, str] = {}
     total: int | None = None
+    shown: "Progress" = msgspec.field(default_factory=lambda: Progress())
     compression: "Compression" = msgspec.field(default_factory=lambda: Compression())
     problems: list[str] = []
 
@@ -197,7 +199,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the job came: the last step seen, of how many, the last loss and throughput (in the unit that
+    """How far the job came: the last step seen, of how many, the last loss, throughput and accuracy (in the units that
     the framework prints), and the line of the step. `curve` are at most 96 points of the same stream, in order: the
     first, the last, and of what lies between the least and the greatest loss of each part."""
 
@@ -208,6 +210,7 @@ class Progress(msgspec.Struct, frozen=True):
     line: int | None = None
     stream: str = ""
     curve: tuple[Point, ...] = ()
+    accuracy: float | None = None
 
 
 class RankError(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logdoctor.compress.filter import Ints, Residual, Tally, tally
-from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, merged, read, stamp
+from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, later, merged, read, stamp
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode
-from logdoctor.types import Compression, Line, MetricTexts, Milestone, Readings, Record
+from logdoctor.types import Compression, Line, MetricTexts, Milestone, Progress, Readings, Record
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
@@ -146,6 +146,7 @@ class Recorder:
             record.problems,
             _packed(account.lines, account.first, account.last, account.watched),
             (account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept),
+            record.shown,
         )
 
     def restore(self, state: "State") -> None:
@@ -163,7 +164,7 @@ class Recorder:
         }
         record.texts = [MetricTexts(np.frombuffer(lines, np.int64), frame) for lines, frame in state.texts]
         record.spans, record.placements, record.aliases = state.spans, state.placements, state.aliases
-        record.total, record.problems = state.total, state.problems
+        record.total, record.problems, record.shown = state.total, state.problems, state.shown
         columns = (np.frombuffer(column, np.int64).copy() for column in state.taken)
         account.lines, account.first, account.last, account.watched = columns
         account.grow(len(self._book.filters))
@@ -236,6 +237,8 @@ class Recorder:
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
         record.aliases |= {ip: node for ip, node in meter.aliases.items() if ip not in record.aliases}
         record.total = meter.total if meter.total is not None else record.total
+        line = None if meter.shown.line is None else meter.shown.line + shift
+        record.shown = later(record.shown, msgspec.structs.replace(meter.shown, line=line))
 
     def _dated(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
         """The milestone as in the stream, with a stamp from before the segment when the segment has none for it."""
@@ -278,6 +281,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     problems: list[str]
     taken: tuple[bytes, ...]
     account: tuple[int, int, int, int]
+    shown: Progress = Progress()
 
 
 def _packed(*columns: npt.NDArray[Any]) -> tuple[bytes, ...]:

@@ -2,8 +2,10 @@
 
 import math
 import re
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import zstandard
@@ -11,7 +13,7 @@ import zstandard
 from logdoctor.compress.filter import Residual
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import decode, last_state, seconds_of
-from logdoctor.types import MetricTexts, Milestone, Readings
+from logdoctor.types import MetricTexts, Milestone, Progress, Readings
 
 _DENSE_BYTES = 1 << 20
 """Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
@@ -19,6 +21,7 @@ that starts with 512 bytes and doubles whenever the stream has doubled. The choi
 the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
 _GRID = 512
 _MISSING = math.nan
+_FIELDS = ("step", "loss", "throughput", "total", "accuracy")
 _READ = 4096  # bytes of a metric line that are searched
 _HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
@@ -30,8 +33,9 @@ LOOK_BACK = 40
 class Meter(NamedTuple):
     """What one segment tells about progress, line numbers counted as in the segment.
 
-    Of learned rules there are `texts` and `spans` only: their lines can be quoted, but nothing is judged by them. What
-    makes progress of a job is too much to be left to what some logs happened to print.
+    Of learned rules there are `texts` and `spans` only, and what they read last is in `shown`: their lines can be
+    quoted, but nothing is judged by them. What makes progress of a job is too much to be left to what some logs
+    happened to print.
     """
 
     readings: dict[int, Readings]
@@ -40,6 +44,7 @@ class Meter(NamedTuple):
     placements: dict[int, str]
     aliases: dict[str, str]
     total: int | None
+    shown: Progress
 
 
 class Gauges:
@@ -62,12 +67,13 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     spans: dict[int, tuple[Milestone, Milestone]] = {}
     named: list[tuple[int, dict[str, bytes]]] = []
     totals: list[tuple[int, float]] = []
+    last: list[tuple[int, str, float]] = []
     for number in np.unique(owner[owner >= 0]).tolist():
         places = _sampled(residual, np.flatnonzero(owner == number))
         columns = _columns(gauges.expressions[number], _lines(residual, places))
-        steps, losses, rates, wanted = (
-            _numbers(columns.get(name), len(places)) for name in ("step", "loss", "throughput", "total")
-        )
+        numbers = {name: _numbers(columns.get(name), len(places)) for name in _FIELDS}
+        steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
+        last += _said(places + residual.segment.line, numbers)
         if number < gauges.learned:
             named += _named(columns, places)
             totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
@@ -78,8 +84,36 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
             if number < gauges.learned:
                 readings[number] = quotable[-1]
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
-    total = int(min(max(totals)[1], 1e18)) if totals else None
-    return Meter(readings, _texts(residual, quotable), spans, *_names(named), total)
+    total = _whole(max(totals)[1]) if totals else None
+    return Meter(readings, _texts(residual, quotable), spans, *_names(named), total, _shown(last))
+
+
+def later(old: Progress, new: Progress) -> Progress:
+    """What was said last: the new as far as it says something, else the old."""
+    said = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, "", ())}
+    return msgspec.structs.replace(old, **said)
+
+
+def _said(
+    lines: npt.NDArray[np.int64], columns: Mapping[str, npt.NDArray[np.float64]]
+) -> Iterator[tuple[int, str, float]]:
+    """The last finite number of each column, with its line."""
+    for name, column in columns.items():
+        if len(given := np.flatnonzero(np.isfinite(column))):
+            yield int(lines[given[-1]]), name, float(column[given[-1]])
+
+
+def _shown(said: list[tuple[int, str, float]]) -> Progress:
+    """What the lines of all rules said last."""
+    last: dict[str, Any] = {name: value for _, name, value in sorted(said)}
+    for name in ("step", "total"):
+        if name in last:
+            last[name] = _whole(last[name])
+    return Progress(**last, line=max(line for line, _, _ in said)) if said else Progress()
+
+
+def _whole(number: float) -> int:
+    return int(min(max(number, 0.0), 1e18))
 
 
 def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:

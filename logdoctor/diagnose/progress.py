@@ -98,11 +98,15 @@ class Course:
 
 def furthest(courses: list[Course]) -> Progress:
     """The progress of the stream that came furthest, with its curve; of streams without steps the first that tells a
-    loss."""
+    loss, and of those without either what learned rules read."""
     seen = [(course.progress(), course) for course in courses]
     if not seen:
         return Progress()
     progress, course = max(seen, key=lambda one: (one[0].loss is not None, one[0].step or -1, one[1].has_curve))
+    if progress.step is None and progress.loss is None:  # no shipped rule reads its metric lines
+        record = max((one.reading.record for one in courses), key=lambda one: one.shown.step or -1)
+        return msgspec.structs.replace(record.shown, stream=record.stream) if record.shown.line else progress
+    progress = msgspec.structs.replace(progress, accuracy=course.reading.record.shown.accuracy)
     curve = course.curve()
     stream = course.reading.record.stream if curve else progress.stream
     return msgspec.structs.replace(progress, stream=stream, curve=curve)

@@ -1,7 +1,8 @@
 """What a learned rule reads from the lines it takes, so that these can still be quoted.
 
-Frameworks differ in how they print progress, but hardly in what they call it: a step and a loss. No verdict is made by
-what learned rules read (see `compress.progress`): who wants that exports the rule and puts it below `rules/`.
+Frameworks differ in how they print progress, but hardly in what they call it: step, loss, throughput, accuracy. Nothing
+is judged by what learned rules read (see `compress.progress`): who wants that exports the rule and puts it below
+`rules/`.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,25 @@ import regex
 from logdoctor.text import last_state
 
 _BEFORE = r"(?:^|[\s,;{|\[('\"/])"
-STEP = rf"(?i){_BEFORE}(?:global_?step|train_?step|iteration|iter|step)['\"]?\s*[:=]?\s*(?P<step>\d{{1,12}})(?!\w)"
+STEP = (
+    rf"(?i){_BEFORE}(?:(?:global_?step|train_?step|iteration|iter|step)['\"]?\s*[:=]?\s*|batch ?\[)"
+    r"(?P<step>\d{1,12})(?!\w)"
+)
 STEP_OF = rf"{STEP}\s*/\s*(?P<total>\d{{1,12}})(?!\w)"
 _VALUE = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
 _NOT_TRAINING = r"(?!.{0,4000}\b(?:eval|val|valid|validation|test)[ _/]?loss)"
 LOSS = (
     rf"(?i)^{_NOT_TRAINING}.*?{_BEFORE}(?:lm|train|training|total)?[ _/]?loss['\"]?\s*[:=]\s*(?P<loss>{_VALUE})(?!\w)"
+)
+_PER_SECOND = r"(?:samples|sequences|images|imgs?|tokens|examples|records|words|frames|steps|it(?:erations)?)"
+RATE = (
+    rf"(?i){_BEFORE}(?:throughput|speed|{_PER_SECOND}(?:_per_|/)s(?:ec(?:onds?)?)?)['\"]?\s*[:=]\s*"
+    rf"(?P<throughput>\d[\d.,]*)(?!\w)"
+)
+RATE_IN_UNITS = rf"(?i){_BEFORE}(?P<throughput>\d[\d.,]*) ?{_PER_SECOND}/s(?:ec(?:ond)?)?\b"
+ACCURACY = (
+    r"(?i)(?:^|[\s,;{|\[('\"/_-])(?:accuracy|acc(?:@?1)?|top-?1)['\"]?\s*[:=]?\s*"
+    r"(?P<accuracy>\d[\d.]*(?:e-?\d+)?)(?!\w)"
 )
 BAR = (
     r"^(?![^|%]{0,80}(?:Map|Load|Download|Generat|Sav|Fetch|Filter|Tokeniz|Group|Pack|Sanity|Valid|Eval|Test|Shard"
@@ -34,7 +48,9 @@ def metrics(lines: Sequence[tuple[str, int, str]]) -> tuple[str, ...]:
     lines = [(stream, number, last_state(text)) for stream, number, text in lines]
     texts = [text for _, _, text in lines]
     steps = next((one for one in (BAR, STEP_OF, STEP) if _reads(one, texts) and _goes_forward(one, lines)), None)
-    return tuple(one for one in (steps, LOSS if _reads(LOSS, texts) else None) if one)
+    rate = next((one for one in (RATE, RATE_IN_UNITS) if _reads(one, texts)), None)
+    others = (one if _reads(one, texts) else None for one in (LOSS, ACCURACY))
+    return tuple(one for one in (steps, rate, *others) if one)
 
 
 def _reads(expression: str, texts: Sequence[str]) -> bool:

@@ -56,7 +56,7 @@ class FilterRule(_Part, frozen=True, tag_field="kind", tag="filter"):
     "SomeError:"); no filter rule ever takes a line that a diagnosis rule matches.
     A `fallback` rule is tried only on lines that no other filter rule takes: general patterns, which are
     slow or would take what belongs to a pack.
-    `metrics` are expressions whose named groups (step, total, loss, throughput, rank, node, alias) go into
+    `metrics` are expressions whose named groups (step, total, loss, throughput, accuracy, rank, node, alias) go into
     the progress record; `unit` is what the throughput is counted in, as far as the lines tell.
     """
 

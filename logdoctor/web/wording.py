@@ -125,10 +125,11 @@ def progress(so_far: Progress) -> str:
     """How far the job came; nothing when no step was seen."""
     if so_far.step is None:
         return ""
+    exact = f", accuracy {so_far.accuracy:.4g}" if so_far.accuracy is not None else ""
     of = f" of {so_far.total:,}" if so_far.total else ""
     loss = f", loss {so_far.loss:.4g}" if so_far.loss is not None else ""
     rate = f", throughput {so_far.throughput:.4g}" if so_far.throughput is not None else ""
-    return f"step {so_far.step:,}{of}{loss}{rate}"
+    return f"step {so_far.step:,}{of}{loss}{rate}{exact}"
 
 
 def account(of: Compression) -> str:

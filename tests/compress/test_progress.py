@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from logdoctor.compress import progress
 from logdoctor.compress.progress import LOOK_BACK
+from logdoctor.diagnose.decide import diagnose
+from logdoctor.learn.metrics import metrics
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import seconds_of
-from logdoctor.types import Record
+from logdoctor.types import Progress, Record
+from logdoctor.web.wording import progress as progress_in_words
 from tests.compress.records import content, recorded
+from tests.rules.learned import KIND, learned_rule
 
 NANOTRON = (
     "{stamp}[INFO|DP=0|PP=0|TP=0|ip-10-1-1-1]: iteration: {step} / {total} | consumed_tokens: 4.19M | "
@@ -176,3 +180,35 @@ def test_huge_numbers_do_no_harm(scanner: Scanner) -> None:
     record = record_of(lines, scanner)
     assert record.progress[MEGATRON_RULE].steps.tolist() == [math.inf]
     assert record.total == 10**18
+
+
+MXNET = "Epoch[{step}] Batch [0-20]\tSpeed: {rate} samples/sec\taccuracy={accuracy}"
+
+
+@pytest.mark.parametrize("block", [1, 40, 150, 1 << 20])
+def test_what_was_said_last_of_each_number_is_shown(scanner: Scanner, block: int) -> None:
+    lines = [
+        MXNET.format(step=3, rate=211.5, accuracy=0.25),
+        megatron(7, "2.5E+00"),
+        MXNET.format(step=4, rate=212.5, accuracy="nan"),
+        "nothing of that kind",
+    ]
+    assert record_of(lines, scanner, block).shown == Progress(4, 9000, 2.5, 212.5, 3, accuracy=0.25)
+    assert record_of(lines[3:], scanner, block).shown == Progress()
+
+
+def test_a_verdict_tells_how_exact_the_model_was(scanner: Scanner) -> None:
+    verdict = diagnose([record_of([MXNET.format(step=3, rate=211.5, accuracy=0.25)] * 3, scanner)], scanner.book)
+    so_far = verdict.progress
+    assert (so_far.step, so_far.throughput, so_far.accuracy) == (3, 211.5, 0.25)
+    assert progress_in_words(so_far) == "step 3, throughput 211.5, accuracy 0.25"
+
+
+def test_what_a_learned_rule_reads_is_shown_when_no_other_does(scanner: Scanner) -> None:
+    lines = [f"gizmo batch [{n}] glows at {n / 2} images/s, accuracy={n / 64}" for n in range(8, 24)]
+    where = [("main", number, line) for number, line in enumerate(lines, 1)]
+    rule = learned_rule(r"^gizmo batch \[\d+\] glows at [\d.]+ images/s, accuracy=[\d.]+$", metrics=metrics(where))
+    verdict = diagnose([record_of(lines, scanner.learning(KIND, (rule,)))], scanner.book)
+    so_far = verdict.progress
+    assert (so_far.step, so_far.throughput, so_far.accuracy, so_far.line) == (23, 11.5, 23 / 64, 16)
+    assert diagnose([record_of(lines, scanner)], scanner.book).progress == Progress()

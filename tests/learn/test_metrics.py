@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from logdoctor.learn.metrics import LOSS, STEP, STEP_OF, metrics
+from logdoctor.learn.metrics import ACCURACY, LOSS, RATE, RATE_IN_UNITS, STEP, STEP_OF, metrics
 
 
 def lines(form: str, count: int = 10) -> list[tuple[str, int, str]]:
@@ -25,6 +25,13 @@ def lines(form: str, count: int = 10) -> list[tuple[str, int, str]]:
         ("footstep {0}", ()),
         ("glossary: {0}", ()),
         ("gizmo {0} turns", ()),
+        ("Epoch[0] Batch [{0}] Speed: {1:.2f} samples/sec accuracy={1:.2f}", (STEP, RATE, ACCURACY)),
+        ("batch size {0}", ()),
+        ('{{"iter": {0}, "tokens_per_second": {1:.1f}, "top1": 0.5}}', (STEP, RATE, ACCURACY)),
+        ("epoch 3, {1:.1f} images/s", (RATE_IN_UNITS,)),
+        ("moved {0} images", ()),
+        ("train_acc: {1:.4f}", (ACCURACY,)),
+        ("inaccuracy: {1:.4f}", ()),
         ("loss is {1}", ()),
     ],
 )
