@@ -37,12 +37,14 @@ lint: setup
 	$(BIN)/ruff format --check logdoctor eval tests
 	$(BIN)/mypy
 
+LOGHUB ?= ../loghub # a checkout of logpai/loghub; without it one measure is left out
 bench: setup
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
 	$(BIN)/python eval/bench_nodes.py
 	$(BIN)/python eval/bench_pages.py
+	$(BIN)/python eval/bench_parsing.py $(LOGHUB)
 	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB
 
 # a real language model of 135 M parameters, in a folder of its own: whatever it says must do no harm

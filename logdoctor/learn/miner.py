@@ -27,11 +27,18 @@ _FEW = 6  # words that are told apart rather than described
 _BLOCKS = "\u2588\u2589\u258a\u258b\u258c\u258d\u258e\u258f\u2591\u2592\u2593\u2501\u2578\u257a"
 """Of which bars are made."""
 _NUMBER = r"(?<![\w.)\]])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w*\d)|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_HOST_NAME = (
+    r"(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+"
+    r"(?:com|net|org|edu|gov|mil|int|info|biz|io|ai|cloud|local|internal|intranet|lan|corp|svc|cluster|home|arpa"
+    r"|cn|hk|tw|jp|kr|in|sg|au|nz|ru|de|nl|be|fr|it|es|pt|pl|cz|at|ch|uk|ie|se|no|fi|dk|br|ca|us|eu|il|sa|ae)"
+)
+_IP = r"\d{1,3}(?:\.\d{1,3}){3}"
 _PIECE = regex.compile(
     r"(?P<blank>[ \t\x00]+)"
     rf"|(?P<bar>\|[ #=>{_BLOCKS}]*\|)"
     r"|(?P<url>[a-z][a-z0-9+]*://[^\s\"'<>|,;)\]}]+)"
     r"|(?P<path>(?<![^\s='\"(\[:,])/[\w.+@~%-][\w.+@~%/-]*)"
+    rf"|(?P<host>(?<![\w.@/-])(?:{_HOST_NAME}|{_IP})(?![\w-]|\.\w))"
     r"|(?P<clock>(?<![\w.])(?:\d+(?::\d\d(?!\d))+(?:\.\d+)?|\d+(?:\.\d+){2,}))"
     r"|(?P<address>0[xX][0-9a-fA-F]+)"
     r"|(?P<hex>(?<![^\W_])(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{3,}(?![\w-]))"
@@ -232,6 +239,8 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
         match pieces[0].kind:
             case "number":
                 parts.append(_number(values))
+            case "host":
+                parts.append("[0-9.]+" if all(map(_DIGITAL.fullmatch, values)) else "[A-Za-z0-9_.-]+")
             case "dots":
                 parts.append(f"{regex.escape(values[0][0])}{{4,}}")
             case "word":
@@ -281,6 +290,7 @@ def _common(values: list[str]) -> str:
     return first[:length]
 
 
+_DIGITAL = regex.compile(r"[\d.]+")
 _HEX = regex.compile(r"(?=.*\d)[0-9a-fA-F]+")
 _HEX_LIST = regex.compile(r"(?=.*\d)[0-9a-fA-F]{2,}(?:[,.:-][0-9a-fA-F]{2,})+")
 _RANGES = (("0-9", regex.compile("[0-9]")), ("a-z", regex.compile("[a-z]")), ("A-Z", regex.compile("[A-Z]")))

@@ -57,6 +57,21 @@ def test_fields_are_told_from_words(run: int, seen: str, unseen: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
+def test_hosts_of_all_domains_are_one_field(run: int) -> None:
+    hosts = [
+        "login.acme.net",
+        "gpu-7.rack.cluster.local",
+        "10.0.4.7",
+        "store.example.org",
+        "cache01.corp",
+        "192.168.0.3",
+    ]
+    patterns = mined(sample([f"peer {host}:29500 answered" for host in hosts]), run)
+    assert matches(patterns, ["peer other.example.edu:1 answered", "peer 1.2.3.4:80 answered"]) == [True, True]
+    assert matches(patterns, ["peer nn.Linear:1 died", "peer a b:80 answered"]) == [False, False]
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_prefixes_are_no_part_of_a_pattern(run: int) -> None:
     lines = [f"2024-03-02 11:08:4{n},123 gpu-{n}: [rank{n}]: gizmo {n} turns" for n in range(5)]
     patterns = mined(sample(lines), run)
