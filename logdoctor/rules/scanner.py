@@ -20,6 +20,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher, hyperscan_complaint
 from logdoctor.rules.schema import FilterRule
 
+_GENERIC = "filter/generic/"  # the pack of what many programs print: others know their lines better
 Ints = npt.NDArray[np.int64]
 
 
@@ -67,6 +68,7 @@ class Scanner:
                 (fallback if rule.fallback else general).extend(
                     Pattern(source, _taking(rule), number) for source in rule.patterns
                 )
+        fallback.sort(key=lambda pattern: book.filters[pattern.rule].id.startswith(_GENERIC))
         for number, diagnosis in enumerate(book.diagnoses):
             if diagnosis.status == "active":
                 general += [Pattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]

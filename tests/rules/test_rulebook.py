@@ -18,7 +18,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.text import origin, seconds_of, shown
 
 FRAMEWORKS = 20
-GROUPS = {"step", "total", "loss", "throughput", "rank", "node", "alias"}
+GROUPS = {"step", "total", "loss", "throughput", "accuracy", "rank", "node", "alias"}
 SECONDS = 5.0
 ADVERSARIES = [
     b"a",
