@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,9 @@ from rich.text import Text
 
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
+from logdoctor.curve_chart import Chart, draw
 from logdoctor.errors import InputError
+from logdoctor.evaluate import write_report
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
 from logdoctor.learn.life import Terms
@@ -255,3 +258,47 @@ def _told(report: Report) -> Iterator[str]:
     if any(report.tokens):
         later = sum(run.calls for run in report.runs if run.number > 1)
         yield f"tokens: {report.tokens[0]:,} asked, {report.tokens[1]:,} answered; calls behind the first run: {later}"
+
+
+_AIM = 0.04
+"""Share of the lines of a third run that may be kept."""
+
+
+def write(folder: Path, report: Report) -> None:
+    """Write `learn-jobs.json`, `.svg` and `.md` to a folder; `InputError` when it cannot be written to."""
+    write_report(folder, "learn-jobs", report, {"svg": svg(report), "md": markdown(report)})
+
+
+def svg(report: Report) -> str:
+    """The share of lines kept by run as a picture: of each kind in grey, the median and the worst of all in colour."""
+    by_kind: dict[str, list[float]] = {}
+    for run in report.runs:
+        by_kind.setdefault(run.kind, []).append(run.kept / max(run.lines, 1))
+    return draw(
+        Chart(
+            "Lines kept in each run of a job",
+            f"shipped rules and what was learned, agent: {report.agent}, {len(by_kind)} kinds of jobs",
+            f"lines of causes taken: {report.cause_lines_removed}\u2003shipped rules alone take"
+            f" {100 * report.shipped_removed:.1f} % of all lines",
+            "run",
+            (_AIM, f"aim: at most {100 * _AIM:g} % from the third run on"),
+            {"median": [both[0] for both in report.kept_by_run], "worst": [both[1] for both in report.kept_by_run]},
+            list(by_kind.values()),
+            f"{len(by_kind)} kinds, middle",
+        )
+    )
+
+
+def markdown(report: Report) -> str:
+    """The report as text: what was measured, the picture, the table of all kinds."""
+    console = Console(width=110, record=True, file=StringIO())
+    render(report, console)
+    return (
+        "# What is kept of real jobs, run by run\n\n"
+        "`logdoctor eval learn-filters --jobs FOLDER --write eval`: the runs of each kind come one after another to\n"
+        "the code of the service with the shipped rules; *shipped* is what these alone would keep of the first run,\n"
+        "*rest of 1* what is kept of the first run behind its first fifth, *asked* how often the agent was asked in\n"
+        "each run. The logs are not here: they are complete logs of training runs that others published.\n\n"
+        "![Share of lines kept, run by run](learn-jobs.svg)\n\n"
+        f"```\n{console.export_text()}```\n"
+    )

@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import Residual, compress
 from logdoctor.compress.leftovers import Leftovers, shape
 from logdoctor.compress.progress import Gauges
+from logdoctor.curve_chart import Chart, draw
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
 from logdoctor.evaluate import FailureCase, read_corpus, write_report
@@ -717,75 +717,27 @@ def write(folder: Path, report: Report, more: Report | None = None) -> None:
 
 # ---- drawing
 
-_WIDTH, _HEIGHT = 880, 500
-_TOP, _BOTTOM, _LEFT, _RIGHT = 86, 436, 76, 640
-_DECADES = 4  # from 100 % down to 0.01 %; what is less stands at the foot
-_FOOT = 26.0  # pixels between 0.01 % and nothing
-_LABEL = 17.0  # pixels between two names
-_COLOURS = (
-    *("#1f77b4", "#d95f02", "#2a9d5c", "#c2255c", "#7048e8", "#8c6d1f", "#0b7285", "#e03131"),
-    *("#5c7cfa", "#a0522d", "#495057", "#d6336c", "#66a80f", "#9c36b5", "#f08c00"),
-)
-
 
 def svg(report: Report) -> str:
-    """The curves as a picture: the share of regular lines that is left, job by job, on a logarithmic scale."""
-    parts = [*_frame(report), *_curves(report)]
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-        f' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="13" role="img"'
-        f' aria-label="Share of regular lines left by job">\n{body}\n</svg>\n'
-    )
-
-
-def _x(number: int, jobs: int) -> float:
-    return _LEFT + 24 + (number - 1) * (_RIGHT - _LEFT - 48) / max(jobs - 1, 1)
-
-
-def _y(left: float) -> float:
-    """The height of a share that is left."""
-    height = _BOTTOM - _TOP - _FOOT
-    if left < 10**-_DECADES:
-        return _BOTTOM
-    return _TOP - math.log10(left) / _DECADES * height
-
-
-def _text(x: float, y: float, text: str, **style: str) -> str:
-    attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(text)}</text>'
-
-
-def _frame(report: Report) -> Iterator[str]:
-    """The ground, the axes, the aim and the titles."""
-    setup = report.setup
-    aim = _y(1 - AIM)
-    yield f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>'
-    yield (f'<rect x="{_LEFT}" y="{aim:.1f}" width="{_RIGHT - _LEFT}" height="{_BOTTOM - aim:.1f}" fill="#ebfbee"/>')
-    for power in range(_DECADES + 1):
-        y = _y(10.0**-power)
-        yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dee2e6"/>'
-        yield _text(_LEFT - 8, y + 4.5, f"{100 / 10**power:g} %", text_anchor="end", fill="#495057")
-    yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{_BOTTOM}" y2="{_BOTTOM}" stroke="#868e96"/>'
-    yield _text(_LEFT - 8, _BOTTOM + 4.5, "none", text_anchor="end", fill="#495057")
-    yield (
-        f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{aim:.1f}" y2="{aim:.1f}" stroke="#2b8a3e" stroke-width="1.5"'
-        ' stroke-dasharray="6 4"/>'
-    )
-    yield _text(_LEFT + 8, aim + 17, f"aim: at most {100 * (1 - AIM):g} % from the third job on", fill="#2b8a3e")
-    for number in range(1, setup.jobs + 1):
-        x = _x(number, setup.jobs)
-        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}" stroke="#868e96"/>'
-        yield _text(x, _BOTTOM + 21, f"job {number}", text_anchor="middle", fill="#495057")
-    title = "Regular lines left in each job of a kind"
-    yield _text(_LEFT, 30, title, font_size="18", font_weight="600", fill="#212529")
-    yield _text(_LEFT, 51, f"no filter rule at the start, offline agent, {_kinds(report)}", fill="#495057")
+    """The curves as a picture: the share of regular lines that is left, job by job, on a logarithmic scale. Those of
+    logs that nobody generated are grey and share one name."""
+    left = {kind: [1 - share for share in shares] for kind, shares in report.removed_by_job.items()}
+    named = [kind for kind in left if kind in report.setup.frameworks]
+    others = [left[kind] for kind in left if kind not in named]
     calls = sum(report.second_job_model_calls.values())
-    told = (
-        f"cause lines removed: {report.cause_lines_removed}\u2003rare lines removed: {report.rare_lines_removed}"
-        f"\u2003model calls in second jobs: {calls}"
+    return draw(
+        Chart(
+            "Regular lines left in each job of a kind",
+            f"no filter rule at the start, offline agent, {_kinds(report)}",
+            f"cause lines removed: {report.cause_lines_removed}\u2003rare lines removed: {report.rare_lines_removed}"
+            f"\u2003model calls in second jobs: {calls}",
+            "job",
+            (1 - AIM, f"aim: at most {100 * (1 - AIM):g} % from the third job on"),
+            {kind: left[kind] for kind in named},
+            others,
+            f"{len(others)} healthy logs, middle",
+        )
     )
-    yield _text(_LEFT, _BOTTOM + 48, told, fill="#212529", font_weight="600")
 
 
 def _kinds(report: Report) -> str:
@@ -793,49 +745,3 @@ def _kinds(report: Report) -> str:
     others = len(report.removed_by_job) - generated
     told = [f"{generated} frameworks, {report.setup.mb:g} MB a job"] if generated else []
     return ", ".join([*told, f"{others} healthy logs"] if others else told)
-
-
-def _curves(report: Report) -> Iterator[str]:
-    """The line of each kind with its name; those of logs that nobody generated are grey and share one name."""
-    named = [kind for kind in report.removed_by_job if kind in report.setup.frameworks]
-    others = [kind for kind in report.removed_by_job if kind not in named]
-    for kind in others:
-        yield _curve(report.removed_by_job[kind], "#adb5bd", 1.2)
-    for kind, colour in zip(named, _COLOURS, strict=False):
-        yield _curve(report.removed_by_job[kind], colour, 2.2)
-    ends = [(1 - report.removed_by_job[kind][-1], kind, colour) for kind, colour in zip(named, _COLOURS, strict=False)]
-    if others:
-        middle = sorted(1 - report.removed_by_job[kind][-1] for kind in others)[len(others) // 2]
-        ends.append((middle, f"{len(others)} healthy logs, middle", "#868e96"))
-    yield from _names(sorted(ends, reverse=True))
-
-
-def _curve(shares: Sequence[float], colour: str, width: float) -> str:
-    jobs = len(shares)
-    points = [(_x(number, jobs), _y(1 - share)) for number, share in enumerate(shares, 1)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{width * 1.5:.1f}"/>' for x, y in points)
-    return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>'
-        f'<g fill="{colour}">{dots}</g>'
-    )
-
-
-def _names(ends: Sequence[tuple[float, str, str]]) -> Iterator[str]:
-    """The names at the ends of the curves, from the top down, moved apart where they would cover each other."""
-    wanted = [_y(left) for left, _, _ in ends]
-    placed: list[float] = []
-    for y in wanted:
-        placed.append(max(y, placed[-1] + _LABEL) if placed else y)
-    if placed and (over := placed[-1] - _BOTTOM) > 0:  # no room below: all above moves up as far as it must
-        placed[-1] -= over
-        for place in range(len(placed) - 2, -1, -1):
-            placed[place] = min(placed[place], placed[place + 1] - _LABEL)
-    for (left, name, colour), y, at in zip(ends, wanted, placed, strict=True):
-        x = _RIGHT - 24.0
-        yield (
-            f'<polyline points="{x + 6},{y:.1f} {x + 22},{y:.1f} {x + 34},{at:.1f} {x + 42},{at:.1f}" fill="none"'
-            f' stroke="{colour}" stroke-width="0.8"/>'
-        )
-        share = "none" if not left else f"{100 * left:.2f} %" if left >= 0.0001 else "< 0.01 %"
-        yield _text(x + 46, at + 4.5, f"{name}\u2003{share}", fill=colour)

@@ -18,7 +18,7 @@ ROWS = (
     ("build", "build_nodes", "build_notices", "build_stored"),
     (
         *("web", "cli", "asking", "evaluate", "evaluate_model", "calibration", "learning_curve", "job_curve", "replay"),
-        *("unseen", "show"),
+        *("unseen", "show", "curve_chart"),
     ),
     ("__init__",),
 )
@@ -36,6 +36,9 @@ WITHIN_ROW = {
     ("cli", "learning_curve"),
     ("cli", "job_curve"),
     ("job_curve", "learning_curve"),
+    ("job_curve", "evaluate"),
+    ("job_curve", "curve_chart"),
+    ("learning_curve", "curve_chart"),
     ("learning_curve", "evaluate"),
     ("cli", "unseen"),
     ("unseen", "evaluate"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from logdoctor import curve_chart
 from logdoctor import learning_curve as lc
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
@@ -146,7 +147,7 @@ def test_the_picture_is_sound(report: lc.Report) -> None:
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any(text.startswith("megatron\u2003") for text in texts) and "job 3" in texts
     for text in root.iter("{http://www.w3.org/2000/svg}text"):
-        assert 0 < float(text.attrib["x"]) < lc._WIDTH and 0 < float(text.attrib["y"]) < lc._HEIGHT
+        assert 0 < float(text.attrib["x"]) < curve_chart._WIDTH and 0 < float(text.attrib["y"]) < curve_chart._HEIGHT
 
 
 def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.Report, tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
     from rich.console import Console
 
     from logdoctor import build, job_curve
-    from logdoctor.evaluate import write_report
     from logdoctor.learn.life import Terms
     from logdoctor.learning_curve import Causes
 
@@ -130,7 +129,7 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
             told,
         )
     if write:
-        write_report(write, "learn-jobs", report, {})
+        job_curve.write(write, report)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
