@@ -306,30 +306,28 @@ def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":
 def log_agent(
     settings: Settings, scanner: Scanner, records: "Records", rules: "LearnedRules", model: Model | None = None
 ) -> "LogAgent":
-    """Who learns filter rules: a model when one is set, else the miner. `SettingsError` for one that is half set."""
+    """Who learns filter rules: the miner, which a model advises when one is set, or the model alone. `SettingsError`
+    for one that is half set."""
     from logdoctor.learn.book import Books
     from logdoctor.learn.life import Terms
     from logdoctor.learn.log_agent import Limits, LogAgent
-    from logdoctor.learn.miner import Miner
     from logdoctor.store.exchanges import Exchanges
 
-    asked = (model or Model(settings))(rules, Exchanges(records.database)) if _by_model(settings) else None
-    agent = model_agent(settings, asked) if asked else Miner()
+    writer, adviser = rule_writers(settings, lambda: (model or Model(settings))(rules, Exchanges(records.database)))
     terms = Terms(settings.learn_jobs, settings.learn_lines)
     learning = Limits(settings.learn_runs, terms)
-    return LogAgent(Books(scanner, rules), rules, agent, guards(settings, scanner.book, records), learning)
+    guarding = guards(settings, scanner.book, records)
+    return LogAgent(Books(scanner, rules), rules, writer, guarding, learning, adviser)
 
 
-def _by_model(settings: Settings) -> bool:
-    """Whether a model writes filter rules."""
-    return settings.learn == "model" or (settings.learn == "auto" and bool(settings.llm_base_url))
-
-
-def rule_writer(settings: Settings, ledger: "Ledger") -> "Agent":
-    """Who writes filter rules by the settings, to measure how well: a model keeps to its budget."""
+def rule_writers(settings: Settings, model: Callable[[], "Guarded"]) -> tuple["Agent", "Agent | None"]:
+    """Who writes filter rules by the settings, and who advises. The model is made only when it is asked."""
     from logdoctor.learn.miner import Miner
 
-    return model_agent(settings, guarded(settings, ledger)) if _by_model(settings) else Miner()
+    if settings.learn == "model":
+        return model_agent(settings, model()), None
+    advised = settings.learn == "auto" and bool(settings.llm_base_url)
+    return Miner(), model_agent(settings, model()) if advised else None
 
 
 def undiagnosing(settings: Settings) -> Scanner:

@@ -90,7 +90,7 @@ def measure(
     folder: Path,
     scanner: Scanner,
     guards: Guards,
-    agent_of: Callable[[LearnedRules], Agent],
+    writers: Callable[[LearnedRules], tuple[Agent, Agent | None]],
     causes: Causes,
     terms: Terms,
     scratch: Path,
@@ -111,18 +111,18 @@ def measure(
     records = Records(f"sqlite:///{scratch / 'curve.db'}")
     try:
         rules = LearnedRules(records.database)
-        agent = agent_of(rules)
-        counting = Counting(agent, agent.free)
-        log_agent = LogAgent(
-            Books(scanner, rules), rules, counting, guards, Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
-        )
+        agent, adviser = writers(rules)
+        counting = Counting(adviser or agent, agent.free)
+        first, second = (agent, counting) if adviser else (counting, None)
+        limits = Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
+        log_agent = LogAgent(Books(scanner, rules), rules, first, guards, limits, second)
         runs = []
         for kind, logs in kinds.items():
             for number, log in enumerate(logs, 1):
                 pupil = Pupil(kind if told else "", f"{kind}-{number}", log_agent)
                 runs.append(_run(kind, number, log, scanner, pupil, log_agent, counting, rules, causes))
                 tell(runs[-1])
-        return _report(runs, causes, rules, guards, agent.name)
+        return _report(runs, causes, rules, guards, f"{agent.name}, then {adviser.name}" if adviser else agent.name)
     finally:
         records.close()
 

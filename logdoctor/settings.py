@@ -178,7 +178,7 @@ MEANINGS = {
     "token": "`run`, `ship`: the token to send with",
     "job": "`run`, `ship`: the job when --job is not given",
     "spool_dir": "`run`: where bytes wait that could not be sent; default: ~/.cache/logdoctor/spool",
-    "learn": "who writes filter rules: `model`, `miner` (no model needed), `off`; `auto`: the model if one is set",
+    "learn": "who writes filter rules: `miner`, `model`, `off`; `auto`: the miner, advised by the model if one is set",
     "learn_runs": "runs over each sample, which vote on what they propose",
     "learn_jobs": "a learned rule takes lines after so many attempts or one that ended well; 0: once approved",
     "learn_lines": "... and so many lines; one attempt that shows so many lines of it is enough, too",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.errors import RuleRefused
+from logdoctor.errors import ModelError, RuleRefused
 from logdoctor.learn import life
 from logdoctor.learn.book import Books
 from logdoctor.learn.guards import Guards
@@ -28,6 +28,7 @@ log = structlog.get_logger()
 _FIRST, _ENOUGH, _ENOUGH_AT_END = 40, 500, 50
 _SHARE, _SHARE_AT_END, _SHARE_LATER = 0.02, 0.002, 0.05
 _HOUR = 3600.0
+_REST = 60.0  # seconds without advice after a model did not answer
 _CARRIED = 2000
 """Groups of a kind that wait for a second attempt to show them."""
 _KINDS = 500
@@ -58,16 +59,28 @@ class Limits(NamedTuple):
 
 
 class LogAgent:
-    """Learns filter rules. One thread may learn while another settles; `books` may be asked by any."""
+    """Learns filter rules. One thread may learn while another settles; `books` may be asked by any.
 
-    def __init__(self, books: Books, rules: LearnedRules, agent: Agent, guards: Guards, limits: Limits) -> None:
-        self.books, self.agent = books, agent
+    An `adviser` is shown only lines that repeat and of which the `agent` made no rule, each form of them once.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        rules: LearnedRules,
+        agent: Agent,
+        guards: Guards,
+        limits: Limits,
+        adviser: Agent | None = None,
+    ) -> None:
+        self.books, self.agent, self.adviser = books, agent, adviser
         self._rules, self._guards, self._limits = rules, guards, limits
         self._known: dict[str, set[int]] = {}
         self._shown: dict[str, set[int]] = {}
         self._carried: dict[str, dict[int, Group]] = {}
         self._checked: set[str] = set()
         self._checked_version = -1
+        self._advised_from = 0.0
         self._begun: deque[float] = deque(maxlen=limits.lessons_per_hour)
         self.stopping = False
         """Set from another thread: a lesson is given up between two calls, and nothing of it is entered."""
@@ -150,28 +163,51 @@ class LogAgent:
     def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
         """Show a sample of the groups to the agent and enter what comes of it; error lines that it noticed.
 
-        A group that was shown twice, or in an attempt that is settled, is known from then on, whatever was said of it:
-        at first there may have been too few lines to tell. `ModelError` when the agent does not answer: then nothing
-        changed.
+        A group that was shown twice, or in an attempt that is settled, is known from then on, whatever was said of it
+        (at first there may have been too few lines to tell); where there is an adviser, one that it was shown.
+        `ModelError` when the agent does not answer: then nothing changed. An adviser that does not answer is left
+        alone for a while.
         """
         self._rules.add_printed(kind, [group.shape for group in groups])
         open_groups = self._with_carried(kind, self._unexplained(kind, groups))
-        shown, shapes = sample(kind, *attempt, open_groups, self.agent.room, self.agent.groups)
-        if not shapes:
+        noticed, shapes = self._lesson(kind, attempt, open_groups, self.agent, source)
+        before = self._shown.setdefault(kind, set())
+        if self.adviser is None:
+            self._remember(kind, before.intersection(shapes))
+        before.update(shapes)
+        return noticed + self._advice(kind, attempt, groups, source)
+
+    def _advice(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
+        """Show the adviser what the agent made no rule of, when that is enough."""
+        if self.adviser is None or self.stopping or time.monotonic() < self._advised_from:
             return []
+        left = [group for group in self._unexplained(kind, groups) if group.lines >= REPEATS]
+        if sum(group.lines for group in left) < _FIRST:
+            return []
+        try:
+            noticed, shapes = self._lesson(kind, attempt, left, self.adviser, source)
+        except ModelError as error:
+            self._advised_from = time.monotonic() + _REST
+            log.warning("no advice", kind=kind, job=attempt[0], cause=str(error))
+            return []
+        self._remember(kind, shapes)
+        return noticed
+
+    def _lesson(
+        self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], agent: Agent, source: Source
+    ) -> tuple[list[Noticed], list[int]]:
+        """Have an agent learn from a sample of some groups: the error lines it noticed, and the shapes it was shown."""
+        shown, shapes = sample(kind, *attempt, groups, agent.room, agent.groups)
+        if not shapes:
+            return [], []
         self._begun.append(time.monotonic())
         self.lessons += 1
         live = {rule.pattern for rule in self._rules.list(kind)}
-        learned = lesson(
-            shown, self.agent, self._limits.runs, self._guards, live, source, stopped=lambda: self.stopping
-        )
+        learned = lesson(shown, agent, self._limits.runs, self._guards, live, source, stopped=lambda: self.stopping)
         if self.stopping:
-            return []
-        self._enter(kind, attempt, learned)
-        before = self._shown.setdefault(kind, set())
-        self._remember(kind, before.intersection(shapes))
-        before.update(shapes)
-        return learned.noticed
+            return [], []
+        self._enter(kind, attempt, learned, agent)
+        return learned.noticed, shapes
 
     def _unexplained(self, kind: str, groups: Sequence[Group]) -> list[Group]:
         """The groups as far as no rule matches them that was learned since they were gathered."""
@@ -290,10 +326,10 @@ class LogAgent:
             for rule in rules:
                 self._add([rule], why, at)
 
-    def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson) -> None:
+    def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson, agent: Agent) -> None:
         now = time.time()
         refused = [Refused(one.pattern, one.guard, one.cause, votes) for one, votes in learned.refused]
-        self._rules.refuse(kind, *attempt, self.agent.name, refused, now)
+        self._rules.refuse(kind, *attempt, agent.name, refused, now)
         if learned.noticed:
             self._rules.note(*attempt, kind, learned.noticed)
         self._add(learned.rules, f"learned from {attempt[0]}/{attempt[1]}", now)
@@ -302,7 +338,7 @@ class LogAgent:
             "lesson",
             kind=kind,
             job=attempt[0],
-            agent=self.agent.name,
+            agent=agent.name,
             rules=len(learned.rules),
             refused=len(refused),
             failures=len(learned.failures),

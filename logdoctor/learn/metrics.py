@@ -39,6 +39,8 @@ BAR = (
     r"[^|%]{0,120}%\|[^|]*\| *(?P<step>\d{1,12})/(?P<total>\d{1,12}) \[[\d:]+<"
 )
 """Expressions of `FilterRule.metrics`. A bar counts steps unless it says that it does something else."""
+KNOWN = frozenset({BAR, STEP_OF, STEP, RATE, RATE_IN_UNITS, LOSS, ACCURACY})
+"""All that a learned rule may read with."""
 _SECONDS = 0.2
 _FORWARD = 0.9  # of the steps of a stream go forward, where it is steps that are read
 

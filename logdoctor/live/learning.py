@@ -117,7 +117,8 @@ class Learner:
     @property
     def model(self) -> Guarded | None:
         """The model that is asked, if one is."""
-        return self.agent.agent.model if isinstance(self.agent.agent, ModelAgent) else None
+        agents = (self.agent.agent, self.agent.adviser)
+        return next((agent.model for agent in agents if isinstance(agent, ModelAgent)), None)
 
     @property
     def stopping(self) -> bool:

@@ -13,7 +13,7 @@ from logdoctor.diagnose.taught import line_matches
 from logdoctor.errors import InputError, RuleError, RuleRefused
 from logdoctor.learn.guards import Approval, Guards
 from logdoctor.learn.matching import taken
-from logdoctor.learn.metrics import LOSS, STEP, STEP_OF
+from logdoctor.learn.metrics import KNOWN
 from logdoctor.learn.proposal import Refusal
 from logdoctor.llm.masking import mask
 from logdoctor.review.files import rules_in
@@ -35,7 +35,6 @@ AGENT = "import"
 """Whose proposals imported rules are."""
 STEP_NAME = "import"
 
-_METRICS = {STEP, STEP_OF, LOSS}
 """The expressions that a learned rule may read metrics with: others could take for ever."""
 
 
@@ -244,7 +243,7 @@ def _form_cause(rule: FilterRule, kind: str) -> str | None:
         return "`fallback` is for rules that come with logdoctor; a learned rule is always tried last"
     if any("\n" in text for text in (*rule.must_match, *rule.must_not_match)):
         return "an example holds a line break"
-    if not set(rule.metrics) <= _METRICS:
+    if not set(rule.metrics) <= KNOWN:
         return "its metrics are not those that learned rules read"
     return None
 

@@ -364,3 +364,40 @@ def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules:
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert agent.knows(KIND) and agent.recognised(KIND, printed(*range(16))) == KIND
     assert agent.recognised("", printed(*range(50, 60))) == "" and agent.new_kind("8412") == "like/8412"
+
+
+def advised(scanner: Scanner, rules: LearnedRules, guards: Guards, adviser: object) -> LogAgent:
+    """An agent that makes a rule of gizmos, and whoever advises it."""
+    first = Told(*[said(STEP)] * 3)
+    first.free = True
+    return LogAgent(Books(scanner, rules), rules, first, guards, LIMITS, adviser)  # type: ignore[arg-type]
+
+
+def test_an_adviser_sees_once_what_the_agent_made_no_rule_of(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    adviser = Told(*[said(r"^the widget number \d+ turns$")] * 3)
+    agent = advised(scanner, rules, guards, adviser)
+    for _ in range(3):
+        agent.learn(KIND, ("job-1", 1), [*groups(), *groups("widget", shape=2)], SOURCE)
+    assert adviser.asked == [0, 1, 2] and len(adviser.judged) == 1
+    assert [rule.pattern for rule in rules.list(KIND)] == [STEP, r"^the widget number \d+ turns$"]
+    assert 2 in agent.known(KIND)
+
+
+def test_an_adviser_is_not_asked_for_what_is_little_or_known(
+    scanner: Scanner, rules: LearnedRules, guards: Guards
+) -> None:
+    adviser = Told()
+    agent = advised(scanner, rules, guards, adviser)
+    agent.learn(KIND, ("job-1", 1), [*groups(), *groups("widget", lines=39, shape=2)], SOURCE)
+    assert adviser.asked == []
+
+
+def test_an_adviser_that_does_not_answer_costs_nothing(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+    adviser = Told(NO, NO, NO)
+    agent = advised(scanner, rules, guards, adviser)
+    for _ in range(2):
+        agent.learn(KIND, ("job-1", 1), [*groups(), *groups("widget", shape=2)], SOURCE)
+    assert adviser.asked == [0, 1], "two of three did not answer; then it was left alone"
+    assert [rule.pattern for rule in rules.list(KIND)] == [STEP] and rules.seen_shapes(KIND) == set()

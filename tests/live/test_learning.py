@@ -245,13 +245,19 @@ def rocks(first: int, last: int) -> bytes:
     return b"".join(f"{word} of seam {i} weighs {i * 7} stone\n".encode() for i in range(first, last) for word in WORDS)
 
 
+def recognised(service: Service, key: Key, kind: str) -> None:
+    """Wait until a job is known to be of a kind, and its attempt goes on as one."""
+    eventually(lambda: (job := service.records.job(key.job)) is not None and job.facts.like == kind)
+    eventually(lambda: service.intake.attempts[key.job, key.attempt].is_retold)
+
+
 def test_jobs_of_which_nothing_is_told_are_recognised(folder: Path, scanner: Scanner, learns: Learning) -> None:
     with serving(folder, scanner, log_agent=learns) as service:
         run(service, "8412", rocks(0, 40))
         loaded(service, "like/8412")
         key = Key("8413", 1, "main")
         send(service, key, rocks(50, 52))
-        eventually(lambda: (job := service.records.job("8413")) is not None and job.facts.like == "like/8412")
+        recognised(service, key, "like/8412")
         send(service, key, rocks(52, 60))
         eventually(lambda: kept_lines(service, key) == (160, 32))
     with serving(folder, scanner, log_agent=learns) as service:
@@ -269,7 +275,7 @@ def test_a_command_that_nobody_knows_does_not_hide_what_a_job_prints(service: Se
     loaded(service, "copy_a.py")
     service.tell("job-2", JobFacts(command="python copy_b.py"), time.time())
     send(service, Key("job-2", 1, "main"), rocks(0, 2))
-    eventually(lambda: (job := service.records.job("job-2")) is not None and job.facts.like == "copy_a.py")
+    recognised(service, Key("job-2", 1, "main"), "copy_a.py")
     send(service, Key("job-2", 1, "main"), rocks(2, 40))
     end(service, Key("job-2", 1, "main"), 0)
     assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 32
