@@ -354,7 +354,9 @@ class Pupil:
         if not due and (self._agent.knows(self.kind) or not left.is_worth_a_look()):
             return
         groups = left.groups()
-        kind = self._agent.recognised(self.kind, groups) or (self._agent.new_kind(self._attempt[0]) if due else "")
+        kind = self._agent.recognised(self.kind, groups) or (
+            self._agent.new_kind(self._attempt[0], groups) if due else ""
+        )
         if kind != self.kind:
             self._begin(kind)
             due = due and (self._agent.agent.free or not self._agent.knows(kind))

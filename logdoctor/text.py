@@ -26,7 +26,7 @@ _TOKENS = {
     r"|\[default(?P<local>\d{1,9})\]:",
     "mpi": r"\[(?:\d+,)?(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
     "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
-    "task": r" {0,6}(?P<task>\d{1,6}):[ \t]",  # srun pads them to one width
+    "task": r"(?P<task>\d{1,6}):[ \t]",
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
     "host": rf"{_NO_CODE}(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",
     "glog": r"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?(?:[\w./-]+:\d+\])?",
@@ -41,8 +41,10 @@ def _for_hyperscan(token: str) -> str:
     return plain.replace(r"|:(?=\[rank)", "|:").replace(_NO_CODE, "")
 
 
-PREFIX = "(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
-"""Hyperscan source of any run of prefixes, the empty one included."""
+_PADDED = r"(?: {1,6}\d{1,6}:[ \t])?"  # srun pads its labels to one width
+PREFIX = f"{_PADDED}(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
+"""Hyperscan source of any run of prefixes, the empty one included. A padded label may be a number in a table, too: a
+rule may skip it, but it names no task."""
 
 _LEAD = regex.compile(r"[\s|]*")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")

@@ -201,7 +201,8 @@ class Point(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """How far the job came: the last step seen, of how many, the last loss, throughput and accuracy (in the units that
     the framework prints), and the line of the step. `curve` are at most 96 points of the same stream, in order: the
-    first, the last, and of what lies between the least and the greatest loss of each part."""
+    first, the last, and of what lies between the least and the greatest loss of each part. When it is `learned`,
+    learned rules alone have read it: it is shown, and nothing is judged by it."""
 
     step: int | None = None
     total: int | None = None
@@ -211,6 +212,7 @@ class Progress(msgspec.Struct, frozen=True):
     stream: str = ""
     curve: tuple[Point, ...] = ()
     accuracy: float | None = None
+    learned: bool = False
 
 
 class RankError(msgspec.Struct, frozen=True):

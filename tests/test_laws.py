@@ -399,7 +399,8 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scanner]:
 def test_what_a_learned_rule_reads_can_be_quoted_and_decides_nothing(
     reading: dict[str, Scanner], limits: Limits, tmp_path: Path
 ) -> None:
-    """Neither a spike nor a hang nor the end of a job is seen in lines because some other job printed such lines."""
+    """Neither a spike nor a hang nor the end of a job is seen in lines because some other job printed such lines; what
+    they say of progress is shown as what it is."""
     losses = [3.0 - n / 1000 for n in range(400)] + [9.0 + n / 10 for n in range(60)]
     data = steps(losses) + b"acme gives up\n"
     path = tmp_path / "train.log"
@@ -411,8 +412,10 @@ def test_what_a_learned_rule_reads_can_be_quoted_and_decides_nothing(
     for name in ("active", "shadow"):
         verdict = pipeline.diagnose([Stream("main", path)], reading[name], limits)
         same = {"compression": plain.compression, "decided_by": plain.decided_by, "seconds": 0.0}
+        assert verdict.progress.learned == (name == "active")
+        same["progress"] = plain.progress
         assert msgspec.structs.replace(verdict, **same) == msgspec.structs.replace(plain, seconds=0.0)
         idle = diagnose(
             pipeline.records([Stream("main", path)], reading[name], limits), reading[name].book, idle=3600.0
         )
-        assert idle.reason != "Hang" and idle.progress.step is None
+        assert idle.reason != "Hang" and (idle.progress.step is None or idle.progress.learned)

@@ -20,7 +20,7 @@ from logdoctor.llm.chat import estimate
 from logdoctor.llm.prompts import Prompt
 from logdoctor.text import harmless, origin
 from logdoctor.text import shown as as_on_terminal
-from logdoctor.types import Line, Record
+from logdoctor.types import Line, Progress, Record
 
 Mask = Callable[[str], str]
 """Hides secrets; a line stays one line."""
@@ -368,7 +368,7 @@ def _excerpt(chosen: dict[tuple[int, int], Shown]) -> list[str]:
 def _overview(pages: Pages) -> Iterator[str]:
     """What is known of the job: how far it came, its streams, and its errors by the lines that name them."""
     question = pages.question
-    progress = question.verdict.progress
+    progress = Progress() if question.verdict.progress.learned else question.verdict.progress
     step = (
         "no step is known" if progress.step is None else f"last step {progress.step} of {progress.total or 'unknown'}"
     )

@@ -104,8 +104,9 @@ def furthest(courses: list[Course]) -> Progress:
         return Progress()
     progress, course = max(seen, key=lambda one: (one[0].loss is not None, one[0].step or -1, one[1].has_curve))
     if progress.step is None and progress.loss is None:  # no shipped rule reads its metric lines
-        record = max((one.reading.record for one in courses), key=lambda one: one.shown.step or -1)
-        return msgspec.structs.replace(record.shown, stream=record.stream) if record.shown.line else progress
+        told = [one.reading.record for one in courses if one.reading.record.shown.line]
+        record = max(told, key=lambda one: -1 if one.shown.step is None else one.shown.step, default=None)
+        return msgspec.structs.replace(record.shown, stream=record.stream, learned=True) if record else progress
     progress = msgspec.structs.replace(progress, accuracy=course.reading.record.shown.accuracy)
     curve = course.curve()
     stream = course.reading.record.stream if curve else progress.stream

@@ -61,7 +61,7 @@ def kind_of(job: str, facts: JobFacts) -> str:
 
 def like(job: str) -> str:
     """The kind of the jobs whose logs look like that of one of which nothing is known."""
-    return f"like/{_plain(job)}"
+    return f"like/{_named(job)}"
 
 
 def _program(command: str) -> str:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import regex
 import structlog
 
 from logdoctor.errors import ModelError, RuleRefused
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 
 _FIRST, _ENOUGH, _ENOUGH_AT_END = 40, 500, 50
 _SHARE, _SHARE_AT_END, _SHARE_LATER = 0.02, 0.002, 0.05
+_WARNS = regex.compile(r"(?i)warn")
 _HOUR = 3600.0
 _REST = 60.0  # seconds without advice after a model did not answer
 _CARRIED = 2000
@@ -34,7 +36,9 @@ _CARRIED = 2000
 _KINDS = 500
 """Kinds of which groups wait; the one that was taught last stays longest. Jobs without facts make no more of them."""
 _ALIKE, _SHARE_ALIKE = 8, 0.5
-"""Forms of lines that two logs have in common when they are of one kind, at least, and their share of one's."""
+"""Forms that a log has in common with those of a kind when nothing is said of it, at least, and their share."""
+_FEW_ALIKE, _MANY_ALIKE, _NEARLY_ALL = 3, 32, 0.8
+"""Forms by which a log can be told, if it has nearly all in common; and those that overrule what is said of it."""
 
 
 class Left(NamedTuple):
@@ -123,18 +127,25 @@ class LogAgent:
 
     def recognised(self, kind: str, groups: Sequence[Group]) -> str:
         """The kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be of: one
-        whose jobs printed most of these groups, too, else the one it is said to be of."""
-        if self.knows(kind):
-            return kind
+        whose jobs printed most of these groups, too, else the one it is said to be of. What is told of a job is
+        overruled by much only."""
         shapes = {group.shape for group in groups}
+        if self.knows(kind) or len(shapes) < _FEW_ALIKE:
+            return kind
+        many, most = (_MANY_ALIKE, _NEARLY_ALL) if kind else (_ALIKE, _SHARE_ALIKE)
         printed = self._rules.printed(shapes)
-        alike = {other: count for other, count in printed.items() if count >= max(_ALIKE, _SHARE_ALIKE * len(shapes))}
-        return max(alike, key=lambda other: (alike[other], other), default=kind)
+        alike = {
+            other: count
+            for other, count in printed.items()
+            if count >= max(many, most * len(shapes)) or (not kind and count >= _NEARLY_ALL * len(shapes))
+        }
+        return max(alike, key=lambda other: (alike[other], other == kind, other), default=kind)
 
-    def new_kind(self, job: str) -> str:
+    def new_kind(self, job: str, groups: Sequence[Group]) -> str:
         """The kind of which a job is the first, when nothing is said of it and it looks like no other; "" when there
-        are too many kinds."""
-        return like(job) if len(self.books.kinds) < _KINDS else ""
+        are too many kinds, or too few of its lines come again."""
+        again = sum(group.lines for group in groups if group.lines >= REPEATS)
+        return like(job) if again >= _FIRST and len(self.books.kinds) < _KINDS else ""
 
     def noticed(self, job: str, attempt: int) -> list[Noticed]:
         """The error lines that were noticed in an attempt."""
@@ -223,9 +234,14 @@ class LogAgent:
         return found
 
     def carry(self, kind: str, groups: Sequence[Group]) -> None:
-        """Keep the lines of an attempt that hardly repeat in it: another attempt of the kind may show them again."""
+        """Keep the lines of an attempt that hardly repeat in it: another attempt of the kind may show them again. A
+        single warning stays one, however many attempts print it."""
         known = self._carried.pop(kind, {})
-        seldom = {group.shape: group for group in self._unexplained(kind, groups) if group.lines < REPEATS}
+        seldom = {
+            group.shape: group
+            for group in self._unexplained(kind, groups)
+            if group.lines < REPEATS and not any(_WARNS.search(text) for _, _, text in group.examples)
+        }
         self._carried[kind] = dict(list((known | seldom).items())[-_CARRIED:])
         while len(self._carried) > _KINDS:
             self._carried.pop(next(iter(self._carried)))
@@ -250,7 +266,8 @@ class LogAgent:
 
     def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:
         """Whether one of some rules was seen in fewer attempts than it takes without anything that speaks for it."""
-        young = {rule.id for rule in self._rules.list(kind, "active") if rule.jobs < self._limits.terms.jobs}
+        enough = max(self._limits.terms.jobs, 1)
+        young = {rule.id for rule in self._rules.list(kind, "active") if rule.jobs < enough}
         return not young.isdisjoint(rule_ids)
 
     def trust(self, kind: str, attempt: tuple[str, int]) -> None:

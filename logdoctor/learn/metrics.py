@@ -14,7 +14,7 @@ from logdoctor.text import last_state
 
 _BEFORE = r"(?:^|[\s,;{|\[('\"/])"
 STEP = (
-    rf"(?i){_BEFORE}(?:(?:global_?step|train_?step|iteration|iter|step)['\"]?\s*[:=]?\s*|batch ?\[)"
+    rf"(?i){_BEFORE}(?:(?:global_?step|train_?step|iteration|iter|step)['\"]?\s*+[:=]?\s*+|batch ?\[)"
     r"(?P<step>\d{1,12})(?!\w)"
 )
 STEP_OF = rf"{STEP}\s*/\s*(?P<total>\d{{1,12}})(?!\w)"
@@ -25,12 +25,12 @@ LOSS = (
 )
 _PER_SECOND = r"(?:samples|sequences|images|imgs?|tokens|examples|records|words|frames|steps|it(?:erations)?)"
 RATE = (
-    rf"(?i){_BEFORE}(?:throughput|speed|{_PER_SECOND}(?:_per_|/)s(?:ec(?:onds?)?)?)['\"]?\s*[:=]\s*"
+    rf"(?i){_BEFORE}(?:throughput|speed|{_PER_SECOND}(?:_per_|/)s(?:ec(?:onds?)?)?)['\"]?\s*+[:=]\s*+"
     rf"(?P<throughput>\d[\d.,]*)(?!\w)"
 )
-RATE_IN_UNITS = rf"(?i){_BEFORE}(?P<throughput>\d[\d.,]*) ?{_PER_SECOND}/s(?:ec(?:ond)?)?\b"
+RATE_IN_UNITS = rf"(?i)(?<![\w.,])(?P<throughput>\d[\d.,]*+) ?{_PER_SECOND}/s(?:ec(?:ond)?)?\b"
 ACCURACY = (
-    r"(?i)(?:^|[\s,;{|\[('\"/_-])(?:accuracy|acc(?:@?1)?|top-?1)['\"]?\s*[:=]?\s*"
+    r"(?i)(?:^|[\s,;{|\[('\"/_-])(?:accuracy|acc(?:@?1)?|top-?1)['\"]?\s*+[:=]?\s*+"
     r"(?P<accuracy>\d[\d.]*(?:e-?\d+)?)(?!\w)"
 )
 BAR = (

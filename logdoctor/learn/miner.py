@@ -29,8 +29,8 @@ _BLOCKS = "\u2588\u2589\u258a\u258b\u258c\u258d\u258e\u258f\u2591\u2592\u2593\u2
 _NUMBER = r"(?<![\w.)\]])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w*\d)|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _HOST_NAME = (
     r"(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+"
-    r"(?:com|net|org|edu|gov|mil|int|info|biz|io|ai|cloud|local|internal|intranet|lan|corp|svc|cluster|home|arpa"
-    r"|cn|hk|tw|jp|kr|in|sg|au|nz|ru|de|nl|be|fr|it|es|pt|pl|cz|at|ch|uk|ie|se|no|fi|dk|br|ca|us|eu|il|sa|ae)"
+    r"(?:com|net|org|edu|gov|mil|local|internal|intranet|lan|corp|svc|cluster|home|arpa"
+    r"|[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.(?:cn|hk|tw|jp|kr|sg|au|nz|ru|de|nl|fr|pl|cz|uk|se|fi|dk|br|ca|eu))"
 )
 _IP = r"\d{1,3}(?:\.\d{1,3}){3}"
 _PIECE = regex.compile(

@@ -119,7 +119,8 @@ class Actor:
             stored = self._verdict(verdict)
             said = [suspect.node for suspect in stored.verdict.suspects if suspect.node]
             suspected = tuple(name for name in said if NAME.fullmatch(name))[:_SUSPECTS]
-            after_steps = stored.verdict.progress.step is not None
+            progress = stored.verdict.progress
+            after_steps = progress.step is not None and not progress.learned
             if not nodes and not (nodes := self.nodes_of(stored)):
                 cause = "nobody told which nodes its job had"
                 raise ActionRefused(f"verdict {verdict}", cause, "Name the nodes to test.")

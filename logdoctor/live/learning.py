@@ -168,12 +168,12 @@ class Learner:
         left = attempt.leftovers
         if left is None or attempt.in_lesson:
             return
+        if time.monotonic() < self._resting_until:
+            return
         due = self.agent.is_due(Left(left.lines_in, left.unexplained, attempt.lessons, left.taught), over)
         if not due and (self.agent.knows(self._kind(attempt)) or not left.is_worth_a_look()):
             return
-        if time.monotonic() < self._resting_until:
-            return
-        attempt.in_lesson = True
+        attempt.in_lesson = due  # a look holds up no lesson
         try:
             well = attempt.told.succeeded
             self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
@@ -193,9 +193,9 @@ class Learner:
         self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, told, noticed))
 
     def _kind(self, attempt: Attempt) -> str:
-        if attempt.is_retold and not self.agent.books.scanner(attempt.kind or "").book.learned:
+        retold, attempt.is_retold = attempt.is_retold, False  # first: another thread may set it now
+        if retold and not self.agent.knows(attempt.kind or ""):
             attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
-        attempt.is_retold = False
         if attempt.kind is None:
             attempt.kind = kind_of(attempt.job, JobFacts())
             with _shielded("job not looked up", attempt):
@@ -253,7 +253,7 @@ class Learner:
             attempt.lessons += 1
             if lesson.over:
                 self.agent.carry(kind, lesson.groups)
-            if lesson.well:
+            if lesson.well or attempt.told.succeeded:  # it may have ended since
                 self.agent.trust(kind, (attempt.job, attempt.number))
             if noticed:
                 self._notice(attempt, noticed)
@@ -266,15 +266,19 @@ class Learner:
             self._resting_until = time.monotonic() + max(asked or 0.0, _REST)
             log.warning("lesson put off", job=attempt.job, cause=str(error))
         finally:
-            attempt.in_lesson = False
+            if lesson.due:
+                attempt.in_lesson = False
 
     def _taught(self, lesson: _Lesson) -> str:
         """The kind that learns from a lesson, by what the log looks like; another than was told is remembered of the
         job. "" when none does: a model need not be asked for what is known of the kind that was recognised."""
         attempt, told = lesson.attempt, lesson.kind
+        if kind_of(attempt.job, self._facts(attempt)) != told:
+            attempt.is_retold = True
+            return ""  # more was told meanwhile: its lines come again
         kind = self.agent.recognised(told, lesson.groups)
         if lesson.due:
-            kind = kind or self.agent.new_kind(attempt.job)
+            kind = kind or self.agent.new_kind(attempt.job, lesson.groups)
         if kind == told:
             return kind if lesson.due else ""
         self._records.put_job(attempt.job, JobFacts(like=kind), time.time())

@@ -61,10 +61,11 @@ MAX_REFUSALS = 2000
 """Refusals of a kind that are kept; of older ones only the number is."""
 MAX_SHAPES = 50_000
 MAX_PRINTED = 5_000
-"""Shapes of a kind that are kept; the oldest go."""
+"""Shapes of a kind that are kept: of those that were looked at the last, of those that were printed the first."""
 MAX_NOTICED = 200
 """Noticed lines of an attempt that are kept: those that most runs noticed."""
 
+_COMMON = 3  # kinds that print a form which then tells nothing of a job
 _MAX_TEXT = 2000
 _MAX_NAME = 200
 _MAX_TEXTS = 50  # examples or metrics of a rule
@@ -522,20 +523,26 @@ class LearnedRules:
 
     def add_shapes(self, kind: str, shapes: Iterable[int]) -> None:
         """Keeps shapes that were looked at; the last 50,000 of a kind. `InputError` beyond 64 bits with a sign."""
-        self._keep_shapes(seen_shapes, kind, shapes, MAX_SHAPES)
+        self._keep_shapes(seen_shapes, kind, shapes, slice(-MAX_SHAPES, None))
 
     def add_printed(self, kind: str, shapes: Iterable[int]) -> None:
-        """Keeps shapes of lines that a job of this kind printed; the last 5,000 of a kind. `InputError` as above."""
-        self._keep_shapes(printed_shapes, kind, shapes, MAX_PRINTED)
+        """Keeps shapes of lines that a job of this kind printed; the first 5,000 of a kind, with which its jobs begin.
+        `InputError` as above."""
+        self._keep_shapes(printed_shapes, kind, shapes, slice(MAX_PRINTED))
 
     def printed(self, shapes: Collection[int]) -> dict[str, int]:
-        """How many of some shapes were printed by jobs of each kind."""
+        """How many of some shapes were printed by jobs of each kind, less those that three kinds or more print; a row
+        that cannot be read counts for nothing."""
         asked = np.array(sorted(shapes), dtype="<i8")
+        found: dict[str, Any] = {}
         with self._database.reading() as connection:
-            rows = connection.execute(sa.select(printed_shapes.c.kind, printed_shapes.c.shapes))
-            return {row.kind: int(np.isin(asked, np.frombuffer(row.shapes, dtype="<i8")).sum()) for row in rows}
+            for row in connection.execute(sa.select(printed_shapes.c.kind, printed_shapes.c.shapes)):
+                if len(row.shapes) % asked.itemsize == 0:
+                    found[row.kind] = np.isin(asked, np.frombuffer(row.shapes, dtype="<i8"))
+        telling = sum(found.values(), np.zeros(len(asked), np.int64)) < _COMMON
+        return {kind: int((hit & telling).sum()) for kind, hit in found.items()}
 
-    def _keep_shapes(self, table: sa.Table, kind: str, shapes: Iterable[int], most: int) -> None:
+    def _keep_shapes(self, table: sa.Table, kind: str, shapes: Iterable[int], kept: slice) -> None:
         kind = _kind(kind)
         with self._database.writing() as connection:
             former = _shapes(connection, table, kind)
@@ -543,10 +550,10 @@ class LearnedRules:
             new = np.array([shape for shape in dict.fromkeys(shapes) if shape not in known], dtype="<i8")
             if not len(new):
                 return
-            kept = np.concatenate((former, new))[-most:].tobytes()
-            change = sa.update(table).where(table.c.kind == kind).values(shapes=kept)
+            stored = np.concatenate((former, new))[kept].tobytes()
+            change = sa.update(table).where(table.c.kind == kind).values(shapes=stored)
             if not connection.execute(change).rowcount:
-                connection.execute(sa.insert(table).values(kind=kind, shapes=kept))
+                connection.execute(sa.insert(table).values(kind=kind, shapes=stored))
 
     def note(self, job: str, attempt: int, kind: str, lines: Sequence[Noticed]) -> None:
         """Keeps error lines that an agent noticed in an attempt: of all that were told the 200 of most runs."""

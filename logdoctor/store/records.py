@@ -581,11 +581,17 @@ def _untimed(verdict: Verdict) -> Verdict:
     return msgspec.structs.replace(verdict, seconds=0.0)
 
 
+_TELL_THE_KIND = ("framework", "command", "image")
+
+
 def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
-    """What was told, the newer for the older; a claim of nodes replaces none that were told by right."""
+    """What was told, the newer for the older; a claim of nodes replaces none that were told by right. What a log looked
+    like counts no more when something else is told that says what kind of job it is."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
     if new.nodelist is None or (old.placed and not new.placed):
         given |= {"nodelist": old.nodelist, "placed": old.placed}
+    if new.like is None and any(given.get(name) not in (None, getattr(old, name)) for name in _TELL_THE_KIND):
+        given["like"] = None
     return msgspec.structs.replace(old, **given)
 
 

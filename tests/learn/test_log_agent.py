@@ -339,23 +339,36 @@ def printed(*shapes: int) -> list[Group]:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "kind"),
+    ("told", "shapes", "kind"),
     [
-        (range(16), "knit"),
-        (range(8, 24), "knit"),
-        (range(9, 25), "unheard"),
-        (range(7), "unheard"),
-        (range(100, 120), "weave"),
-        ((), "unheard"),
+        ("", range(16), "knit"),
+        ("", range(32, 48), "knit"),
+        ("", range(33, 49), ""),
+        ("", range(7), "knit"),
+        ("", range(36, 43), ""),
+        ("", range(100, 120), "weave"),
+        ("", range(2), ""),
+        ("", (), ""),
+        ("unheard", range(32), "knit"),
+        ("unheard", range(31), "unheard"),
+        ("unheard", range(4, 52), "unheard"),
+        ("weave", range(100, 103), "weave"),
     ],
 )
 def test_a_kind_is_recognised_by_what_its_jobs_print(
-    scanner: Scanner, rules: LearnedRules, guards: Guards, shapes: Collection[int], kind: str
+    scanner: Scanner, rules: LearnedRules, guards: Guards, told: str, shapes: Collection[int], kind: str
 ) -> None:
     agent = agent_of(scanner, rules, guards, Miner())
-    agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
+    agent.learn("knit", ("knit-1", 1), printed(*range(40)), SOURCE)
     agent.learn("weave", ("weave-1", 1), printed(*range(100, 120)), SOURCE)
-    assert agent.recognised("unheard", printed(*shapes)) == kind
+    assert agent.recognised(told, printed(*shapes)) == kind
+
+
+def test_what_all_kinds_print_tells_nothing_of_a_job(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+    agent = agent_of(scanner, rules, guards, Miner())
+    for kind in ("knit", "weave", "spin"):
+        agent.learn(kind, (kind, 1), printed(*range(16)), SOURCE)
+    assert agent.recognised("", printed(*range(16))) == ""
 
 
 def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
@@ -363,7 +376,8 @@ def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules:
     agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert agent.knows(KIND) and agent.recognised(KIND, printed(*range(16))) == KIND
-    assert agent.recognised("", printed(*range(50, 60))) == "" and agent.new_kind("8412") == "like/8412"
+    assert agent.recognised("", printed(*range(50, 60))) == ""
+    assert agent.new_kind("8412", groups()) == "like/8412" and agent.new_kind("8412", printed(1, 2, 3)) == ""
 
 
 def advised(scanner: Scanner, rules: LearnedRules, guards: Guards, adviser: object) -> LogAgent:

@@ -1,10 +1,11 @@
 """Steps and losses are read from learned lines when all of them have one and the steps go on."""
 
 import re
+import time
 
 import pytest
 
-from logdoctor.learn.metrics import ACCURACY, LOSS, RATE, RATE_IN_UNITS, STEP, STEP_OF, metrics
+from logdoctor.learn.metrics import ACCURACY, KNOWN, LOSS, RATE, RATE_IN_UNITS, STEP, STEP_OF, metrics
 
 
 def lines(form: str, count: int = 10) -> list[tuple[str, int, str]]:
@@ -69,3 +70,16 @@ def test_hostile_lines_are_read_in_bounded_time(text: str) -> None:
     for expression in (STEP, STEP_OF, LOSS):
         re.search(expression.encode(), text.encode())
     metrics([("main", 1, text)] * 5)
+
+
+@pytest.mark.parametrize("expression", sorted(KNOWN))
+@pytest.mark.parametrize(
+    "piece",
+    [b" ", b"\t", b"1,", b"1.", b"1", b"acc", b"acc ", b"step ", b"loss: ", b"speed = ", b"1 it", b"'", b"|", b"%|"],
+)
+def test_no_line_of_a_log_holds_up_the_reading(expression: str, piece: bytes) -> None:
+    """A metric line is searched in its first 4,096 bytes, without a limit of time."""
+    begin = time.process_time()
+    for line in (piece * 4096, b"acc" + piece * 4096 + b"x", b"step" + piece * 4096 + b"x"):
+        re.search(expression.encode(), line[:4096])
+    assert time.process_time() - begin < 0.3

@@ -5,7 +5,7 @@ import sqlite3
 import string
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from logdoctor.learn.kind import kind_of
 from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules
@@ -240,20 +241,28 @@ def test_facts_that_change_while_a_job_runs(folder: Path, scanner: Scanner, lear
 WORDS = "quartz onyx jasper agate beryl topaz garnet opal jade flint slate chalk marl gneiss schist basalt".split()
 
 
-def rocks(first: int, last: int) -> bytes:
+MORE_WORDS = [f"{word}{end}" for word in WORDS for end in ("ite", "oid", "ine")]
+
+
+def rocks(first: int, last: int, words: Sequence[str] = WORDS) -> bytes:
     """A log of many forms, each of which comes again."""
-    return b"".join(f"{word} of seam {i} weighs {i * 7} stone\n".encode() for i in range(first, last) for word in WORDS)
+    return b"".join(f"{word} of seam {i} weighs {i * 7} stone\n".encode() for i in range(first, last) for word in words)
 
 
 def recognised(service: Service, key: Key, kind: str) -> None:
     """Wait until a job is known to be of a kind, and its attempt goes on as one."""
     eventually(lambda: (job := service.records.job(key.job)) is not None and job.facts.like == kind)
-    eventually(lambda: service.intake.attempts[key.job, key.attempt].is_retold)
+    attempt = service.intake.attempts[key.job, key.attempt]
+    eventually(lambda: attempt.is_retold or attempt.kind == kind)
 
 
 def test_jobs_of_which_nothing_is_told_are_recognised(folder: Path, scanner: Scanner, learns: Learning) -> None:
     with serving(folder, scanner, log_agent=learns) as service:
-        run(service, "8412", rocks(0, 40))
+        first = Key("8412", 1, "main")
+        send(service, first, rocks(0, 40))
+        end(service, first, 0)
+        final(service, first)
+        eventually(lambda: len(by_status(service, "active", "like/8412")) == len(WORDS), 60.0)
         loaded(service, "like/8412")
         key = Key("8413", 1, "main")
         send(service, key, rocks(50, 52))
@@ -271,15 +280,28 @@ def test_jobs_of_which_nothing_is_told_are_recognised(folder: Path, scanner: Sca
 
 def test_a_command_that_nobody_knows_does_not_hide_what_a_job_prints(service: Service) -> None:
     service.tell("job-1", JobFacts(command="python copy_a.py"), time.time())
-    run(service, "job-1", rocks(0, 40))
+    run(service, "job-1", rocks(0, 40, MORE_WORDS))
     loaded(service, "copy_a.py")
     service.tell("job-2", JobFacts(command="python copy_b.py"), time.time())
-    send(service, Key("job-2", 1, "main"), rocks(0, 2))
+    send(service, Key("job-2", 1, "main"), rocks(0, 2, MORE_WORDS))
     recognised(service, Key("job-2", 1, "main"), "copy_a.py")
-    send(service, Key("job-2", 1, "main"), rocks(2, 40))
+    send(service, Key("job-2", 1, "main"), rocks(2, 40, MORE_WORDS))
     end(service, Key("job-2", 1, "main"), 0)
-    assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 32
+    assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 96
     assert service.rules.kinds().keys() == {"copy_a.py"}
+
+
+def test_what_is_told_later_says_more_than_what_a_log_looks_like(service: Service) -> None:
+    send(service, Key("8412", 1, "main"), rocks(0, 40))
+    recognised(service, Key("8412", 1, "main"), "like/8412")
+    service.tell("8412", JobFacts(nodes=4), time.time())
+    told = service.tell("8412", JobFacts(framework="quarry"), time.time())
+    assert told.facts.like is None and kind_of("8412", told.facts) == "quarry"
+    send(service, Key("9", 1, "main"), b"a line\n")
+    end(service, Key("9", 1, "main"), 0)
+    final(service, Key("9", 1, "main"))
+    known = service.records.job("9")
+    assert known is not None and known.facts.like is None, "a line is no kind"
 
 
 # conservation and verdicts

@@ -99,7 +99,7 @@ RANKED = {
     b"[default17]: x": 17,
     b"17: x": 17,
     b"017:\tx": 17,
-    b" 17: padded by srun": 17,
+    b" 17: indented": None,
     b"[1,17]<stdout>: x": 17,
     b"Rank 17[123][main]: x": 17,
     b"node-1: [rank17]: x": 17,

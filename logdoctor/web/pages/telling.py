@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from logdoctor import taxonomy
 from logdoctor.consult.ladder import is_open
 from logdoctor.errors import RequestRefused
@@ -67,7 +69,7 @@ def told(
     its incident, because of which something may be under way."""
     records, verdict = service.records, stored.verdict
     job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
-    facts = job.facts if job and job.facts != JobFacts() else None
+    facts = job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
     calls = calls_about(service, caller, stored)
     former = records.history(stored.job, stored.attempt)
     failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
