@@ -22,6 +22,7 @@ LONGEST = 2000
 """Bytes of a line that is learned from; longer ones are left alone."""
 _GROUPS = 1000
 _FIRST_LOOK = 16
+_SEEN = 3  # lines of a group that must have been looked at before more are taken for seen
 _WORTH = 10  # lines of a group that make it worth a lesson
 _MARKED = 20  # if it looks like trouble: a human will be asked about it
 _SHAPELESS = re.compile(
@@ -73,7 +74,7 @@ class Leftovers:
         """What was gathered and not shown yet, the largest group first; what looks like trouble only if it repeats."""
         self._groups = {key: one for key, one in self._groups.items() if key not in self._known}
         found = (
-            Group(key, round(one.count), tuple(one.examples))
+            Group(key, round(one.count) if one.seen >= _SEEN else one.seen, tuple(one.examples))
             for key, one in self._groups.items()
             if one.count >= _MARKED or not one.marked
         )

@@ -103,7 +103,7 @@ def furthest(courses: list[Course]) -> Progress:
     if not seen:
         return Progress()
     progress, course = max(seen, key=lambda one: (one[0].loss is not None, one[0].step or -1, one[1].has_curve))
-    if progress.step is None and progress.loss is None:  # no shipped rule reads its metric lines
+    if progress.step is None and not course.has_curve:  # no shipped rule reads its metric lines
         told = [one.reading.record for one in courses if one.reading.record.shown.line]
         record = max(told, key=lambda one: -1 if one.shown.step is None else one.shown.step, default=None)
         return msgspec.structs.replace(record.shown, stream=record.stream, learned=True) if record else progress

@@ -205,3 +205,12 @@ def test_property_no_more_is_unexplained_than_came_in(scanner: Scanner, lines: l
     assert 0 <= left.unexplained <= left.lines_in
     assert all(group.lines >= len(group.examples) >= 1 for group in left.groups())
     assert not texts(left.groups()) & {ERROR.decode(), "", (STEP % 1).decode()}
+
+
+def test_a_line_that_was_seen_once_does_not_come_again_because_many_were_left_out(scanner: Scanner) -> None:
+    """Lines of a large segment are sampled: each stands for others, but of a form seen once nothing is known."""
+    once = b"".join(b"moss on gate%s grew\n" % (b"x" * number) for number in range(1, 400))
+    left = gathered(odd(2000) + once, scanner)
+    lines = {group.lines for group in left.groups() if "moss" in group.examples[0][2]}
+    assert lines == {1}
+    assert max(group.lines for group in left.groups()) > 1000
