@@ -38,6 +38,7 @@ PIECE = 4 << 10
 """Bytes of a log that come at once."""
 _BEGINNING = 0.2
 """Share of the first run in which nothing can have been learned yet."""
+_AIM = 0.04  # share of the lines of a third run that may be kept, at most
 _REFUSALS = 10_000  # of a vote that are looked at
 _NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
 
@@ -73,7 +74,6 @@ class Report(msgspec.Struct, frozen=True):
     """
 
     agent: str
-
     kept_by_run: list[tuple[float, float]]
     rest_kept: tuple[float, float]
     shipped_removed: float
@@ -258,10 +258,6 @@ def _told(report: Report) -> Iterator[str]:
     if any(report.tokens):
         later = sum(run.calls for run in report.runs if run.number > 1)
         yield f"tokens: {report.tokens[0]:,} asked, {report.tokens[1]:,} answered; calls behind the first run: {later}"
-
-
-_AIM = 0.04
-"""Share of the lines of a third run that may be kept."""
 
 
 def write(folder: Path, report: Report) -> None:
