@@ -287,7 +287,9 @@ def test_a_command_that_nobody_knows_does_not_hide_what_a_job_prints(service: Se
     recognised(service, Key("job-2", 1, "main"), "copy_a.py")
     send(service, Key("job-2", 1, "main"), rocks(2, 40, MORE_WORDS))
     end(service, Key("job-2", 1, "main"), 0)
-    assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 96
+    learned = len(by_status(service, "active", "copy_a.py"))  # not all 48: a form that few samples of a log show waits
+    assert final(service, Key("job-2", 1, "main")).verdict.compression.lines_kept == 1920 - 38 * learned
+    assert learned > 40
     assert service.rules.kinds().keys() == {"copy_a.py"}
 
 
