@@ -27,9 +27,9 @@ from logdoctor import build
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.learn.miner import Miner
-from logdoctor.learn.sample import sample
-from logdoctor.learn.vote import poll
+from logdoctor.log_agent.miner import Miner
+from logdoctor.log_agent.sample import sample
+from logdoctor.log_agent.vote import poll
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
 from logdoctor.settings import Settings

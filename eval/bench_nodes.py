@@ -19,11 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from logdoctor.act.board import Board, Terms
-from logdoctor.act.judge import judge
-from logdoctor.act.plan import next_round
-from logdoctor.act.simulate import Outcome, dlrover, failing, run, simulate
-from logdoctor.nodes import Node, Result
+from logdoctor.node_types import Node, Result
+from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.judge import judge
+from logdoctor.nodes.plan import next_round
+from logdoctor.nodes.simulate import Outcome, dlrover, failing, run, simulate
 
 HERE = Path(__file__).resolve().parent
 MOST, CASES, PART = 588, 100_000, 500

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from logdoctor.compress.leftovers import shape
-from logdoctor.learn.miner import Miner
-from logdoctor.learn.proposal import Sample
-from logdoctor.learn.vote import poll
+from logdoctor.log_agent.miner import Miner
+from logdoctor.log_agent.proposal import Sample
+from logdoctor.log_agent.vote import poll
 
 HERE = Path(__file__).resolve().parent
 RUNS = 5

@@ -10,12 +10,12 @@ import msgspec
 from logdoctor import pipeline
 from logdoctor.attempts import Attempt
 from logdoctor.compress.cut import unpack
-from logdoctor.consult.ladder import Ladder, is_unsure
-from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, Told
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
+from logdoctor.failure_agent.ladder import Ladder, is_unsure
+from logdoctor.failure_agent.question import Question
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict

@@ -21,13 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from logdoctor import pipeline, taxonomy
-from logdoctor.consult.ladder import Ladder
-from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, write_report
+from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.question import Question
 from logdoctor.llm.exchanges import Answered, Exchange
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.load import RuleBook

@@ -22,13 +22,13 @@ from logdoctor.compress.filter import Residual
 from logdoctor.curve_chart import Chart, draw
 from logdoctor.errors import InputError
 from logdoctor.evaluate import write_report
-from logdoctor.learn.book import Books
-from logdoctor.learn.guards import Guards
-from logdoctor.learn.life import Terms
-from logdoctor.learn.log_agent import Limits, LogAgent
-from logdoctor.learn.matching import taken
-from logdoctor.learn.proposal import Agent
 from logdoctor.learning_curve import Causes, Counting, Pupil
+from logdoctor.log_agent.agent import Limits, LogAgent
+from logdoctor.log_agent.book import Books
+from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.matching import taken
+from logdoctor.log_agent.proposal import Agent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records

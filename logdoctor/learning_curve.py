@@ -36,14 +36,14 @@ from logdoctor.curve_chart import Chart, draw
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
 from logdoctor.evaluate import FailureCase, read_corpus, write_report
-from logdoctor.learn.book import Books
-from logdoctor.learn.guards import Guards
-from logdoctor.learn.life import Terms
-from logdoctor.learn.log_agent import Left as Unexplained
-from logdoctor.learn.log_agent import Limits, LogAgent
-from logdoctor.learn.matching import taken
-from logdoctor.learn.miner import Miner
-from logdoctor.learn.proposal import Agent, Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.agent import Left as Unexplained
+from logdoctor.log_agent.agent import Limits, LogAgent
+from logdoctor.log_agent.book import Books
+from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.matching import taken
+from logdoctor.log_agent.miner import Miner
+from logdoctor.log_agent.proposal import Agent, Answer, Candidate, Judgement, Proposal, Sample
 from logdoctor.rules import marks
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule

@@ -21,8 +21,8 @@ from logdoctor.text import harmless
 from logdoctor.types import DecidedBy, Evidence, Verdict, names_node
 
 if TYPE_CHECKING:
-    from logdoctor.review.imports import Imported
-    from logdoctor.review.why import Said
+    from logdoctor.rule_files.imports import Imported
+    from logdoctor.rule_files.why import Said
     from logdoctor.store.confirmed import Confirmation
     from logdoctor.store.learned import Event, Learned
     from logdoctor.store.tokens import Token
@@ -207,7 +207,7 @@ def _says(rule: Rule) -> str:
 
 def rule(one: Rule, as_json: bool = False) -> None:
     """Print a rule as YAML, or as one JSON object."""
-    from logdoctor.review.files import text_of  # it knows the store, which a diagnosis does not need
+    from logdoctor.rule_files.files import text_of  # it knows the store, which a diagnosis does not need
 
     print(msgspec.json.encode(one).decode() if as_json else text_of(one), end="\n" if as_json else "")
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from logdoctor.act.launching import STARTED, Answer, Task
 from logdoctor.errors import LaunchError
-from logdoctor.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
+from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
+from logdoctor.nodes.launching import STARTED, Answer, Task
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Records
 

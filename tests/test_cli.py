@@ -23,7 +23,7 @@ import logdoctor
 from logdoctor.cli import cli, main
 from logdoctor.errors import LogdoctorError
 from logdoctor.store.learned import Votes
-from tests.review.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
+from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "eval" / "corpus"

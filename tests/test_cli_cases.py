@@ -18,10 +18,10 @@ from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmati
 from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim
 from logdoctor.store.records import Records
 from logdoctor.types import Alternative, DecidedBy
-from tests.consult.injection.obeying import obeying
 from tests.diagnose.logs import TORN, steps
+from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server
-from tests.review.learned import EVIL, entered, new, opened
+from tests.rule_files.learned import EVIL, entered, new, opened
 from tests.test_cli import ECC_LOG, Ran, assert_refused, data, program, run
 from tests.web.conftest import local_client, new_service
 from tests.web.test_pages import changed, send

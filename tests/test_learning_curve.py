@@ -16,8 +16,8 @@ from logdoctor import curve_chart
 from logdoctor import learning_curve as lc
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
-from logdoctor.learn.canary import causes
-from logdoctor.learn.guards import Guards
+from logdoctor.log_agent.canary import causes
+from logdoctor.log_agent.guards import Guards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin

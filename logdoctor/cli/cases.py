@@ -13,7 +13,7 @@ from logdoctor.settings import data_folder
 from logdoctor.taxonomy import FAULTS, REASONS, RECOVERIES
 
 if TYPE_CHECKING:
-    from logdoctor.live.confirming import Ruling
+    from logdoctor.service.confirming import Ruling
     from logdoctor.store.archive import Archive
     from logdoctor.store.confirmed import Confirmation, Confirmed
     from logdoctor.store.records import Records, StoredVerdict
@@ -85,7 +85,7 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
     VERDICT is its number, or JOB/ATTEMPT for the one that stands.
     It becomes a case, which decides about failures that look the same.
     """
-    from logdoctor.live.confirming import Ruling
+    from logdoctor.service.confirming import Ruling
 
     _say(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
 
@@ -118,7 +118,7 @@ def cases_correct(
     VERDICT is its number, or JOB/ATTEMPT for the one that stands.
     Without --line the lines count that look worst.
     """
-    from logdoctor.live.confirming import Ruling
+    from logdoctor.service.confirming import Ruling
 
     evidence = tuple(_line(line) for line in lines)
     _say(verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
@@ -137,7 +137,7 @@ def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") 
 
     from logdoctor import build, show
     from logdoctor.compress.kept import revived
-    from logdoctor.live.confirming import confirmation
+    from logdoctor.service.confirming import confirmation
     from logdoctor.store.archive import Archive
     from logdoctor.store.confirmed import Confirmed
 

@@ -12,8 +12,8 @@ import click
 from logdoctor.errors import ActionRefused
 
 if TYPE_CHECKING:
-    from logdoctor.live.acting import Actor
-    from logdoctor.nodes import Result
+    from logdoctor.node_types import Result
+    from logdoctor.service.acting import Actor
     from logdoctor.store.node_records import NodeRecords
     from logdoctor.store.node_tests import StoredTest
 
@@ -46,8 +46,8 @@ def interruptible() -> Iterator[Interruption]:
 
 def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> "StoredTest":
     """A test of this process when it has ended; that it began, and each world, are told on standard error."""
-    from logdoctor.act.launching import GRACE
     from logdoctor.cli.node_tables import begun_line, world_line
+    from logdoctor.nodes.launching import GRACE
 
     stored, _ = standing(actor.records, test)
     click.echo(begun_line(stored, GRACE), err=True)

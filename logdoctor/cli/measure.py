@@ -111,8 +111,8 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
     from rich.console import Console
 
     from logdoctor import build, job_curve
-    from logdoctor.learn.life import Terms
     from logdoctor.learning_curve import Causes
+    from logdoctor.log_agent.life import Terms
 
     settings = read_settings()
     scanner = build.scanner(settings)
@@ -397,7 +397,7 @@ def _measure_model(
     from rich.console import Console
 
     from logdoctor import build, evaluate_model
-    from logdoctor.consult.ladder import Ladder
+    from logdoctor.failure_agent.ladder import Ladder
     from logdoctor.settings import cache_folder, rules_folder
 
     if not url or not model:

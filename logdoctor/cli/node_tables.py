@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from logdoctor.cli.nodesets import folded
-from logdoctor.nodes import Conclusion, Finding, NodeHistory, NodeState, PastCordon, Result, Standing
+from logdoctor.node_types import Conclusion, Finding, NodeHistory, NodeState, PastCordon, Result, Standing
 from logdoctor.show import day, safe
 
 if TYPE_CHECKING:
-    from logdoctor.act.simulate import Report
+    from logdoctor.nodes.simulate import Report
     from logdoctor.store.actions import StoredAction
     from logdoctor.store.audit import AuditEvent
     from logdoctor.store.node_history import NodeSummary

@@ -15,8 +15,8 @@ from logdoctor.cli.options import by_option, data_dir_option, login, served_sett
 from logdoctor.errors import ActionRefused
 
 if TYPE_CHECKING:
-    from logdoctor.live.acting import Actor
-    from logdoctor.nodes import Conclusion
+    from logdoctor.node_types import Conclusion
+    from logdoctor.service.acting import Actor
     from logdoctor.store.node_records import NodeRecords
     from logdoctor.store.node_tests import StoredTest
 
@@ -186,7 +186,7 @@ def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -
     """Print what is on record of NODE: failures that suspect it, what tests found, cordons."""
     from logdoctor import show
     from logdoctor.cli import node_tables
-    from logdoctor.nodes import checked_name
+    from logdoctor.node_types import checked_name
 
     found = _records(data_dir).history(checked_name(node), limit)
     if as_json:
@@ -211,7 +211,7 @@ def nodes_cordon(
     Refused above the caps, and for a node that others have cordoned.
     """
     from logdoctor.cli import node_tables
-    from logdoctor.nodes import checked_name
+    from logdoctor.node_types import checked_name
 
     name = checked_name(node)
     with _acting(data_dir) as actor:
@@ -239,7 +239,7 @@ def _found_of(records: "NodeRecords", test: int, node: str) -> str:
 def nodes_uncordon(node: str, why: str, by: str | None, data_dir: Path | None) -> None:
     """Put NODE back into service, when the cordon on it is ours."""
     from logdoctor.cli import node_tables
-    from logdoctor.nodes import checked_name
+    from logdoctor.node_types import checked_name
 
     with _acting(data_dir) as actor:
         node_tables.cordoned(actor.uncordon(checked_name(node), by or login(), why))
@@ -323,8 +323,8 @@ def nodes_simulate(
     """
     import msgspec
 
-    from logdoctor.act.simulate import simulate
     from logdoctor.cli import node_tables
+    from logdoctor.nodes.simulate import simulate
 
     if intermittent is not None and intermittent != intermittent:  # nan is within every range
         raise click.UsageError("--intermittent is no number.")

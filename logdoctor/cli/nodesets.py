@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-from logdoctor.act.slurm import expanded as hostlist
-from logdoctor.nodes import checked_name
+from logdoctor.node_types import checked_name
+from logdoctor.nodes.slurm import expanded as hostlist
 
 
 def expanded(texts: Iterable[str]) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def rules_why(line: str, kind: str | None, data_dir: Path | None) -> None:
     Which hit it, why others that match it do not count, and why it stays when none takes it.
     """
     from logdoctor import build, show
-    from logdoctor.review.why import why_learned
+    from logdoctor.rule_files.why import why_learned
 
     line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
     if "\n" in line:
@@ -201,7 +201,7 @@ def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_
 
     Each goes to a YAML file below FOLDER/filter/learned: for review, for `rules import`, or to be copied below rules/.
     """
-    from logdoctor.review.files import export
+    from logdoctor.rule_files.files import export
 
     found = _learned(data_dir)
     exported = export(found.list(kind, status), found, folder, force)
@@ -225,8 +225,8 @@ def rules_import(
     from functools import partial
 
     from logdoctor import build, show
-    from logdoctor.review.files import MOST_RULES, content_of, files_below
-    from logdoctor.review.imports import File, import_files
+    from logdoctor.rule_files.files import MOST_RULES, content_of, files_below
+    from logdoctor.rule_files.imports import File, import_files
 
     found, settings = _learned(data_dir), settings_with(data_dir)
     files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]

@@ -20,23 +20,23 @@ import structlog
 
 from logdoctor import pipeline
 from logdoctor.compress.kept import revived
-from logdoctor.consult.question import Question
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import Told
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.evaluate import is_wrong_action
-from logdoctor.live.consulting import Climbing
-from logdoctor.live.service import Stores
+from logdoctor.failure_agent.question import Question
+from logdoctor.failure_agent.write_back.confirming import confirmation_of
+from logdoctor.failure_agent.write_back.teacher import Lesson
 from logdoctor.replay.kinds import Arrival, arrivals
 from logdoctor.replay.label import Kind
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.service import Stores
 from logdoctor.store.confirmed import Cited, Confirmed, NewConfirmation
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.learned import DIAGNOSIS, LearnedRules
 from logdoctor.store.records import Records
-from logdoctor.teach.confirming import confirmation_of
-from logdoctor.teach.teacher import Lesson
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog

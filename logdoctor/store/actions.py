@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import ActionRefused
-from logdoctor.nodes import PERFORMED, Action, checked_name
+from logdoctor.node_types import PERFORMED, Action, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
 from logdoctor.store.schema import OPEN_ACTION, STANDS, Database, incident_attempts, node_actions, verdicts

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from logdoctor.errors import CordonRefused
-from logdoctor.nodes import PastCordon, checked_name
+from logdoctor.node_types import PastCordon, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.fit import fit, fit_id
 from logdoctor.store.schema import OPEN_CORDON, Database, node_cordons

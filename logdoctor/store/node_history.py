@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from logdoctor.nodes import NodeHistory, PastCordon, PastFailure, PastFinding
+from logdoctor.node_types import NodeHistory, PastCordon, PastFailure, PastFinding
 from logdoctor.store.cordons import read_cordon
 from logdoctor.store.fit import fit
 from logdoctor.store.node_places import NodePage, NodePlace, NodeSummary, WantedNodes, listed, place_after

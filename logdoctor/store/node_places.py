@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from logdoctor.errors import CursorError
-from logdoctor.nodes import PastCordon, PastFailure, PastFinding
+from logdoctor.node_types import PastCordon, PastFailure, PastFinding
 
 DRY_RUN = "dry-run"
 """How a cordon is made that touches no node."""

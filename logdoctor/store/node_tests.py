@@ -7,7 +7,7 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import InputError, NodeTestRefused
-from logdoctor.nodes import Conclusion, Finding, Node, Reading, Result, World, checked_name
+from logdoctor.node_types import Conclusion, Finding, Node, Reading, Result, World, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.fit import below, finite, fit, fit_id, fit_limit
 from logdoctor.store.schema import Database, node_findings, node_tests, tested_nodes, world_results

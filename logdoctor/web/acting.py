@@ -13,9 +13,9 @@ from logdoctor.errors import (
     NodeTestRefused,
     RequestRefused,
 )
-from logdoctor.live.acting import Actor
-from logdoctor.live.service import Service
-from logdoctor.nodes import PastCordon
+from logdoctor.node_types import PastCordon
+from logdoctor.service.acting import Actor
+from logdoctor.service.service import Service
 from logdoctor.web.problems import Problem
 
 OF_ALL = "nodes are shared by all jobs"

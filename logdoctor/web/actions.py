@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.actions import ActionPage, ActionState, StoredAction
 from logdoctor.store.audit import AuditPage
 from logdoctor.store.node_records import NodeRecords

@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from logdoctor.live.service import Service
 from logdoctor.pipeline import Limits
+from logdoctor.service.service import Service
 from logdoctor.web import (
     actions,
     cases,

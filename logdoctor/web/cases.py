@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationOvertaken, ConfirmationRefused, RequestRefused
-from logdoctor.live.confirming import Foreseen, Ruling
-from logdoctor.live.service import Service
+from logdoctor.service.confirming import Foreseen, Ruling
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import StoredVerdict

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from logdoctor.nodes import NAME
+from logdoctor.node_types import NAME
 from logdoctor.store.records import JobFacts
 from logdoctor.taxonomy import advice
 from logdoctor.types import Verdict, names_node

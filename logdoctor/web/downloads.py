@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import StreamingResponse
 
 from logdoctor.errors import Busy
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.names import Key, key
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import AttemptNumber, JobName, StreamName

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from logdoctor.errors import Busy, RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import streams
 from logdoctor.web.problems import describe

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import regex
 
 from logdoctor.errors import LogdoctorError
-from logdoctor.live import log_page
-from logdoctor.live.service import Service
-from logdoctor.live.view import StreamView
 from logdoctor.rules.match import expand
+from logdoctor.service import log_page
+from logdoctor.service.service import Service
+from logdoctor.service.view import StreamView
 from logdoctor.store.names import Key
 from logdoctor.store.records import Attempt, StoredVerdict
 from logdoctor.text import natural, origin

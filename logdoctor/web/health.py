@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from logdoctor.errors import StoreError
-from logdoctor.learn.guards import GUARDS
-from logdoctor.live.service import Service
 from logdoctor.llm.spending import Counts, Guarded
+from logdoctor.log_agent.guards import GUARDS
+from logdoctor.service.service import Service
 from logdoctor.store.learned import STATUSES
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.openapi import TEXT, shows

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import IncidentRefused, RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
 from logdoctor.web.events import After, Hub, LastEventId, beginning, following
 from logdoctor.web.gate import Caller, Gate

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from logdoctor import pipeline
 from logdoctor.diagnose.ending import Told
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
-from logdoctor.live.service import Service
-from logdoctor.live.streams import Stream
 from logdoctor.pipeline import Limits
+from logdoctor.service.service import Service
+from logdoctor.service.streams import Stream
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, chunks

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor.act.slurm import expanded
 from logdoctor.errors import InputError
+from logdoctor.nodes.slurm import expanded
 from logdoctor.web.shell_words import Command
 
 SLURM = ("sbatch", "srun", "salloc")

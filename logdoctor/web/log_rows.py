@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 import regex
 from markupsafe import Markup, escape
 
-from logdoctor.live.log_page import BESIDE, Page
-from logdoctor.live.service import Service
-from logdoctor.live.sifting import Sifted
-from logdoctor.live.view import RawLine
+from logdoctor.service.log_page import BESIDE, Page
+from logdoctor.service.service import Service
+from logdoctor.service.sifting import Sifted
+from logdoctor.service.view import RawLine
 from logdoctor.store.confirmed import Kept
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from logdoctor.nodes import (
+from logdoctor.node_types import (
     Action,
     Conclusion,
     Finding,

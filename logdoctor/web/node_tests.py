@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import RequestRefused
-from logdoctor.live.service import Service
-from logdoctor.nodes import checked_name
+from logdoctor.node_types import checked_name
+from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest, TestPage
 from logdoctor.web.acting import CLUSTER, OF_ALL, REFUSED, OfNode, actor_of, performed

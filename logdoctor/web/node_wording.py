@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from string import digits
 
-from logdoctor.act.cordon.cordoning import Prospect
-from logdoctor.nodes import NAME, Action, Conclusion, NodeState, PastCordon, Result
+from logdoctor.node_types import NAME, Action, Conclusion, NodeState, PastCordon, Result
+from logdoctor.nodes.cordon.cordoning import Prospect
 from logdoctor.store.node_places import DRY_RUN, NodeSummary
 from logdoctor.store.node_tests import StoredTest
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from logdoctor.live.service import Service
-from logdoctor.nodes import NodeHistory, PastCordon, checked_name
+from logdoctor.node_types import NodeHistory, PastCordon, checked_name
+from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.acting import CLUSTER, OF_ALL, REFUSED, actor_of, cordoned, performed
 from logdoctor.web.gate import Caller, Gate

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from logdoctor.errors import NoticeRefused, RequestRefused
-from logdoctor.live.notifying import Notifier, TargetState
-from logdoctor.live.service import Service
 from logdoctor.notify.messages import describe, numbers, read
+from logdoctor.service.notifying import Notifier, TargetState
+from logdoctor.service.service import Service
 from logdoctor.store.notices import Notice, NoticePage, Notices
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.models import Cursor, Limit

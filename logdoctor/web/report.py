@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from logdoctor.live.service import Service
 from logdoctor.report import Report, as_csv, reckon
+from logdoctor.service.service import Service
 from logdoctor.store.report import Reports
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.json_answer import Json

@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from logdoctor import build
 from logdoctor.errors import Busy, CursorError, RequestRefused, RuleRefused
-from logdoctor.live.service import Service
-from logdoctor.review.files import file_rule, text_of
-from logdoctor.review.imports import File, Imported, import_files
-from logdoctor.review.why import why_learned
+from logdoctor.rule_files.files import file_rule, text_of
+from logdoctor.rule_files.imports import File, Imported, import_files
+from logdoctor.rule_files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
+from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import Attempt
 
 _LOOKED_AT = 200  # running attempts, the newest

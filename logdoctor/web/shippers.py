@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web import loki, otlp
 from logdoctor.web.bodies import STREAMED, Allowed, whole

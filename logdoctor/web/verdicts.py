@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.names import Key, checked, checked_attempt, key
 from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
 from logdoctor.text import decode

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 
 from logdoctor import taxonomy
-from logdoctor.live.confirming import CERTAIN, FoundBy, found_by
+from logdoctor.service.confirming import CERTAIN, FoundBy, found_by
 from logdoctor.store.confirmed import NewConfirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import End

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logdoctor.compress import progress
 from logdoctor.compress.progress import LOOK_BACK
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.learn.metrics import metrics
+from logdoctor.log_agent.metrics import metrics
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import seconds_of
 from logdoctor.types import Progress, Record

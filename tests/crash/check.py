@@ -19,7 +19,7 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.text import natural
 from logdoctor.types import Verdict
 from tests.crash.load import Attempt, Load, Stream
-from tests.live.services import plain
+from tests.service.services import plain
 from tests.web.conftest import Running
 
 PATIENCE = 30.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.crash.load import Corpus
-from tests.live.services import CORPUS
+from tests.service.services import CORPUS
 
 SEED = 3
 

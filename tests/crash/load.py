@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from tests.live.services import CORPUS
+from tests.service.services import CORPUS
 
 LARGEST = 20
 """The largest body has so many powers of two bytes."""

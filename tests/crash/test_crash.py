@@ -14,7 +14,7 @@ from logdoctor.rules.scanner import Scanner
 from tests.crash.check import differences
 from tests.crash.load import Corpus, Load
 from tests.crash.trouble import Trouble
-from tests.live.disks import fill, small_disk
+from tests.service.disks import fill, small_disk
 from tests.web.conftest import Running, running_in
 
 QUICK = {"LOGDOCTOR_LINGER_SECONDS": "1", "LOGDOCTOR_RATE_LIMIT": "0", "LOGDOCTOR_LEARN_JOBS": "0"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from logdoctor import build
 from logdoctor.settings import Settings
 from logdoctor.store.node_records import NodeRecords, StoredTest
-from tests.act.faults import ended, faulty_python, running
+from tests.nodes.faults import ended, faulty_python, running
 
 
 def killed_in_the_middle(folder: Path) -> tuple[NodeRecords, StoredTest, str]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
-from logdoctor.learn.model import Patterns
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.exchanges import Exchange, Exchanges, MemoryExchanges
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
+from logdoctor.log_agent.model import Patterns
 from logdoctor.store import exchanges as stored
 from logdoctor.store.schema import Database
 from tests.llm import server as ways

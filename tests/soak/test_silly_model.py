@@ -20,21 +20,21 @@ from logdoctor import evaluate_model as em
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.consult.failure_agent import FailureAgent
-from logdoctor.consult.ladder import Ladder
 from logdoctor.errors import ModelError
 from logdoctor.evaluate import FailureCase
-from logdoctor.learn.book import Books
-from logdoctor.learn.canary import causes
-from logdoctor.learn.guards import Guards
-from logdoctor.learn.life import Terms
-from logdoctor.learn.log_agent import Limits as Lessons
-from logdoctor.learn.log_agent import LogAgent
-from logdoctor.learn.model import ModelAgent
+from logdoctor.failure_agent.agent import FailureAgent
+from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
+from logdoctor.log_agent.agent import Limits as Lessons
+from logdoctor.log_agent.agent import LogAgent
+from logdoctor.log_agent.book import Books
+from logdoctor.log_agent.canary import causes
+from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.model import ModelAgent
 from logdoctor.pipeline import Limits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
@@ -42,7 +42,7 @@ from logdoctor.settings import Settings, cache_folder, prompts_folder, rules_fol
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
 from logdoctor.types import Verdict
-from tests.learn.samples import KIND, SOURCE
+from tests.log_agent.samples import KIND, SOURCE
 from tests.soak.silly import Silly, silly_model
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus" / "failures"

@@ -16,7 +16,7 @@ from logdoctor.errors import StoreError
 from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
 from logdoctor.store.frames import Packer, walk
 from logdoctor.store.names import Key
-from tests.live.disks import fill, small_disk
+from tests.service.disks import fill, small_disk
 
 KEY = Key("job", 1, "rank 0")
 _UNLIMITED = 1 << 30

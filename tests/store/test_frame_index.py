@@ -12,7 +12,7 @@ from logdoctor.store import archive, frame_index
 from logdoctor.store.archive import Archive, StreamFile
 from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
-from tests.live.services import serving
+from tests.service.services import serving
 
 KEY = Key("job", 1, "rank 0")
 LINES = [b"line %d\n" % number for number in range(1, 1001)]

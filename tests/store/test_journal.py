@@ -20,7 +20,7 @@ from logdoctor.errors import StorageFull
 from logdoctor.store.frames import MAX_RAW, Packer, walk
 from logdoctor.store.journal import Entry, Journal, Note, _secret
 from logdoctor.store.names import Key
-from tests.live.disks import fill, small_disk
+from tests.service.disks import fill, small_disk
 from tests.store.appender import data_of
 
 KEY = Key("job", 1, "rank 0")

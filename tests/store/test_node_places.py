@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import CursorError
-from logdoctor.nodes import Action
+from logdoctor.node_types import Action
 from logdoctor.store.node_history import MONTH
 from logdoctor.store.node_places import Key, NodePlace, WantedNodes, listed, place_after
 from tests.recorded_nodes import NODES, kept_test, opened

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from logdoctor.errors import ActionRefused, CordonRefused, CursorError, InputError, NodeTestRefused, StoreError
-from logdoctor.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
+from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from logdoctor.store import node_records as module
 from logdoctor.store import schema
 from logdoctor.store.node_records import NodeRecords, OpenCordons, StoredTest

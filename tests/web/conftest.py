@@ -17,13 +17,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor import build
-from logdoctor.live import casework
-from logdoctor.live.consulting import Climbing
-from logdoctor.live.intake import Bounds
-from logdoctor.live.retention import Rules
-from logdoctor.live.service import Plan, Service, Stores
-from logdoctor.live.watch import Timing
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import casework
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.intake import Bounds
+from logdoctor.service.retention import Rules
+from logdoctor.service.service import Plan, Service, Stores
+from logdoctor.service.watch import Timing
 from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.acting import Actor
-from logdoctor.live.service import Service
-from logdoctor.nodes import Action
+from logdoctor.node_types import Action
+from logdoctor.service.acting import Actor
+from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.gate import Caller
 from logdoctor.web.pages.actions import PAGE, waiting

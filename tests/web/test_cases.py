@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.consult.ladder import Ladder
-from logdoctor.consult.question import Question
 from logdoctor.diagnose.conclude import Conclusion
-from logdoctor.live.consulting import Climbing
-from logdoctor.live.service import Service, Stores
+from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.question import Question
+from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.writer import OfflineWriter
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.service import Service, Stores
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
-from logdoctor.teach.teacher import Teacher, Terms
-from logdoctor.teach.writer import OfflineWriter
 from logdoctor.text import harmless
 from logdoctor.types import Alternative, DecidedBy
 from logdoctor.web import cases as module

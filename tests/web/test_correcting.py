@@ -11,21 +11,21 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.consult.ladder import Ladder
 from logdoctor.errors import ModelUnavailable
-from logdoctor.live.confirming import FoundBy, Ruling
-from logdoctor.live.consulting import Climbing
-from logdoctor.live.service import Service, Stores
+from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.confirming import FoundBy, Ruling
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.service import Service, Stores
 from logdoctor.store.confirmed import Cited
 from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.records import StoredVerdict
-from logdoctor.teach.teacher import Teacher, Terms
-from logdoctor.teach.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.types import Evidence
 from logdoctor.web import wording
 from logdoctor.web.pages.choosing import lines_of
-from tests.teach.conftest import HEAD, LEASE, LEASE_AGAIN
+from tests.failure_agent.write_back.conftest import HEAD, LEASE, LEASE_AGAIN
 from tests.web.conftest import Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import STRANGE, enter, forms
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in

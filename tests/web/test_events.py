@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.web import events, gate
 from tests.web.conftest import FAILED, Guarded, Served, bearer, options, serving, wait_for
 

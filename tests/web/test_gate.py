@@ -15,7 +15,7 @@ import itsdangerous
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.tokens import SCOPES
 from logdoctor.web import gate
 from logdoctor.web.app import application

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Suspect
 from logdoctor.web import wording

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
-from logdoctor.nodes import (
+from logdoctor.node_types import (
     Action,
     ActionKind,
     Conclusion,
@@ -24,6 +23,7 @@ from logdoctor.nodes import (
     Standing,
 )
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Kept
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, JobFacts, StoredVerdict

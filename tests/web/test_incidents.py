@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from tests.store.test_incidents import DONE, USER_CODE, publish, verdict
 from tests.store.test_records import BASE, on
 from tests.web.conftest import Guarded, Served, bearer, local_client, options, serving, wait_for

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.log_page import LEAD, ROWS
-from logdoctor.live.service import Service
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.log_page import LEAD, ROWS
+from logdoctor.service.service import Service
 from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
 from logdoctor.store.records import End

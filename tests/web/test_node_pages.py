@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from logdoctor.act.cordon.caps import Caps
-from logdoctor.act.cordon.cordoning import Cordoning
-from logdoctor.act.cordon.dry_run import DryRun
-from logdoctor.live.acting import Actor
-from logdoctor.live.service import Service
-from logdoctor.nodes import Conclusion, Finding, NodeState
+from logdoctor.node_types import Conclusion, Finding, NodeState
+from logdoctor.nodes.cordon.caps import Caps
+from logdoctor.nodes.cordon.cordoning import Cordoning
+from logdoctor.nodes.cordon.dry_run import DryRun
+from logdoctor.service.acting import Actor
+from logdoctor.service.service import Service
 from logdoctor.store import schema
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import JobFacts

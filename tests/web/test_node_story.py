@@ -6,7 +6,7 @@ import msgspec
 
 from logdoctor import build
 from logdoctor.settings import Settings
-from tests.act.faults import faulty_python
+from tests.nodes.faults import faulty_python
 from tests.web.conftest import local_client, wait_for
 
 LOG = Path(__file__).parents[2] / "eval" / "corpus" / "failures" / "inf-028.log"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.act.slurm import expanded
+from logdoctor.nodes.slurm import expanded
 from logdoctor.web import node_wording
 
 

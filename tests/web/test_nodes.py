@@ -9,18 +9,18 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.act.board import Terms
-from logdoctor.act.cordon.caps import Caps
-from logdoctor.act.cordon.cordoning import Cordoning
-from logdoctor.act.cordon.file import FileCordoner
-from logdoctor.act.launching import ProbeOptions
-from logdoctor.act.policy import Modes
-from logdoctor.act.slurm import expanded
 from logdoctor.errors import LaunchError
-from logdoctor.live.acting import Actor, Means
-from logdoctor.live.service import Service
-from logdoctor.live.testing import Bench
-from logdoctor.nodes import Action
+from logdoctor.node_types import Action
+from logdoctor.nodes.board import Terms
+from logdoctor.nodes.cordon.caps import Caps
+from logdoctor.nodes.cordon.cordoning import Cordoning
+from logdoctor.nodes.cordon.file import FileCordoner
+from logdoctor.nodes.launching import ProbeOptions
+from logdoctor.nodes.policy import Modes
+from logdoctor.nodes.slurm import expanded
+from logdoctor.service.acting import Actor, Means
+from logdoctor.service.service import Service
+from logdoctor.service.testing import Bench
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import events as listening
 from logdoctor.web import gate

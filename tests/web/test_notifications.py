@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from logdoctor.live.delivering import Terms
-from logdoctor.live.notifying import Notifier
-from logdoctor.live.service import Service
 from logdoctor.notify.sending import Target, Way
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.delivering import Terms
+from logdoctor.service.notifying import Notifier
+from logdoctor.service.service import Service
 from logdoctor.store.notices import Entry, Notices
 from logdoctor.store.records import Records
 from tests.notify.receivers import SECRET, Got, Receiver, receiving

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.text import harmless
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict

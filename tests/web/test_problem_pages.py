@@ -2,7 +2,7 @@
 
 from starlette.testclient import TestClient
 
-from logdoctor.nodes import Action
+from logdoctor.node_types import Action
 from logdoctor.store.node_records import NodeRecords
 from tests.web.conftest import Guarded
 from tests.web.test_pages import checked, page, publish, sign_in

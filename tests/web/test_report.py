@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web.pages.report import Period
 from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran

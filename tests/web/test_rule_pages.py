@@ -9,12 +9,12 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Kept
 from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, NewRule, Refused, Source, Votes
 from logdoctor.types import DecidedBy
 from logdoctor.web.url_query import PAGE
-from tests.review.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new
+from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new
 from tests.web.conftest import Guarded
 from tests.web.test_pages import HOSTILE, Page, changed, checked, page, publish, sign_in
 

@@ -14,13 +14,13 @@ from starlette.testclient import TestClient
 
 from logdoctor import build
 from logdoctor.cli import cli
-from logdoctor.live.service import Service
-from logdoctor.review.files import rules_in
+from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
 from logdoctor.settings import Settings
 from logdoctor.store.learned import Learned, Refused, Source, Votes
 from logdoctor.web import health
-from tests.review.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
+from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 from tests.web.conftest import Guarded, Running, bearer, local_client, new_service, options, wait_for
 from tests.web.test_gate import cookie
 

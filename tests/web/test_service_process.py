@@ -15,7 +15,7 @@ import httpx
 import pytest
 import zstandard
 
-from tests.live.disks import fill, small_disk
+from tests.service.disks import fill, small_disk
 from tests.web.conftest import FAILED, Running, wait_for
 from tests.web.test_ingest import log_of
 

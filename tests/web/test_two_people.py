@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from tests.web.test_correcting import correcting, fields
 from tests.web.test_pages import FAULT, Page, changed, checked, page, publish
 

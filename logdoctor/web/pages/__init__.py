@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.web.gate import Gate
 from logdoctor.web.pages import (
     actions,

@@ -8,9 +8,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import LogdoctorError, RequestRefused
-from logdoctor.live.service import Service
-from logdoctor.live.testing import Options
-from logdoctor.nodes import PERFORMED
+from logdoctor.node_types import PERFORMED
+from logdoctor.service.service import Service
+from logdoctor.service.testing import Options
 from logdoctor.store.actions import POLICY, ActionState, StoredAction
 from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.web.attempt_filters import INCIDENTS, AttemptFilters, attempt_listing
 from logdoctor.web.excerpts import Viewer
 from logdoctor.web.gate import Caller, Gate

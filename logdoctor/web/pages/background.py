@@ -14,8 +14,8 @@ from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import ActionRefused, Busy, LogdoctorError
-from logdoctor.live.acting import Actor
-from logdoctor.nodes import NodeState
+from logdoctor.node_types import NodeState
+from logdoctor.service.acting import Actor
 from logdoctor.web.acting import OF_ALL
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.pages.rendering import page, router

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.web.cases import case_page, may_decide, take_back, visible_case
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import CaseId, Cursor

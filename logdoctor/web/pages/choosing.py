@@ -7,7 +7,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from logdoctor.errors import RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.types import Verdict
 from logdoctor.web.excerpts import ending, proofs

@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import LogdoctorError, RequestRefused
-from logdoctor.live.confirming import Foreseen, Ruling
-from logdoctor.live.service import Service
+from logdoctor.service.confirming import Foreseen, Ruling
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import decidable, enter, foresee, look_again

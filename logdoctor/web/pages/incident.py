@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import IncidentRefused, LogdoctorError, RequestRefused
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, Step
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.gate import Caller, Gate, form_key

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import Wanted
 from logdoctor.web.excerpts import gist
 from logdoctor.web.gate import Caller, Gate

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web import wording
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, RuleError
-from logdoctor.live import log_page, sifting
-from logdoctor.live.service import Service
-from logdoctor.live.view import StreamView
+from logdoctor.service import log_page, sifting
+from logdoctor.service.service import Service
+from logdoctor.service.view import StreamView
 from logdoctor.store.incidents import Incident
 from logdoctor.store.names import Key, key
 from logdoctor.store.records import StoredVerdict

@@ -9,10 +9,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import InputError, LogdoctorError, RequestRefused
-from logdoctor.live.acting import Actor
-from logdoctor.live.service import Service
-from logdoctor.live.testing import Options
-from logdoctor.nodes import Conclusion, Finding, Result, World, checked_name
+from logdoctor.node_types import Conclusion, Finding, Result, World, checked_name
+from logdoctor.service.acting import Actor
+from logdoctor.service.service import Service
+from logdoctor.service.testing import Options
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web import node_wording

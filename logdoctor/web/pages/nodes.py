@@ -8,10 +8,10 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.act.cordon.cordoner import plain_reason
 from logdoctor.errors import RequestRefused
-from logdoctor.live.service import Service
-from logdoctor.nodes import NodeHistory, PastFailure, PastFinding, Result
+from logdoctor.node_types import NodeHistory, PastFailure, PastFinding, Result
+from logdoctor.nodes.cordon.cordoner import plain_reason
+from logdoctor.service.service import Service
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web import node_wording

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.live.service import Service
+from logdoctor.service.service import Service
 from logdoctor.store.notices import Notices
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.live.service import Service
 from logdoctor.report import Report, Week, length, reckon, second
+from logdoctor.service.service import Service
 from logdoctor.store.report import MOST, Reports
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.pages.rendering import page, router

@@ -13,14 +13,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, LogdoctorError, RequestRefused, RuleError, RuleRefused
-from logdoctor.live.service import Service
-from logdoctor.review.backtest import backtest
-from logdoctor.review.files import text_of
-from logdoctor.review.trial import tried, verdict
+from logdoctor.failure_agent.write_back.backtest import Tried
+from logdoctor.rule_files.backtest import backtest
+from logdoctor.rule_files.files import text_of
+from logdoctor.rule_files.trial import tried, verdict
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
+from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
-from logdoctor.teach.backtest import Tried
 from logdoctor.web import rule_words
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
-from logdoctor.live.confirming import correction
-from logdoctor.live.service import Service
-from logdoctor.review.trial import verdict as verdict_on
+from logdoctor.rule_files.trial import verdict as verdict_on
+from logdoctor.service.confirming import correction
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation, NewConfirmation
 from logdoctor.store.learned import DIAGNOSIS, Learned
 from logdoctor.store.records import StoredVerdict

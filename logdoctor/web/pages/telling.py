@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from logdoctor import taxonomy
-from logdoctor.consult.ladder import is_open
 from logdoctor.errors import RequestRefused
-from logdoctor.live.service import Service
-from logdoctor.nodes import NAME, NodeHistory, PastCordon
+from logdoctor.failure_agent.ladder import is_open
+from logdoctor.node_types import NAME, NodeHistory, PastCordon
+from logdoctor.service.service import Service
 from logdoctor.store.confirmed import AGREEMENT, Confirmation
 from logdoctor.store.grouping import BY_US
 from logdoctor.store.incidents import Incident, WantedIncidents

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from logdoctor.act.policy import JobNodes, of_job, trouble, unproven
-from logdoctor.live.acting import logged_nodes
-from logdoctor.live.service import Service
-from logdoctor.nodes import PERFORMED, RESTARTS, Conclusion, PastCordon
+from logdoctor.node_types import PERFORMED, RESTARTS, Conclusion, PastCordon
+from logdoctor.nodes.policy import JobNodes, of_job, trouble, unproven
+from logdoctor.service.acting import logged_nodes
+from logdoctor.service.service import Service
 from logdoctor.store.actions import StoredAction
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest

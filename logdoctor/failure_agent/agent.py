@@ -1,0 +1,261 @@
+"""The Failure Agent: asks a model why an attempt failed, and makes of its answers a conclusion that can be proved.
+
+One call in the usual case: an answer whose first claim is established, and stands on a lasting error of the log, needs
+no other. Else more answers vote. Nothing that the model says is done: it names a reason, code decides what follows.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.episodes import summary
+from logdoctor.errors import LogdoctorError, ModelError
+from logdoctor.failure_agent import brief as briefs
+from logdoctor.failure_agent.brief import Brief, Pages, Search
+from logdoctor.failure_agent.cases.cases import Neighbour
+from logdoctor.failure_agent.cases.embedding import Embedder
+from logdoctor.failure_agent.cases.vectors import Chunk, LogQuery
+from logdoctor.failure_agent.forms import Findings, Rejected, named
+from logdoctor.failure_agent.grounding import complaint, ground
+from logdoctor.failure_agent.query_engine import ROOM, Toolbox
+from logdoctor.failure_agent.question import Question
+from logdoctor.failure_agent.vote import Claim, claim, decided, settled
+from logdoctor.llm.chat import Message
+from logdoctor.llm.prompts import load
+from logdoctor.llm.spending import Guarded
+from logdoctor.text import harmless
+from logdoctor.types import Alternative
+
+DIAGNOSE = "diagnose"
+"""The prompt, and the purpose of its calls in the ledger."""
+
+Similar = Callable[[str, Sequence[str], int, tuple[str, int] | None], Sequence[Neighbour]]
+"""The confirmed failures that are like a summary or share a digest, at most so many, an attempt's own left out."""
+
+_CASES = 3
+_WORDS = 400  # characters of what the model says that are kept
+_OF_CASE = 200
+_ALTERNATIVES = 4
+_REPEATED = 48  # characters in a row that are no chance
+_MARK = regex.compile(r"<(?:host|ip)-\d{1,6}>")
+_COMMAND = regex.compile(r"://|\b(?:curl|wget|sudo|eval|chmod|bash|sh)\b|\brm\s+-|[`|;<>]|\$[({]")
+"""Signs of a command or address in what a person should do: such advice is left out, whoever put it into the log."""
+
+
+class Masking(Protocol):
+    """Hides secrets behind marks, the same behind the same, and shows what a mark stands for."""
+
+    def mask(self, text: str) -> str: ...
+
+    def unmask(self, text: str) -> str: ...
+
+
+class Limits(NamedTuple):
+    """How many answers may vote, how sure they must be, and how often the model may look into the log for each."""
+
+    samples: int = 3
+    confidence: float = 0.6
+    tool_calls: int = 6
+
+
+class FailureAgent:
+    """Asks a model; any thread may call. `PromptError` when its prompt cannot be used.
+
+    Without `similar` the model is shown no earlier failures, without an embedder the lines that it sees are chosen by
+    their suspicion alone.
+    """
+
+    def __init__(
+        self,
+        model: Guarded,
+        prompts: Path,
+        similar: Similar | None,
+        embedder: Embedder | None,
+        masker: Callable[[], Masking],
+        limits: Limits | None = None,
+    ) -> None:
+        self.model = model
+        self.prompt = load(prompts, DIAGNOSE)
+        briefs.check(self.prompt)
+        self._own = " ".join(briefs.bare(self.prompt).split())
+        self._similar = similar
+        self._embedder = embedder
+        self._masker = masker
+        self.limits = limits or Limits()
+
+    def conclude(self, question: Question) -> Conclusion | None:
+        """What the model's answers amount to; None, which means Unknown, when they agree on nothing that is proved.
+
+        `ModelError` when there is no first answer.
+        """
+        masker = self._masker()
+        asked = _Asked(self, question, Pages(question, masker.mask))
+        first = asked.answer(0)
+        answers, votes = [first], [asked.vote(first)]
+        while not settled(votes, self.limits.samples):
+            try:
+                answers.append(asked.answer(len(votes)))
+            except ModelError:
+                votes.append(None)
+                break
+            votes.append(asked.vote(answers[-1]))
+        outcome = decided(votes, self.limits.confidence)
+        if outcome is None:
+            return None
+        taken = outcome.claim
+        rejected = [one for answer in answers for one in _others(answer)]
+        return Conclusion(
+            reason=taken.reason,
+            recovery=taken.recovery,
+            fault=taken.fault,
+            confidence=outcome.confidence,
+            why=_words(self._not_ours(taken.why), masker) or "The model names no more than the lines quoted.",
+            suggestion=_advice(self._not_ours(taken.mitigation), masker),
+            places=taken.places,
+            kind="agent",
+            decided="agent",
+            model=self.model.name,
+            prompt=self.prompt.version,
+            alternatives=_alternatives(rejected, taken.reason, masker),
+        )
+
+    def _not_ours(self, said: str) -> str:
+        """Words of the model, or "" where they repeat the prompt: a log may ask for it."""
+        plain = " ".join(said[: 4 * _WORDS].split())
+        pieces = (plain[at : at + _REPEATED] for at in range(0, max(1, len(plain) - _REPEATED + 1), _REPEATED // 4))
+        return "" if any(len(piece) == _REPEATED and piece in self._own for piece in pieces) else said
+
+    def cases(self, question: Question, text: str = "") -> list[str]:
+        """Confirmed failures like this one, or like a text, a line each; none when they cannot be looked up."""
+        if self._similar is None:
+            return []
+        lasting = [episode for episode in question.episodes if not episode.survived]
+        digests = [] if text else [episode.digest for episode in lasting if episode.role not in ("teardown", "note")]
+        try:
+            found = self._similar(text or summary(lasting), digests, _CASES, (question.job, question.attempt))
+        except LogdoctorError:
+            return []
+        return [_case(neighbour) for neighbour in found[:_CASES]]
+
+    def search(self) -> Search | None:
+        """Search by meaning among passages of a log, where there is an embedder."""
+        if self._embedder is None:
+            return None
+        embedder = self._embedder
+
+        def search(question: str, texts: Sequence[str], k: int) -> list[int]:
+            try:
+                chunks = [Chunk(str(place), text) for place, text in enumerate(texts)]
+                return [int(hit.id) for hit in LogQuery(chunks, embedder).search(question, k)]
+            except LogdoctorError:
+                return []
+
+        return search
+
+    @property
+    def knows_cases(self) -> bool:
+        """Whether there are earlier failures to be looked up."""
+        return self._similar is not None
+
+
+class _Asked:
+    """One question as it is asked: the same prompt for every answer."""
+
+    def __init__(self, agent: FailureAgent, question: Question, pages: Pages) -> None:
+        self._agent = agent
+        self._question = question
+        self._pages = pages
+        self._calls = 0
+        self._brief = self._written()
+
+    def _written(self) -> Brief:
+        """The prompt; a search, and tools, only where not all lines that were kept of the log have room."""
+        agent, cases = self._agent, self._agent.cases(self._question)
+        plain = briefs.write(agent.prompt, self._pages, cases)
+        if plain.whole:
+            return plain
+        self._calls = agent.limits.tool_calls if self._question.log is not None else 0
+        return briefs.write(agent.prompt, self._pages, cases, agent.search(), self._calls, ROOM if self._calls else 0)
+
+    def answer(self, sample: int) -> Findings:
+        """One answer of the model. When its first claim does not stand it is told so, once."""
+        agent, question, prompt = self._agent, self._question, self._agent.prompt
+        seen: list[Findings] = []
+
+        def check(findings: Findings) -> str:
+            seen.append(findings)
+            return complaint(findings, self._brief.shown, question.log) if len(seen) == 1 else ""
+
+        box = self._toolbox()
+        try:
+            return agent.model.answer(
+                question.job,
+                DIAGNOSE,
+                [Message("user", self._brief.prompt)],
+                Findings,
+                temperature=prompt.head.temperature if sample else 0.0,
+                max_tokens=prompt.head.max_tokens,
+                attempt=question.attempt,
+                sample=sample,
+                prompt=prompt.version,
+                tools=box.tools if box else (),
+                run=box.run if box else None,
+                most_tool_calls=self._calls,
+                most_tokens_in=prompt.head.max_tokens_in,
+                check=check,
+            )
+        except ModelError:
+            if not seen:
+                raise
+            return seen[0]  # it cannot be repaired; what stands of it stands
+
+    def vote(self, findings: Findings) -> Claim | None:
+        """What code takes of an answer."""
+        grounded = ground(findings, self._brief.shown, self._question.log)
+        return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
+
+    def _toolbox(self) -> Toolbox | None:
+        log, agent = self._question.log, self._agent
+        if log is None or not self._calls:
+            return None
+        similar = partial(agent.cases, self._question) if agent.knows_cases else None
+        return Toolbox(log, self._pages, self._brief, similar, self._calls)
+
+
+def _case(neighbour: Neighbour) -> str:
+    case = neighbour.case
+    same = ", the same error" if neighbour.same else ""
+    fix = f"; what helped: {harmless(case.fix, _OF_CASE)}" if case.fix else ""
+    line = f"; its line: {harmless(case.quote, _OF_CASE)}" if case.quote else ""
+    return f"likeness {neighbour.similarity:.2f}{same}: {case.reason}, {case.recovery}{fix}{line}"
+
+
+def _words(said: str, masker: Masking) -> str:
+    """Words of the model for people: short, and with hosts by their names; secrets stay hidden."""
+    plain = harmless(" ".join(said[: 4 * _WORDS].split()), _WORDS)
+    return _MARK.sub(lambda mark: masker.unmask(mark.group()), plain)
+
+
+def _advice(said: str, masker: Masking) -> str:
+    """What a person should do; "" for anything that looks like a command or an address."""
+    return "" if _COMMAND.search(_MARK.sub("", said)) else _words(said, masker)
+
+
+def _others(answer: Findings) -> list[Rejected]:
+    """What an answer considered beside its first claim."""
+    return [*answer.rejected, *(Rejected(one.reason, one.why) for one in answer.candidates[1:])]
+
+
+def _alternatives(rejected: Sequence[Rejected], reason: str, masker: Masking) -> tuple[Alternative, ...]:
+    """The reasons of the taxonomy that were considered and are not the one, each once."""
+    others: dict[str, Alternative] = {}
+    for one in rejected[:50]:
+        name = named(one.reason, taxonomy.REASONS)
+        if name not in ("", "Unknown", reason):
+            others.setdefault(name, Alternative(name, _words(one.why, masker)))
+    return tuple(others.values())[:_ALTERNATIVES]

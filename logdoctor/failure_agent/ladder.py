@@ -1,0 +1,112 @@
+"""The ladder: by rule, by case, by agent, Unknown. The first sure answer stops.
+
+A verdict by rules that is in doubt climbs, too: what the rungs above say is weighed against it. A rung that fails (its
+store is damaged, its model is down) is passed over: what is left is what the rules say, never a guess.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import msgspec
+import structlog
+
+from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.errors import LogdoctorError
+from logdoctor.failure_agent.by_case import by_case
+from logdoctor.failure_agent.cases.cases import Neighbour
+from logdoctor.failure_agent.doubt import weighed
+from logdoctor.failure_agent.question import Question
+from logdoctor.types import Verdict
+
+log = structlog.get_logger()
+
+Similar = Callable[[Question], Iterator[list[Neighbour]]]
+"""Past cases that are like a failure, its own left out: what is found at once, then what takes longer."""
+
+
+class Ladder:
+    """The rungs above the rules. `similar` finds past cases; `agent` asks a model and may raise `ModelError`; it is
+    asked about verdicts whose confidence is `below`."""
+
+    def __init__(
+        self,
+        similar: Similar | None,
+        similarity: float,
+        agreement: int,
+        agent: Callable[[Question], Conclusion | None] | None = None,
+        below: float = 0.0,
+    ) -> None:
+        self._similar, self._terms, self._agent = similar, (similarity, agreement), agent
+        self._below = below
+
+    def doubts(self, verdict: Verdict) -> bool:
+        """Whether a model is to be asked: the cause is open, or the rules are not sure enough of it."""
+        by_rules = verdict.decided_by.kind in ("rule", "structure") and verdict.confidence < self._below
+        return is_open(verdict) or (verdict.outcome == "failed" and by_rules)
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether there is a model to ask."""
+        return self._agent is not None
+
+    def by_case(self, question: Question) -> Verdict:
+        """The verdict of a past case where the one that was given is not sure; else that one.
+
+        One by structure, by the class of an exception alone, or in doubt, yields only to a case of the very same
+        failure.
+        """
+        if not (is_unsure(question.verdict) or self.doubts(question.verdict)) or self._similar is None:
+            return question.verdict
+        streams = [record.stream for record in question.records]
+        looks = None if is_open(question.verdict) else 1
+        try:
+            for neighbours in islice(self._similar(question), looks):
+                if found := by_case(question.episodes, neighbours, *self._terms, streams):
+                    return _concluded(question, found)
+        except LogdoctorError as error:
+            log.warning("past cases not searched", job=question.job, cause=str(error))
+        return question.verdict
+
+    def by_agent(self, question: Question) -> Verdict:
+        """The verdict that was given if that is sure, else what the model's findings come to, weighed against what the
+        rules say. `ModelError` when it cannot be asked or talks nonsense."""
+        if not self.doubts(question.verdict) or self._agent is None:
+            return question.verdict
+        conclusion = self._agent(question)
+        if is_open(question.verdict):
+            return _concluded(question, conclusion)
+        found = None if conclusion is None else conclude(question.records, question.book, conclusion)
+        return _kept(question, weighed(question.verdict, None if found is None or is_open(found) else found))
+
+    def climb(self, question: Question) -> Verdict:
+        """The first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
+        verdict = self.by_case(question)
+        return self.by_agent(question) if verdict is question.verdict else verdict
+
+
+def is_unsure(verdict: Verdict) -> bool:
+    """Whether a past case may say otherwise of a failure: its cause is open, or its structure alone spoke."""
+    return is_open(verdict) or (verdict.outcome == "failed" and verdict.decided_by.kind == "structure")
+
+
+def is_open(verdict: Verdict) -> bool:
+    """Whether a verdict leaves the cause of a failure open."""
+    return verdict.outcome == "failed" and verdict.reason == "Unknown"
+
+
+def _concluded(question: Question, conclusion: Conclusion | None) -> Verdict:
+    """The verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
+    if conclusion is None:
+        return question.verdict
+    said = question.verdict.reason, question.verdict.recovery
+    verdict = conclude(question.records, question.book, conclusion)
+    if is_open(verdict) or (verdict.reason, verdict.recovery) == said:
+        return question.verdict
+    return _kept(question, verdict)
+
+
+def _kept(question: Question, verdict: Verdict) -> Verdict:
+    """A verdict with what is known of the log whoever judges it."""
+    return msgspec.structs.replace(
+        verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds
+    )

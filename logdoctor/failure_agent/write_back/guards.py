@@ -1,0 +1,351 @@
+"""Code decides whether a diagnosis pattern may become a rule: what it claims is said of every line that it hits.
+
+A rule that hits too much blames the wrong thing, restarts what cannot run, or takes good nodes out. So a proposal is
+refused unless each guard lets it pass, in this order:
+
+    form         text of one line that begins with `^`, printable, of the small language of `learn.grammar`
+    compile      small enough to compile, and Hyperscan compiles it
+    secret       its literal text holds no password, key or token
+    literal      enough words of its own: the name of an exception class, or words that many failures share, are not
+    evidence     hits the line that it was written for, also behind the prefixes of launchers
+    healthy      hits no line that is known to be harmless, nor any past attempt that did not fail
+    others       hits no example of a rule of another reason, nor any past attempt with another reason
+    rules-check  what `logdoctor rules check` asks of every rule
+    effect       judging its own attempt with it gives the confirmed reason and recovery, by its line
+
+Refusals are counted by these names, and by `duplicate` and `claim`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import msgspec
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.carriers import is_report
+from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import FAILED
+from logdoctor.diagnose.taught import Taught, line_matches
+from logdoctor.errors import PatternRefused, RuleError
+from logdoctor.failure_agent.write_back.backtest import BackTest, Says
+from logdoctor.failure_agent.write_back.rule import as_records, diagnosis
+from logdoctor.llm.masking import mask
+from logdoctor.log_agent.grammar import Chars, Choice, Node, Pattern, parse
+from logdoctor.rules.check import check_learned
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import DiagnosisRule, FilterRule
+from logdoctor.store.confirmed import Kept, Past
+from logdoctor.store.learned import Claim
+from logdoctor.text import origin, shown
+from logdoctor.types import Record
+
+GUARDS = ("form", "compile", "secret", "literal", "evidence", "healthy", "others", "rules-check", "effect")
+"""The names of all guards."""
+
+LONGEST = 1000
+"""Characters of a pattern."""
+_WORDS, _LETTERS = 3, 9  # of its own
+_FEW_WORDS, _MORE_LETTERS = 2, 12  # fewer words are enough when they are long
+_CLASS = regex.compile(
+    r"\w*(?:Error|Exception|Failure|Fault|Interrupt|Warning|Timeout|Killed|Exit)|std|runtime_error|what"
+)
+_GENERIC = frozenset(
+    """
+    a abort aborted aborting all an and any are as at attempt be been but by call called calls can cannot code
+    connection could critical cuda current default detected did died do does due during encountered end error errors
+    exception exit exitcode exited exiting exits fail failed failing fails failure fatal file finished first
+    following for from gpu had has have host in info internal into invalid is it its job killed last launch launched
+    launcher line local log main message module most nccl no node not occurred of on or other pid process processes
+    python raised rank ranks reason received recent report request retries retry retrying return returned root
+    runtime see signal so some started state status step stopped task that the this thread time timeout to torch
+    trace traceback training unable unexpected unhandled unknown using value warning was were what when while with
+    within worker workers
+    """.split()
+)
+"""Words that failures of many reasons have in common."""
+_PREFIXES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
+
+Backtest = Callable[[tuple[str, int] | None], Iterator[Past]]
+
+
+class Refusal(NamedTuple):
+    """Which guard refused a pattern, and why; never with a secret of the log."""
+
+    pattern: str
+    guard: str
+    cause: str
+
+
+class Trial(NamedTuple):
+    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), and the digests that
+    stand for the failure."""
+
+    job: str
+    attempt: int
+    records: Sequence[Record]
+    claim: Claim
+    digests: AbstractSet[str] = frozenset()
+
+
+class Candidate(NamedTuple):
+    """A pattern for a line (its stream, number and raw text) of an attempt."""
+
+    pattern: str
+    title: str
+    stream: str
+    line: int
+    text: str
+
+
+class Guards:
+    """The questions, and what they are asked of: the shipped rules and what is left of past attempts."""
+
+    def __init__(self, book: RuleBook, scanner: Scanner, past: Backtest) -> None:
+        self._book, self._scanner, self._past = book, scanner, past
+        self._harmless = _records(_harmless(book))
+
+    def first_fit(
+        self, candidates: Sequence[Candidate], trial: Trial, backtest: BackTest | None = None
+    ) -> tuple[Candidate | None, list[Refusal]]:
+        """The first candidate that passes all guards, if any, and the refusals of those before it.
+
+        With a `backtest` they are tried on as many of the newest attempts as its time allows, and it tells of each
+        candidate, by its place, where it hits.
+        """
+        refused: dict[int, Refusal] = {}
+        rules: dict[int, DiagnosisRule] = {}
+        for place, one in enumerate(candidates):
+            rule = self._rule(one.pattern, trial.claim, [one.text], f"learned/candidate/{place}", one.title)
+            cause = self._alone(one.pattern, [one.text], rule)
+            if cause:
+                refused[place] = refusal(one.pattern, *cause)
+            else:
+                rules[place] = rule
+        for place, cause in self._backtested(rules, trial, backtest).items():
+            refused[place] = refusal(candidates[place].pattern, *cause)
+        for place, one in enumerate(candidates):
+            if place in refused:
+                continue
+            if cause := self._checked(rules[place]) or self._effect(rules[place], trial):
+                refused[place] = refusal(one.pattern, *cause)
+                continue
+            return one, [refused[at] for at in sorted(refused) if at < place]
+        return None, [refused[at] for at in sorted(refused)]
+
+    def refusal_of_rule(self, pattern: str, claim: Claim, examples: Sequence[str]) -> Refusal | None:
+        """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        if not examples:
+            return refusal(pattern, "evidence", "it has no example")
+        rule = self._rule(pattern, claim, examples, "learned/candidate/0", "")
+        cause = self._alone(pattern, examples, rule)
+        cause = cause or self._backtested({0: rule}, Trial("", -1, (), claim)).get(0) or self._checked(rule)
+        return refusal(pattern, *cause) if cause else None
+
+    def harm(self, rule: DiagnosisRule, trial: Trial) -> Refusal | None:
+        """What a rule that passed them once would hit by now that it must not."""
+        cause = self._backtested({0: rule}, trial).get(0)
+        return refusal(rule.when.any[0], *cause) if cause else None
+
+    def _rule(self, pattern: str, claim: Claim, examples: Sequence[str], id: str, title: str) -> DiagnosisRule:
+        return diagnosis(id, pattern, claim, [mask(shown(text)) for text in examples], title=title)
+
+    def _alone(self, pattern: str, lines: Sequence[str], rule: DiagnosisRule) -> tuple[str, str] | None:
+        """(guard, cause) of a refusal that needs no other attempt."""
+        if cause := _form_cause(pattern):
+            return "form", cause
+        try:
+            parsed = parse(pattern if pattern.endswith("$") and not pattern.endswith("\\$") else f"{pattern}$")
+            regex.compile(pattern)
+        except PatternRefused as refused:
+            return "compile" if refused.guard == "compile" else "form", refused.cause
+        except regex.error as error:
+            return "compile", f"the regex package refuses it ({error})"
+        if _holds_secret(parsed):
+            return "secret", "its literal text looks like a secret"
+        if cause := _literal_cause(parsed, lines):
+            return "literal", cause
+        try:
+            tried = [prefix + shown(line) for line in lines for prefix in _PREFIXES]
+            missed = sorted(set(range(len(tried))) - set(line_matches(pattern, tried)))
+        except RuleError as error:
+            return "compile", error.cause
+        if missed:
+            return "evidence", f"does not match {tried[missed[0]][:200]!r}"
+        return None
+
+    def _checked(self, rule: DiagnosisRule) -> tuple[str, str] | None:
+        problems = check_learned(_with_own_examples(rule), self._book, self._scanner)
+        return ("rules-check", problems[0].what) if problems else None
+
+    def _backtested(
+        self, rules: dict[int, DiagnosisRule], trial: Trial, backtest: BackTest | None = None
+    ) -> dict[int, tuple[str, str]]:
+        """(guard, cause) of those rules that hit what they must not, all tried together."""
+        if not rules:
+            return {}
+        taught = Taught(list(rules.values()))
+        place_of = {rule.id: place for place, rule in rules.items()}
+        refused: dict[int, tuple[str, str]] = {}
+        others = _records(_of_other_reasons(self._book, trial.claim.reason))
+        for guard, records, what in (
+            ("healthy", self._harmless, "a harmless line"),
+            ("others", others, "an example of another rule"),
+        ):
+            for rule, lines in taught.hits(records).items():
+                text = records[0].lines[lines[0][1]].text
+                refused.setdefault(place_of[rule], (guard, f"hits {what}: {text[:200]!r}"))
+        past_attempts = self._past((trial.job, trial.attempt))
+        for past in backtest.course(past_attempts) if backtest else past_attempts:
+            if backtest is None and len(refused) == len(rules):
+                break
+            cause = contradiction(past, trial)
+            if cause is None and backtest is None:
+                continue
+            for rule, lines in taught.hits(as_records(past.lines)).items():
+                if cause:
+                    where = f"{past.job}/{past.attempt}, line {lines[0][1]}, which {cause[1]}"
+                    refused.setdefault(place_of[rule], (cause[0], f"hits {where}"))
+                if backtest:
+                    agrees = past.outcome == "failed" and past.reason == trial.claim.reason
+                    says: Says = "contradicts" if cause else "agrees" if agrees else "open"
+                    backtest.enter(place_of[rule], past, lines, says)
+        return refused
+
+    def _effect(self, rule: DiagnosisRule, trial: Trial) -> tuple[str, str] | None:
+        records, book = Taught([rule]).applied(trial.records, self._book)
+        verdict = diagnose(records, book, told=FAILED)
+        wanted = rule.verdict
+        if (verdict.outcome, verdict.reason, verdict.recovery) != ("failed", wanted.reason, wanted.recovery):
+            said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
+            return (
+                "effect",
+                f"with it the verdict on its own attempt is {said} by {verdict.decided_by.rule or 'nobody'}",
+            )
+        if verdict.decided_by.rule != rule.id or all(one.rule != rule.id for one in verdict.evidence):
+            return (
+                "effect",
+                f"the verdict on its own attempt is by {verdict.decided_by.rule or 'nobody'}, not by its line",
+            )
+        return None
+
+
+def refusal(pattern: str, guard: str, cause: str) -> Refusal:
+    """A refusal whose texts are bounded and hold no secret."""
+    return Refusal(mask(pattern[:LONGEST]), guard, mask(cause)[:500])
+
+
+def _form_cause(pattern: str) -> str | None:
+    if len(pattern) > LONGEST:
+        return f"it has {len(pattern)} characters, more than {LONGEST}"
+    if odd := next((char for char in pattern if not char.isprintable()), None):
+        return f"it holds the character U+{ord(odd):04X}, which does not print"
+    if not pattern.startswith("^"):
+        return "it does not begin with ^"
+    return None
+
+
+def _holds_secret(pattern: Pattern) -> bool:
+    texts = (*pattern.literals, "".join(pattern.literals))
+    return any(mask(text) != text for text in texts)
+
+
+def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
+    """Why the text that every matching line must hold is too little to tell one failure from another."""
+    for line in lines:
+        name = origin(shown(line)).message[:200].lstrip().split(":", 1)[0]
+        if is_report(name):
+            return f"{name} only reports what happened elsewhere"
+    words = own_words(pattern)
+    letters = sum(len(word) if word.isascii() else 3 * len(word) for word in words)
+    count = sum(1 if word.isascii() else 1 + len(word) // 3 for word in words)
+    if (count < _WORDS or letters < _LETTERS) and (count < _FEW_WORDS or letters < _MORE_LETTERS):
+        said = f"only {', '.join(sorted(words))} of" if words else "nothing of"
+        return f"{said} its text is its own: the rest could be of any failure"
+    return None
+
+
+def own_words(pattern: Pattern) -> set[str]:
+    """The words that a line must hold to match, without class names and what failures have in common."""
+    found = set()
+    for text in _required(pattern.nodes):
+        for word in regex.findall(r"[^\W\d_]{2,}", regex.sub(r"\w+", _without_class, text)):
+            if word.lower() not in _GENERIC:
+                found.add(word.lower())
+    return found
+
+
+def _without_class(match: regex.Match[str]) -> str:
+    return " " if _CLASS.fullmatch(match.group()) else match.group()
+
+
+def _required(nodes: Sequence[Node]) -> Iterator[str]:
+    """Runs of literal text that stand outside of alternatives."""
+    run = bytearray()
+    for node in nodes:
+        if isinstance(node, Chars) and node.literal and node.least:
+            run += bytes(node.members) * node.least
+            continue
+        if isinstance(node, Chars | Choice) and run:
+            yield run.decode("utf-8", "replace")
+            run.clear()
+    if run:
+        yield run.decode("utf-8", "replace")
+
+
+def _with_own_examples(rule: DiagnosisRule) -> DiagnosisRule:
+    """The rule with those of its masked examples that it still matches; a mask may have taken what it needs."""
+    texts = [example.text for example in rule.must_match]
+    good = [rule.must_match[place] for place in line_matches(rule.when.any[0], texts)]
+    return msgspec.structs.replace(rule, must_match=tuple(good))
+
+
+def _harmless(book: RuleBook) -> Iterator[str]:
+    """Lines that are known to be routine, or to tell of a good end."""
+    for rule in book.filters:
+        yield from _examples(rule)
+    for one in book.diagnoses:
+        if one.verdict.outcome in ("completed", "recovered", "cancelled"):
+            yield from (example.text for example in one.must_match)
+
+
+def _examples(rule: FilterRule) -> Iterable[str]:
+    return rule.must_match if rule.status == "active" else ()
+
+
+def _of_other_reasons(book: RuleBook, reason: str) -> Iterator[str]:
+    """Examples of lines that mean something else, or that follow from any failure."""
+    for rule in book.diagnoses:
+        claim = rule.verdict
+        if claim.lookup or claim.outcome:
+            continue
+        if claim.reason != reason or claim.role in ("teardown", "note"):
+            yield from (example.text for example in rule.must_match)
+
+
+def _records(texts: Iterable[str]) -> list[Record]:
+    """Lines as one record, numbered from 0."""
+    lines = (line for text in texts for line in text.split("\n"))
+    return as_records(Kept("", number, line) for number, line in enumerate(dict.fromkeys(lines))) or [Record("", "")]
+
+
+def contradiction(past: Past, trial: Trial) -> tuple[str, str] | None:
+    """(guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
+
+    A failure of which nobody knew the cause says nothing, nor does an attempt of which nobody knows whether it failed.
+    Nor does a guess (by structure, case or agent) about the same failure that nobody confirmed: it is what the
+    confirmation mends.
+    """
+    if past.outcome == "unknown":
+        return None
+    if past.outcome not in ("failed", "recovered"):
+        return "healthy", f"was {past.outcome}"
+    if past.reason in (trial.claim.reason, "Unknown"):
+        return None
+    if past.outcome == "recovered" and past.reason == "None":
+        return "healthy", "recovered from nothing that it would explain"
+    if not past.confirmed and past.decided != "rule" and past.digest in trial.digests:
+        return None
+    return "others", f"failed of {past.reason}"

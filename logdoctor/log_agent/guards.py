@@ -1,0 +1,320 @@
+"""Code decides whether a proposed filter pattern may become a rule, before anything is written.
+
+A filter rule takes lines out of what diagnosis sees: one bad pattern hides the cause of a failure. So a proposal
+is refused unless each guard lets it pass, and says which one did not. The guards, in the order they are asked:
+
+    form        text of one line, printable, neither empty nor longer than 1,000 characters
+    anchor      `^` at its begin, `$` at its end, no alternative that escapes them
+    grammar     nothing but the small language of `grammar`
+    compile     small enough to compile; Hyperscan and `regex` compile it
+    secret      its literal text holds no password, key or token
+    duplicate   neither the same pattern nor all of its lines are a live rule's already
+    field       no field may hold a sentence, nor a word where its lines have numbers or a few known words
+    literal     enough literal text; no random or shuffled lines, not most of a log at once
+    claims      matches the lines it is for, also behind the prefixes of launchers
+    evidence    matches no line that tells of a cause: examples, canary corpus, past evidence
+    error-word  not refused, but a human must approve: it takes lines that look like trouble
+"""
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import msgspec
+import regex
+
+from logdoctor.errors import PatternRefused
+from logdoctor.llm.masking import mask
+from logdoctor.log_agent.automaton import Automaton
+from logdoctor.log_agent.grammar import Pattern, parse
+from logdoctor.log_agent.matching import LONGEST, compiled, taken_of
+from logdoctor.log_agent.probes import (
+    holds_any_word,
+    mutation_taken,
+    phrase_held,
+    random_lines,
+    shuffled,
+    wide_field,
+)
+from logdoctor.log_agent.proposal import Candidate, Proposal, Refusal, Sample
+from logdoctor.rules import marks
+from logdoctor.rules.lines import Lines, hits, joined
+
+GUARDS = (
+    *("form", "anchor", "grammar", "compile", "secret", "duplicate"),
+    *("field", "literal", "claims", "evidence", "error-word"),
+)
+"""The names of all guards; refusals are counted by them, and by `vote`, `noticed` and `judge` of a lesson."""
+
+_DISGUISES = (
+    "[rank3]: ",
+    "2024-03-02 11:08:47,123 ",
+    "gpu-cn-0713: ",
+    "[1,3]<stderr>:",
+    "(RayTrainWorker pid=4182, ip=10.0.4.12) ",
+    "[2024-03-02 11:08:47,123] [ERROR] [logging.py:96:log_dist] [Rank 0] ",
+    "ERROR:root:",
+    "worker 3 | ",
+)
+"""Prefixes behind which cause lines are tried."""
+_MATCHED = 2  # the first of them: every rule must match its lines behind these
+_LETTERS = 5  # of literal words, where any word may stand in a field
+_FEW_LETTERS, _FEW_CHARACTERS = 3, 8  # one of them, where none may
+_RULER = 3  # literal characters of a pattern without fields
+_MANY_GROUPS = 8  # kinds of lines, and most of a sample, are too many for few letters
+_MUTATED = 64  # lines of a candidate whose fields are tried
+_SHUFFLES = 0.2  # share of the shuffles of its own lines that a pattern may match
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """A proposal that passes all guards but looks at trouble: a human must approve it, and why."""
+
+    pattern: str
+    guard: str
+    cause: str
+
+
+Outcome = Refusal | Approval | None
+"""What the guards say of a candidate; None: it may become a rule."""
+
+
+class _Fit(NamedTuple):
+    """A candidate whose pattern is fit to be compiled."""
+
+    place: int
+    candidate: Candidate
+    pattern: Pattern
+    automaton: Automaton
+
+
+class Guards:
+    """What is known of causes, and the questions asked of each proposal.
+
+    `causes` are the lines of `canary.causes`; `past` lines that were cited as evidence. A metric line that was
+    cited is given by the caller only where no rule with metrics would take it.
+    """
+
+    def __init__(self, causes: Iterable[str], past: Iterable[str] = ()) -> None:
+        bare = tuple(dict.fromkeys(causes))
+        self._causes = joined(prefix + line for prefix in ("", *_DISGUISES) for line in bare)
+        self._past = joined(dict.fromkeys(past))
+        self._remembering = threading.Lock()
+
+    def remember(self, lines: Iterable[str]) -> None:
+        """Add lines that were cited as evidence; any thread may call."""
+        with self._remembering:
+            self._past = joined(dict.fromkeys((*self._past.texts, *lines)))
+
+    def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Those of some patterns that match a line of a cause or of past evidence, each with the line."""
+        past = self._past
+        found: dict[str, str] = {}
+        for lines in (self._causes, past):
+            matched = taken_of(patterns, lines)
+            found |= {one: lines.texts[min(places)] for one, places in zip(patterns, matched, strict=True) if places}
+        return found
+
+    def outcomes(
+        self,
+        candidates: Sequence[Candidate],
+        sample: Sample,
+        live: Collection[str] = (),
+        explained: AbstractSet[int] = frozenset(),
+    ) -> list[Outcome]:
+        """What the guards say of each candidate, in their order; all of them are compiled and matched together.
+
+        `live` are the patterns of live rules, `explained` the places of the sample that these take. Of two
+        candidates that take the same lines the first passes.
+        """
+        outcomes: list[Outcome] = [None] * len(candidates)
+        fits: list[_Fit] = []
+        known = set(live)
+        for place, candidate in enumerate(candidates):
+            fit = _fitted(place, candidate, known)
+            if isinstance(fit, Refusal):
+                outcomes[place] = fit
+            else:
+                fits.append(fit)
+                known.add(candidate.proposal.pattern)
+        taken: set[int] = set(explained)
+        for fit, cause in self._matched(fits, sample):
+            if fit.candidate.takes <= taken:
+                cause = cause or ("duplicate", "all of its lines are taken already")
+            outcomes[fit.place] = _refusal(fit.candidate, *cause) if cause else _approval(fit, sample)
+            if not cause:
+                taken |= fit.candidate.takes
+        return outcomes
+
+    def outcome(
+        self,
+        candidate: Candidate,
+        sample: Sample,
+        live: Collection[str] = (),
+        explained: AbstractSet[int] = frozenset(),
+    ) -> Outcome:
+        """What the guards say of one candidate."""
+        return self.outcomes([candidate], sample, live, explained)[0]
+
+    def outcome_of_rule(self, pattern: str, examples: Sequence[str], live: Collection[str] = ()) -> Outcome:
+        """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        places = range(len(examples))
+        sample = Sample("", "", 0, tuple(examples), (("", 0),) * len(examples), (0,) * len(examples), (len(examples),))
+        return self.outcome(Candidate(Proposal(pattern, ""), frozenset(places), ()), sample, live)
+
+    def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, tuple[str, str] | None]]:
+        """Each candidate with (guard, cause) of its refusal by what it matches, or with None."""
+        matcher = compiled([fit.pattern.source for fit in fits])
+        if matcher is None:  # one of them is refused: each alone
+            for fit in fits:
+                if len(fits) == 1:
+                    yield fit, ("compile", "Hyperscan refuses it")
+                else:
+                    yield from self._matched([fit], sample)
+            return
+
+        past = self._past
+        shuffles = list(shuffled(sample.lines, sample.groups))
+        tried = (
+            joined(sample.lines),
+            *(joined(prefix + line for line in sample.lines) for prefix in _DISGUISES[:_MATCHED]),
+            joined(random_lines()),
+            joined(line for _, line in shuffles),
+            self._causes,
+            past,
+        )
+        for fit, *matched in zip(fits, *(hits(matcher, lines) for lines in tried), strict=True):
+            bare, ranked, stamped, noise, disorder, causes, cited = matched
+            yield (
+                fit,
+                _named("claims", _claims_cause(fit.candidate, sample, (bare, ranked, stamped)))
+                or _named("literal", _noise_cause(noise, disorder, shuffles, fit.candidate))
+                or _named("literal", _spread_cause(fit, sample))
+                or _named("evidence", _evidence_cause(causes, self._causes))
+                or _named("evidence", _evidence_cause(cited, past))
+                or _named("field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))),
+            )
+
+
+def _named(guard: str, cause: str | None) -> tuple[str, str] | None:
+    """The guard with its cause to refuse, None when it has none."""
+    return (guard, cause) if cause else None
+
+
+def _refusal(candidate: Candidate, guard: str, cause: str) -> Refusal:
+    """A refusal; its cause may quote a log, but no secret of it."""
+    return Refusal(str(candidate.proposal.pattern)[:LONGEST], guard, mask(cause))
+
+
+def _fitted(place: int, candidate: Candidate, known: Collection[str]) -> _Fit | Refusal:
+    """The candidate with its pattern taken apart, or why it need not be compiled at all."""
+    source = candidate.proposal.pattern
+    if cause := _form_cause(source):
+        return _refusal(candidate, "form", cause)
+    try:
+        pattern = parse(source)
+        regex.compile(source)
+    except PatternRefused as refused:
+        return _refusal(candidate, refused.guard, refused.cause)
+    except regex.error as error:
+        return _refusal(candidate, "compile", f"the regex package refuses it ({error})")
+    automaton = Automaton(pattern)
+    refused_by = (
+        _named("secret", _secret_cause(pattern))
+        or _named("duplicate", "a live rule has the same pattern" if source in known else None)
+        or _named("field", _field_cause(pattern, automaton))
+        or _named("literal", _literal_cause(pattern, automaton))
+    )
+    return _refusal(candidate, *refused_by) if refused_by else _Fit(place, candidate, pattern, automaton)
+
+
+def _form_cause(source: object) -> str | None:
+    if not isinstance(source, str):
+        return "it is not text"
+    if not source:
+        return "it is empty"
+    if len(source) > LONGEST:
+        return f"it has {len(source)} characters, more than {LONGEST}"
+    if odd := next((char for char in source if not char.isprintable()), None):
+        return f"it holds the character U+{ord(odd):04X}, which does not print"
+    return None
+
+
+def _secret_cause(pattern: Pattern) -> str | None:
+    texts = (*pattern.literals, "".join(pattern.literals))
+    return "its literal text looks like a secret" if any(mask(text) != text for text in texts) else None
+
+
+def _field_cause(pattern: Pattern, automaton: Automaton) -> str | None:
+    if wide := wide_field(pattern):
+        return f"it has {wide}"
+    phrase = phrase_held(pattern, automaton)
+    return f"a line that it matches may hold {phrase!r}" if phrase else None
+
+
+def _literal_cause(pattern: Pattern, automaton: Automaton) -> str | None:
+    letters, characters = pattern.letters, pattern.characters
+    if holds_any_word(automaton):
+        return f"{letters} letters of literal words, at least {_LETTERS} are wanted" if letters < _LETTERS else None
+    if letters >= _FEW_LETTERS or characters >= (_FEW_CHARACTERS if pattern.fields else _RULER):
+        return None
+    return f"{letters} letters of literal words and {characters} literal characters are too few"
+
+
+def _claims_cause(candidate: Candidate, sample: Sample, matched: tuple[set[int], set[int], set[int]]) -> str | None:
+    """Why it does not match what it claims: bare, behind a rank, behind a time."""
+    takes = candidate.takes
+    if not takes or not takes <= set(range(len(sample.lines))):
+        return "it matches no line of the sample"
+    for lines, where in zip(matched, ("", " behind a rank prefix", " behind a time stamp"), strict=True):
+        if missed := takes - lines:
+            return f"it does not match {sample.lines[min(missed)][:200]!r}{where}"
+    if more := matched[0] - takes:
+        return f"it also matches {sample.lines[min(more)][:200]!r}, which it does not claim"
+    return None
+
+
+def _noise_cause(
+    noise: set[int], disorder: set[int], shuffles: Sequence[tuple[int, str]], candidate: Candidate
+) -> str | None:
+    """Whether it matches lines that mean nothing, or lines whose words stand in another order."""
+    if noise:
+        return f"it matches a random line, {random_lines()[min(noise)]!r}"
+    own = [number for number, (place, _) in enumerate(shuffles) if place in candidate.takes]
+    foreign = disorder.difference(own)
+    if foreign or len(disorder) > _SHUFFLES * len(own):
+        return f"it matches words in any order, {shuffles[min(foreign or disorder)][1][:200]!r}"
+    return None
+
+
+def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
+    """Whether it takes most of a log although it says little."""
+    groups = {sample.groups[place] for place in fit.candidate.takes}
+    wide = len(groups) >= _MANY_GROUPS and 2 * len(groups) > len(sample.counts)
+    if wide and fit.pattern.letters < _LETTERS:
+        return f"it takes {len(groups)} of {len(sample.counts)} kinds of lines with {fit.pattern.letters} letters"
+    return None
+
+
+def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
+    return f"it matches a line that tells of a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
+
+
+def _some_lines(candidate: Candidate, sample: Sample) -> list[str]:
+    """Lines of the candidate, some of each group first."""
+    nth: dict[int, int] = {}
+    ranked: list[tuple[int, int]] = []
+    for place in sorted(candidate.takes):
+        group = sample.groups[place]
+        nth[group] = nth.get(group, 0) + 1
+        ranked.append((nth[group], place))
+    return [sample.lines[place] for _, place in sorted(ranked)[:_MUTATED]]
+
+
+def _approval(fit: _Fit, sample: Sample) -> Approval | None:
+    """Whether a human must approve: its text or one of its lines looks like trouble."""
+    source = fit.pattern.source
+    for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
+        if marks.is_error_like(text):
+            return Approval(source, "error-word", f"it takes lines that look like trouble, {mask(text)[:200]!r}")
+    return None

@@ -1,0 +1,142 @@
+"""A sample in, rules out: proposals are voted on, guarded, judged, and given their proof."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from logdoctor.llm.masking import mask
+from logdoctor.log_agent.guards import Approval, Guards, Outcome
+from logdoctor.log_agent.matching import taken
+from logdoctor.log_agent.metrics import metrics
+from logdoctor.log_agent.proposal import Agent, Candidate, Judgement, Refusal, Sample
+from logdoctor.log_agent.vote import Poll, poll
+from logdoctor.store.learned import ERROR_WORD, NewRule, Noticed, Source, Votes
+
+_EXAMPLES = 4
+
+
+class Lesson(NamedTuple):
+    """What was learned from a sample: rules to enter, what was refused, error lines that most runs noticed, why runs
+    failed."""
+
+    rules: list[NewRule]
+    refused: list[tuple[Refusal, Votes | None]]
+    noticed: list[Noticed]
+    failures: list[str]
+
+
+def lesson(
+    sample: Sample,
+    agent: Agent,
+    runs: int,
+    guards: Guards,
+    live: Collection[str],
+    source: Source,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Lesson:
+    """What an agent learns from a sample. `live` are the patterns that the kind has. `ModelError` when the agent
+    does not answer, or is to stop; then nothing was learned."""
+    polled = poll(agent, sample, runs, stopped)
+    errors = {place for place, count in polled.noticed.items() if count > runs // 2}
+    candidates = [one for one in polled.candidates if not one.takes & errors]
+    refused = polled.refused + [
+        Refusal(one.proposal.pattern, "noticed", "the agent takes one of its lines for an error")
+        for one in polled.candidates
+        if one.takes & errors
+    ]
+    passed = _guarded(candidates, sample, guards, live, refused)
+    passed += _alone(agent, sample, guards, live, passed, errors, polled.answered)
+    judged = agent.judge(sample, [one for one, _ in passed], polled.answered) if passed else []
+    rules: list[NewRule] = []
+    for (one, outcome), judgement in zip(passed, judged, strict=True):
+        rule = _rule(sample, agent, polled, one, outcome, judgement, source)
+        if isinstance(rule, Refusal):
+            refused.append(rule)
+        else:
+            rules.append(rule)
+    votes = {one.proposal.pattern: Votes(polled.answered, one.runs, "") for one in polled.candidates}
+    noticed = [Noticed(*sample.places[at], mask(sample.lines[at]), polled.noticed[at]) for at in sorted(errors)]
+    return Lesson(rules, [(one, votes.get(one.pattern)) for one in refused], noticed, polled.failures)
+
+
+def _alone(
+    agent: Agent,
+    sample: Sample,
+    guards: Guards,
+    live: Collection[str],
+    passed: Sequence[tuple[Candidate, Outcome]],
+    errors: set[int],
+    runs: int,
+) -> list[tuple[Candidate, Outcome]]:
+    """What the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow from the
+    lines alone, so every run would say the same."""
+    explained = {place for one, _ in passed for place in one.takes}
+    proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
+    matched = taken([proposal.pattern for proposal in proposals], sample.lines)
+    candidates = [
+        Candidate(proposal, frozenset(places), tuple(range(runs)))
+        for proposal, places in zip(proposals, matched, strict=True)
+        if places and not errors & set(places)
+    ]
+    outcomes = guards.outcomes(candidates, sample, live, explained)
+    return [(one, said) for one, said in zip(candidates, outcomes, strict=True) if not isinstance(said, Refusal)]
+
+
+def _guarded(
+    candidates: list[Candidate], sample: Sample, guards: Guards, live: Collection[str], refused: list[Refusal]
+) -> list[tuple[Candidate, Outcome]]:
+    """The candidates that the guards let pass, in other words if need be; of the rest the first refusal is told."""
+    passed: list[tuple[Candidate, Outcome]] = []
+    first: dict[object, Refusal] = {}  # by what is taken, or by the pattern where that is nothing
+    while candidates:
+        again = []
+        explained = {place for one, _ in passed for place in one.takes}
+        for one, outcome in zip(candidates, guards.outcomes(candidates, sample, live, explained), strict=True):
+            if not isinstance(outcome, Refusal):
+                passed.append((one, outcome))
+                first.pop(one.takes, None)
+                continue
+            first.setdefault(one.takes or one.proposal.pattern, outcome)
+            if one.others:
+                again.append(one._replace(proposal=one.others[0], others=one.others[1:]))
+        candidates = again
+    refused += first.values()
+    return passed
+
+
+def _rule(
+    sample: Sample,
+    agent: Agent,
+    polled: Poll,
+    one: Candidate,
+    outcome: Outcome,
+    judgement: Judgement,
+    source: Source,
+) -> NewRule | Refusal:
+    """A rule with its examples, or why there is none."""
+    pattern, title = one.proposal
+    if not judgement.keep:
+        return Refusal(pattern, "judge", judgement.why)
+    examples = _examples(pattern, [sample.lines[at] for at in sorted(one.takes)])
+    if not examples:
+        return Refusal(pattern, "secret", "its lines hold secrets, and without these it does not match them")
+    waits = f"{ERROR_WORD}: {outcome.cause}" if isinstance(outcome, Approval) else ""
+    return NewRule(
+        sample.kind,
+        pattern,
+        title,
+        examples,
+        metrics([(*sample.places[at], sample.lines[at]) for at in one.takes]),
+        "proposed" if waits else "shadow",
+        waits,
+        agent.name,
+        source,
+        Votes(polled.answered, one.runs, judgement.why),
+        sum(sample.counts[group] for group in {sample.groups[at] for at in one.takes}),
+    )
+
+
+def _examples(pattern: str, lines: Sequence[str]) -> tuple[str, ...]:
+    """Some of the lines without their secrets, as far as the pattern still matches them."""
+    masked = list(dict.fromkeys(mask(line) for line in lines))
+    matched = taken([pattern], masked)[0]
+    return tuple(masked[at] for at in sorted(matched)[:_EXAMPLES])

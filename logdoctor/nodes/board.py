@@ -1,0 +1,198 @@
+"""What a test knows so far: its nodes, and the results of its worlds, taken in one by one."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from statistics import median_high
+from typing import NamedTuple
+
+from logdoctor.node_types import Node, Result
+from logdoctor.nodes.evidence import Members, Ran, Weighed, weigh
+
+_FEW = 16  # nodes among which a node must fail with one partner more
+
+
+class Terms(NamedTuple):
+    """How a test is made and judged.
+
+    `repeats` of the gather in each world, and `longer` times as many where something is asked again. `witnesses`: sound
+    partners with which a node must fail (0: two, and three among a few nodes, where chance has more say). `rounds`
+    bounds the rounds (0: the nodes + 8). `regroups`: how often all are paired anew while no world has passed. `tries`:
+    launches that may go wrong at one node, `misfires` at its worlds for the launcher's own reasons. A world is slow
+    below `slow_share` of the median of the best speeds of the nodes of its kind (`slow_share_cpu` without GPUs, where
+    speeds scatter), or below the GB/s that `floors` give for its type of GPU.
+    """
+
+    repeats: int = 1
+    longer: int = 2
+    witnesses: int = 0
+    rounds: int = 0
+    regroups: int = 0
+    tries: int = 2
+    misfires: int = 6
+    slow_share: float = 0.7
+    slow_share_cpu: float = 0.1
+    floors: tuple[tuple[str, float], ...] = ()
+
+
+class Speed(NamedTuple):
+    """How fast a world that passed gathered: its bus bandwidth in GB/s, on which type of GPU ("" without GPUs), and
+    whether it crosses groups."""
+
+    number: int
+    members: Members
+    gpu: str
+    on_gpus: bool
+    crosses: bool
+    gathered: float
+
+
+class Board:
+    """The results of a test, by the places of its nodes in the list."""
+
+    def __init__(self, nodes: Sequence[Node], terms: Terms, suspected: Sequence[str] = ()) -> None:
+        self.nodes, self.terms = tuple(nodes), terms
+        self.place = {node.name: place for place, node in enumerate(self.nodes)}
+        named = [node.group for node in self.nodes]
+        several = any(count > 1 for group, count in Counter(named).items() if group)
+        self.groups = tuple(named if several else [""] * len(named))  # one node each tells nothing of what joins them
+        self.suspected = frozenset(self.place[name] for name in suspected if name in self.place)
+        self.results: dict[int, Result] = {}
+        self.worlds_of: list[list[int]] = [[] for _ in self.nodes]
+        self.round = 0
+        self._voids, self._misfires = [0] * len(self.nodes), [0] * len(self.nodes)
+        self.tried = [False] * len(self.nodes)
+        self._ran: list[Ran] = []
+        self._speeds: list[Speed] = []
+        self._products: dict[int, tuple[str, float]] = {}
+        self.pairs: set[Members] = set()
+
+    def add(self, result: Result) -> None:
+        """Take in the result of a world; a second one of the same world changes nothing."""
+        world = result.world
+        if world.number in self.results:
+            return
+        self.results[world.number] = result
+        self.round = max(self.round, world.round)
+        members = tuple(sorted(self.place[name] for name in world.nodes))
+        for node in members:
+            self.worlds_of[node].append(world.number)
+        if result.ended == "void":
+            failures = self._voids if result.unreached else self._misfires
+            for name in result.unreached or world.nodes:
+                failures[self.place[name]] += 1
+        else:
+            for node in members:
+                self.tried[node] = True
+            if len(members) > 1:  # a node alone has nobody to prove anything
+                self._ran.append(Ran(world.number, members, result.ended == "passed"))
+            if len(members) == 2:
+                self.pairs.add(members)
+            if result.ended == "passed":
+                self._measure(result, members)
+        for name in ("works", "fast", "slow_worlds", "slow_gpus", "_paced"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last world, 0 before the first."""
+        return max(self.results, default=0)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether some world of several nodes has passed: else nothing can be said of any node."""
+        return any(world.good for world in self._ran)
+
+    def is_out(self, node: int) -> bool:
+        """Whether launches went wrong at a node too often."""
+        return self._voids[node] >= self.terms.tries or self._misfires[node] >= self.terms.misfires
+
+    def met_others(self, node: int, across: bool) -> bool:
+        """Whether a node was in a second world that counts; with `across`, in one of several groups."""
+        worlds = [self.results[number] for number in self.worlds_of[node] if self.results[number].ended != "void"]
+        if not across or not self.groups[node]:
+            return len(worlds) > 1
+        return any(len({self.groups[self.place[name]] for name in result.world.nodes}) > 1 for result in worlds)
+
+    def was_paired(self, node: int) -> bool:
+        """Whether a node was alone with some partner."""
+        return any(len(self.results[number].world.nodes) == 2 for number in self.worlds_of[node])
+
+    @cached_property
+    def works(self) -> Weighed:
+        """What is proved of nodes that work or do not."""
+        return weigh(self._ran, self.groups, self._witnesses, self._out)
+
+    @cached_property
+    def slow_worlds(self) -> frozenset[int]:
+        """The numbers of worlds that passed and were slow."""
+        return frozenset(world.number for world in self._paced if not world.good)
+
+    @cached_property
+    def fast(self) -> Weighed:
+        """What is proved of nodes that gather fast or not; worlds that failed do not count."""
+        return weigh(self._paced, self.groups, self._witnesses, self._out)
+
+    @cached_property
+    def slow_gpus(self) -> dict[int, str]:
+        """Nodes whose slowest GPU is slow among those of its type, with the figures: nobody else has a part in that."""
+        usual: dict[str, list[float]] = {}
+        for gpu, product in self._products.values():
+            usual.setdefault(gpu, []).append(product)
+        middle = {gpu: median_high(products) for gpu, products in usual.items()}
+        return {
+            node: f"{product:.4g} of {middle[gpu]:.4g} TFLOP/s"
+            for node, (gpu, product) in self._products.items()
+            if product < self.terms.slow_share * middle[gpu]
+        }
+
+    @property
+    def _witnesses(self) -> int:
+        return self.terms.witnesses or (3 if len(self.nodes) <= _FEW else 2)
+
+    @property
+    def _out(self) -> frozenset[int]:
+        return frozenset(node for node in range(len(self.nodes)) if self.is_out(node))
+
+    @cached_property
+    def _paced(self) -> list[Ran]:
+        """Worlds that passed: good when they were fast, bad when they were slow.
+
+        One across groups may be slower by what joins them: it is slow only if others across groups are faster, and
+        where it is not as fast as worlds within groups it says nothing.
+        """
+        usual, across = self._usual(self._speeds), self._usual([speed for speed in self._speeds if speed.crosses])
+        floors, paced = dict(self.terms.floors), []
+        for speed in self._speeds:
+            kind, floor = (speed.gpu, speed.on_gpus), floors.get(speed.gpu, 0.0)
+            if speed.gathered >= max(usual[kind], floor):
+                paced.append(Ran(speed.number, speed.members, True))
+            elif not speed.crosses or speed.gathered < max(across[kind], floor):
+                paced.append(Ran(speed.number, speed.members, False))
+        return paced
+
+    def _usual(self, speeds: Sequence[Speed]) -> dict[tuple[str, bool], float]:
+        """What a world must reach, by type of GPU: a share of the median of the best speeds of nodes."""
+        best: dict[tuple[str, bool], dict[int, float]] = {}
+        for speed in speeds:
+            of_kind = best.setdefault((speed.gpu, speed.on_gpus), {})
+            for node in speed.members:  # a slow node is tried more often than others
+                of_kind[node] = max(speed.gathered, of_kind.get(node, 0.0))
+        shares = {True: self.terms.slow_share, False: self.terms.slow_share_cpu}
+        return {kind: shares[kind[1]] * median_high(bests.values()) for kind, bests in best.items()}
+
+    def _measure(self, result: Result, members: Members) -> None:
+        """Take in how fast a world and its GPUs were."""
+        readings = result.readings
+        on_gpus = bool(readings) and all(reading.gpus for reading in readings)
+        for reading in readings:
+            if reading.gpus and reading.tflops is not None and reading.node in self.place:
+                known = self._products.get(self.place[reading.node], ("", 0.0))[1]
+                self._products[self.place[reading.node]] = (reading.gpu, max(known, reading.tflops))
+        types = {reading.gpu for reading in readings}
+        sizes = set.intersection(*(set(reading.bandwidth) for reading in readings)) if readings else set()
+        if len(members) > 1 and sizes and len(types) == 1:  # unlike GPUs are not compared
+            gathered = min(reading.bandwidth[max(sizes, key=int)] for reading in readings)
+            gpu = types.pop()
+            crosses = len({self.groups[node] for node in members}) > 1
+            self._speeds.append(Speed(result.world.number, members, gpu, on_gpus, crosses, gathered))

@@ -1,0 +1,96 @@
+"""What a cluster must offer so that nodes of it can be cordoned, and the mark that stands on a cordoned node."""
+
+from typing import Protocol
+
+import regex
+
+from logdoctor.errors import CordonError
+from logdoctor.node_types import Mark, NodeState
+
+MAX_TEXT = 200
+"""Characters of a mark as text, at most."""
+MAX_NUMBER = 10**18
+"""Cordons and verdicts have smaller numbers."""
+
+_OWNER = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,38}[A-Za-z0-9])?")
+_MARK = regex.compile(
+    r"(?P<owner>[A-Za-z0-9._-]{1,40}) cordon (?P<cordon>[0-9]{1,18})(?: verdict (?P<verdict>[0-9]{1,18}))?"
+    r"(?:: (?P<reason>[ -~]{1,200}))?"
+)
+_QUOTES = {ord(sign): None for sign in "\"'`\\"}
+_BLANKS = regex.compile(r"\s+")
+_ODD = regex.compile(r"[^ -~]")
+
+
+class Cordoner(Protocol):
+    """A cluster whose nodes can be cordoned. All calls block, for a bounded time, and may come from any thread.
+
+    They raise `CordonError` when the cluster cannot be asked, does not know the node, or does not do it; and
+    `CordonRefused`, having changed nothing, where the cordon is of others.
+    """
+
+    @property
+    def how(self) -> str:
+        """slurm, kubernetes, file or dry-run."""
+
+    def nodes(self) -> list[NodeState]:
+        """The whole fleet: what the share that may be cordoned is counted of."""
+
+    def node(self, name: str) -> NodeState | None:
+        """One node as it is now; None for one that the cluster does not know."""
+
+    def cordon(self, name: str, mark: Mark) -> None:
+        """Cordons the node and writes the mark on it; nothing changes where the node `carries` the mark already.
+
+        `CordonRefused` for a node that is cordoned by others, looked at as late as possible.
+        """
+
+    def uncordon(self, name: str, mark: Mark) -> None:
+        """Takes the cordon and the mark off the node; `CordonRefused` unless it `carries` exactly this mark."""
+
+
+def reason_text(mark: Mark) -> str:
+    """The mark as one line of printable ASCII without quotes: `OWNER cordon 45 verdict 123: why`.
+
+    A long reason is cut. `CordonError` for an owner or a number that cannot be written so.
+    """
+    numbers = (mark.cordon,) if mark.verdict is None else (mark.cordon, mark.verdict)
+    if not all(0 <= number < MAX_NUMBER for number in numbers):
+        raise CordonError("a cordon", "its number or its verdict's is out of range", "Report this as a bug.")
+    verdict = "" if mark.verdict is None else f" verdict {mark.verdict}"
+    head = f"{checked_owner(mark.owner)} cordon {mark.cordon}{verdict}"
+    reason = plain_reason(mark.reason)[: MAX_TEXT - len(head) - 2].strip()
+    return f"{head}: {reason}" if reason else head
+
+
+def mark_of(text: str) -> Mark | None:
+    """The mark that `reason_text` wrote so, whoever its owner is; None for any other text.
+
+    Where others have added words to the reason it is another mark: `carries` tells them apart.
+    """
+    if len(text) > MAX_TEXT or (found := _MARK.fullmatch(text)) is None:
+        return None
+    verdict = None if found["verdict"] is None else int(found["verdict"])
+    mark = Mark(found["owner"], int(found["cordon"]), verdict, found["reason"] or "")
+    return mark if _OWNER.fullmatch(mark.owner) and reason_text(mark) == text else None
+
+
+def carries(state: NodeState | None, mark: Mark) -> bool:
+    """Whether the node is cordoned by exactly this mark, as it reads on a node (long reasons are cut there)."""
+    if state is None or not state.cordoned or state.mark is None:
+        return False
+    return reason_text(state.mark) == reason_text(mark)
+
+
+def plain_reason(reason: str) -> str:
+    """The reason in one line of printable ASCII without quotes and backslashes; other signs become `?`."""
+    blanks = _BLANKS.sub(" ", reason[: 4 * MAX_TEXT].translate(_QUOTES))
+    return _BLANKS.sub(" ", _ODD.sub("?", blanks)).strip()
+
+
+def checked_owner(owner: str) -> str:
+    """The owner, when a mark can bear its name; `CordonError` otherwise."""
+    if not _OWNER.fullmatch(owner):
+        cause = "cannot stand on a node"
+        raise CordonError(f"the owner {owner[:60]!r}", cause, "Use 1 to 40 letters, digits, '.', '_' and '-'.")
+    return owner

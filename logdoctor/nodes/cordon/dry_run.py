@@ -1,0 +1,52 @@
+"""Cordons that do not happen: what would be done is checked and told, and no node is touched."""
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from logdoctor.errors import CordonError, CordonRefused
+from logdoctor.node_types import Mark, NodeState
+from logdoctor.nodes.cordon.cordoner import Cordoner, reason_text
+
+HOW = "dry-run"
+
+log = structlog.get_logger()
+
+
+class DryRun:
+    """Looks at nodes through the cordoner `beneath`, if there is one, and never changes any.
+
+    Without one it knows the names of the `fleet`, none of them cordoned. It keeps nothing: what it said yes to is as
+    it was.
+    """
+
+    how = HOW
+
+    def __init__(self, beneath: Cordoner | None = None, fleet: Callable[[], Iterable[str]] = tuple) -> None:
+        self._beneath = beneath
+        self._fleet = fleet
+
+    def nodes(self) -> list[NodeState]:
+        """The whole fleet as it is."""
+        if self._beneath is not None:
+            return self._beneath.nodes()
+        return [NodeState(name, False) for name in dict.fromkeys(self._fleet())]
+
+    def node(self, name: str) -> NodeState | None:
+        """One node as it is."""
+        if self._beneath is not None:
+            return self._beneath.node(name)
+        return next((state for state in self.nodes() if state.name == name), None)
+
+    def cordon(self, name: str, mark: Mark) -> None:
+        """Tells what would be written on the node, when it could be."""
+        state = self.node(name)
+        if state is None:
+            raise CordonError(f"node {name[:80]!r}", "is not known to the cluster", "Check its name.")
+        if state.cordoned:
+            raise CordonRefused(f"node {name}", f"is cordoned by others ({state.reason[:200]!r})", "Leave it.")
+        log.info("would cordon", node=name, reason=reason_text(mark))
+
+    def uncordon(self, name: str, mark: Mark) -> None:
+        """Tells that the node would be given back."""
+        log.info("would uncordon", node=name, reason=reason_text(mark))

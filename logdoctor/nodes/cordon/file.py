@@ -1,0 +1,179 @@
+"""Cordons in a file of node names, for clusters whose scheduler reads one.
+
+A line is a name, and after a `#` who cordoned it and why: `gpu-12  # logdoctor cordon 45 verdict 123: why`. Lines of
+others stay as they are; they may name several nodes, as `gpu-[01-04]` or `gpu-01,gpu-02`.
+"""
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from logdoctor.errors import CordonError, CordonRefused, InputError
+from logdoctor.node_types import Mark, NodeState, checked_name
+from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
+from logdoctor.nodes.slurm import expanded
+
+MAX_BYTES = 16 << 20
+"""A larger file is refused."""
+MAX_NAMES = 200_000
+"""Nodes that the lines of a file may name, all together."""
+LOCK_SECONDS = 20.0
+"""How long another logdoctor may hold the file."""
+
+_CODING = ("utf-8", "surrogateescape")  # what others wrote is written back byte for byte
+
+
+class FileCordoner:
+    """A file of cordoned nodes; it and its lock `PATH.lock` need not exist yet. Any thread and any process may call.
+
+    `fleet` says which nodes there are; names in the file that are not among them are left alone.
+    """
+
+    how = "file"
+
+    def __init__(self, path: Path, fleet: Callable[[], Iterable[str]]) -> None:
+        self._path = path
+        self._fleet = fleet
+
+    def nodes(self) -> list[NodeState]:
+        """The fleet, each node with what the file says of it; `CordonError` when the file cannot be read."""
+        entries = _entries(self._lines())
+        return [_state(name, entries.get(name, [])) for name in dict.fromkeys(self._fleet())]
+
+    def node(self, name: str) -> NodeState | None:
+        """One node of the fleet."""
+        if name not in set(self._fleet()):
+            return None
+        return _state(name, _entries(self._lines()).get(name, []))
+
+    def cordon(self, name: str, mark: Mark) -> None:
+        """Appends the node with its mark; see `Cordoner`."""
+        checked_name(name)
+        with self._alone() as lines:
+            state = _state(name, _entries(lines).get(name, []))
+            if carries(state, mark):
+                return
+            if state.cordoned:
+                raise _of_others(name, state)
+            self._write([*lines, f"{name}  # {reason_text(mark)}"])
+
+    def uncordon(self, name: str, mark: Mark) -> None:
+        """Removes the node's line; see `Cordoner`."""
+        with self._alone() as lines:
+            state = _state(name, _entries(lines).get(name, []))
+            if not carries(state, mark):
+                raise _of_others(name, state)
+            self._write([line for line in lines if _name(line) != name])
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[list[str]]:
+        """The lines of the file, while no other logdoctor changes it."""
+        try:
+            lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            self._take(lock)
+            yield self._lines()
+        finally:
+            os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        """Waits for the lock; `CordonError` when another holds it for too long."""
+        end = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise self._unusable(error) from error
+            time.sleep(0.02)
+
+    def _lines(self) -> list[str]:
+        try:
+            if self._path.exists() and not self._path.is_file():  # a pipe would be waited for
+                raise CordonError(f"the file {self._path}", "is no plain file", "Name another one.")
+            with self._path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(error) from error
+        if len(content) > MAX_BYTES:
+            raise CordonError(f"the file {self._path}", f"has over {MAX_BYTES} bytes", "Name another one.")
+        lines = content.decode(*_CODING).split("\n")
+        return lines if lines[-1] else lines[:-1]
+
+    def _write(self, lines: list[str]) -> None:
+        """Puts a new file in the place of the old one, which is there whole until then, with the same rights."""
+        target = self._path.resolve()
+        new = target.with_name(f".{target.name}.new")
+        content = "".join(f"{line}\n" for line in lines).encode(*_CODING)
+        try:
+            mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.replace(new, target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> CordonError:
+        return CordonError(f"the file {self._path}", f"cannot be used ({error})", "Check its folder and its rights.")
+
+
+def _name(line: str) -> str:
+    """The node of a line, "" when it has none."""
+    words = line.partition("#")[0].split()
+    return words[0] if words else ""
+
+
+def _entries(lines: Iterable[str]) -> dict[str, list[str]]:
+    """The lines of each node."""
+    entries: dict[str, list[str]] = {}
+    count = 0
+    for line in lines:
+        names = _names(line)
+        if (count := count + len(names)) > MAX_NAMES:
+            raise CordonError("the file of cordoned nodes", f"names over {MAX_NAMES:,} nodes", "Check its lines.")
+        for name in names:
+            entries.setdefault(name, []).append(line)
+    return entries
+
+
+def _names(line: str) -> list[str]:
+    """The nodes of a line; what looks like a list of nodes and is none is a name."""
+    name = _name(line)
+    if "[" not in name and "," not in name:
+        return [name] if name else []
+    try:
+        return list(dict.fromkeys(expanded(name)))
+    except InputError:
+        return [name]
+
+
+def _state(name: str, lines: list[str]) -> NodeState:
+    """What the lines of a node say. Two are not ours alone, whatever they say."""
+    raw = "; ".join(line.encode(*_CODING).decode("utf-8", "replace") for line in lines)
+    reason = raw.partition("#")[2].strip()
+    return NodeState(name, bool(lines), mark_of(reason) if len(lines) == 1 else None, reason, raw)
+
+
+def _of_others(name: str, state: NodeState) -> CordonRefused:
+    cause = f"is cordoned by others ({state.reason[:200]!r})" if state.cordoned else "is not cordoned"
+    return CordonRefused(f"node {name}", cause, "Leave it, or ask those who did it.")
+
+
+def _sync_folder(folder: Path) -> None:
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)

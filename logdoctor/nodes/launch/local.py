@@ -1,0 +1,112 @@
+"""Nodes that are processes on this machine: to try things out, and to test the GPUs of one machine one by one."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from logdoctor.errors import LaunchError
+from logdoctor.node_types import Node
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task
+
+_LAST_WORDS = 5.0
+"""Seconds for the output of a process that was killed to end: its ranks hold it open as long as they live."""
+
+
+class LocalLauncher:
+    """Starts each node's probe as a process of this machine.
+
+    The nodes are `local-0`, `local-1`, ...; when the machine has a GPU for each of them, each has one to itself, else
+    they have none. A probe ends with this process, because its standard input does.
+    """
+
+    name = "local"
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = tuple(Node(f"local-{number}", "127.0.0.1") for number in range(nodes))
+        self._has_gpus = len([file for file in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", file)]) >= nodes
+
+    async def inventory(self, names: Sequence[str]) -> list[Node]:
+        """The nodes of these names, in their order; all when there are none. `LaunchError` for unknown ones."""
+        known = {node.name: node for node in self._nodes}
+        for name in names:
+            if name not in known:
+                last = self._nodes[-1].name if self._nodes else "none"
+                cause = "the local launcher does not have it"
+                raise LaunchError(f"node {name[:80]!r}", cause, f"The last one is {last}.")
+        return [known[name] for name in names] if names else list(self._nodes)
+
+    async def run(self, task: Task) -> list[Answer]:
+        """One answer for each node; what is still running at the deadline is killed, and all of it on cancellation."""
+        async with asyncio.TaskGroup() as group:
+            runs = [group.create_task(self._run_node(task, rank)) for rank in range(len(task.nodes))]
+        return [run.result() for run in runs]
+
+    async def sweep(self, test: str) -> int:
+        """Kills the probes of a test that an earlier process left running on this machine; how many processes."""
+        return sum(_kill_probe(int(entry), test) for entry in os.listdir("/proc") if entry.isdigit())
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    async def _run_node(self, task: Task, rank: int) -> Answer:
+        node = task.nodes[rank].name
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(task, rank),
+                stdin=asyncio.subprocess.PIPE,  # the lifeline: nothing is ever written
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Answer(node, started=False, launch_error=f"{task.probe.python}: {error.strerror}")
+        assert process.stdout and process.stderr
+        output = asyncio.create_task(_bounded(process.stdout))
+        errors = asyncio.create_task(_bounded(process.stderr))
+        ended: int | None = None
+        try:
+            async with asyncio.timeout(task.deadline):
+                ended = await process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the ranks die with their supervisor
+            await asyncio.wait({output, errors, asyncio.create_task(process.wait())}, timeout=_LAST_WORDS)
+        told = errors.result() if errors.done() else b""
+        return Answer(node, STARTED in told, output.result() if output.done() else b"", told, ended)
+
+    def _command(self, task: Task, rank: int) -> tuple[str, ...]:
+        python = sys.executable if task.probe.python == "python3" else task.probe.python
+        number = task.nodes[rank].name.rpartition("-")[2]
+        own = f"CUDA_VISIBLE_DEVICES={number if self._has_gpus else ''}"
+        probe = task.probe._replace(python=python, env=(own, *task.probe.env))
+        return task._replace(probe=probe).command(rank, lifeline=True)
+
+
+def _kill_probe(process: int, test: str) -> bool:
+    """Kills a process if it is a probe of this test, and says whether it was."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        if STARTED in b"".join(words[2:3]) and (b"--test", test.encode()) in itertools.pairwise(words):
+            os.kill(process, signal.SIGKILL)
+            return True
+    except OSError:  # it ended meanwhile
+        pass
+    return False
+
+
+async def _bounded(stream: asyncio.StreamReader) -> bytes:
+    """What a stream yields until its end, at most `OUTPUT_LIMIT` bytes of it; the rest is read and dropped, so that
+    the writer does not wait."""
+    kept = bytearray()
+    while chunk := await stream.read(1 << 16):
+        kept += chunk[: OUTPUT_LIMIT - len(kept)]
+    return bytes(kept)

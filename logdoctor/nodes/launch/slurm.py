@@ -1,0 +1,371 @@
+"""Starts probes with `srun`: each world is a job of its own, or a step in an allocation.
+
+Slurm gives drained nodes to no new job, not even in a reservation. What is in an allocation can be tested there,
+drained or not; without one, a world with such a node is not started, and the answers say why.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import regex
+
+from logdoctor.errors import InputError, LaunchError
+from logdoctor.node_types import Node, checked_name
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task
+from logdoctor.nodes.slurm import Ran, SlurmNode, environment, expanded, nodes_in, run
+from logdoctor.nodes.topology import groups
+from logdoctor.text import harmless
+
+_QUEUE = 10
+"""Seconds that a world may wait for its nodes; it lies within the grace of a task."""
+_EXPORTED = "PATH,HOME,LD_LIBRARY_PATH,PYTHONPATH"
+"""What the probes inherit: the rest of the service's environment is nobody's business on the nodes."""
+_ENDING = 3.0
+"""Seconds that `srun` has to end its tasks when it is told to; then it is killed, and its job is cancelled."""
+_CANCELLING = 10.0
+_LINE = 1024
+"""`srun --label` cuts lines after so many bytes, and sets a label and a line break of its own where it cut."""
+_LABELLED = regex.compile(rb" *([0-9]{1,6}): ?(.*)", regex.DOTALL)
+_ENDED = regex.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (?:Exited with exit code ([0-9]+)|.*)")
+_NOT_GIVEN = regex.compile(
+    r"(?i)required node not available|requested nodes are busy|requested nodes not in this partition"
+    r"|node configuration is not available|invalid node name|immediate"
+)
+"""What Slurm says when it does not give away the nodes that were asked for."""
+_UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "POWERED_DOWN", "INVALID_REG"}
+_CANCELLED = regex.compile(r"(?m)slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT .*\*\*\*")
+_TEST = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._]{0,63}")
+
+
+class _Heard(NamedTuple):
+    """What `srun` brought: for each task what it printed, and what `srun` itself said."""
+
+    output: dict[int, bytes]
+    errors: dict[int, bytes]
+    said: str
+    status: int | None
+
+
+class SlurmLauncher:
+    """Starts the probes of a world with one `srun`.
+
+    With `allocation` (a job's number) worlds are steps of that job, which share what it has; without, each is a job
+    that has its nodes for itself, and that must get them within 10 seconds. `options` are put into the `srun` command
+    last (`--partition=...`, `--account=...`, `--reservation=...`, `--gres=...`). `env` is what the commands inherit.
+    """
+
+    name = "slurm"
+
+    def __init__(self, env: Mapping[str, str], allocation: str = "", options: tuple[str, ...] = ()) -> None:
+        if allocation and not regex.fullmatch(r"[0-9]{1,12}", allocation):
+            raise LaunchError(f"allocation {allocation[:40]!r}", "is no number of a job", "Give it SLURM_JOB_ID.")
+        self._env = environment(env)
+        self._allocation = allocation
+        self._options = options
+
+    async def inventory(self, names: Sequence[str]) -> list[Node]:
+        """The nodes of these names, in their order; when there are none, all of the allocation or of the cluster.
+
+        `LaunchError` for a node that Slurm does not know or that is not in the allocation.
+        """
+        known = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+        within = await self._allocated() if self._allocation else list(known)
+        for name in names:
+            if name not in known:
+                raise LaunchError(f"node {name[:80]!r}", "is not known to Slurm", "Check its name with `sinfo -N`.")
+            if name not in within:
+                cause = f"is not in the allocation {self._allocation}"
+                raise LaunchError(f"node {name}", cause, "Leave it out, or test it in a job of its own.")
+        leaves = await self._leaves()
+        wanted = [known[name] for name in (names or within) if name in known]
+        try:
+            return [Node(checked_name(of.name), of.address, leaves.get(of.name, ""), of.gpu) for of in wanted]
+        except InputError as error:
+            raise LaunchError(error.thing, error.cause, error.next_step) from error
+
+    async def run(self, task: Task) -> list[Answer]:
+        """One answer for each node, in the order of ranks; `LaunchError` when Slurm itself does not take the world, or
+        others end it: it was cancelled, preempted, or its `srun` killed.
+
+        The world ends with this process, because the standard input of the probes does; by the deadline; and by the
+        time limit that Slurm is told.
+        """
+        process = await self._begin(task)
+        try:
+            heard = await _hear(process, task)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._end(process, task)))
+        if ended := _ended_by_others(heard):
+            raise LaunchError(f"world {task.world.number}", ended, "Run the test again; it says nothing of its nodes.")
+        answers = _answers(task, heard)
+        if any(answer.started for answer in answers) or heard.status is None:
+            return answers
+        return await self._not_launched(task, answers, heard.said)
+
+    async def sweep(self, test: str) -> int:
+        """Cancels the jobs and steps of a test that are still there; how many. They are gone when this returns;
+        `LaunchError` when Slurm has not ended them in 10 seconds."""
+        ours = regex.compile(regex.escape(_job_name(test, "")) + "[0-9]+")
+        found = await self._cancel(ours)
+        limit = asyncio.get_running_loop().time() + _CANCELLING
+        while left := await self._running(ours):
+            if asyncio.get_running_loop().time() > limit:
+                step = "Cancel them with `scancel`, as their user or as an administrator of Slurm."
+                raise LaunchError(f"test {test}", f"Slurm does not end its jobs {', '.join(left[:20])}", step)
+            await asyncio.sleep(0.1)
+        return found
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    async def _begin(self, task: Task) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command(task),
+                stdin=asyncio.subprocess.PIPE,  # the lifeline: nothing is ever written
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            cause = f"cannot be started ({error.strerror})"
+            raise LaunchError("srun", cause, "Install Slurm's client where logdoctor runs.") from error
+
+    def _command(self, task: Task) -> tuple[str, ...]:
+        names = [checked_name(node.name) for node in task.nodes]
+        minutes = math.ceil(task.deadline / 60) + 1
+        place = ("--overlap", f"--jobid={self._allocation}") if self._allocation else ("--exclusive",)
+        return (
+            "srun",
+            *place,
+            f"--job-name={_job_name(task.test, str(task.world.number))}",
+            f"--nodelist={','.join(names)}",
+            f"--nodes={len(names)}",
+            f"--ntasks={len(names)}",
+            "--ntasks-per-node=1",
+            "--mem=0",  # all that the node or the allocation has
+            "--cpu-bind=none",  # a probe with eight GPUs needs more than the one core of a task
+            f"--immediate={_QUEUE}",
+            f"--time={minutes}",
+            "--label",
+            "--wait=0",
+            "--kill-on-bad-exit=0",  # the others tell what they saw
+            "--no-kill",
+            "--propagate=NONE",  # limits of a service, such as that of locked memory, are not those of jobs
+            "--chdir=/",
+            f"--export={_EXPORTED}",
+            *self._options,
+            "/usr/bin/env",  # or srun looks for Python here, where it may be another one than on the nodes
+            *task.command("slurm", lifeline=True),
+        )
+
+    async def _end(self, process: asyncio.subprocess.Process, task: Task) -> None:
+        """Ends what is left of a world; of one that ended by itself nothing is."""
+        if process.stdin:
+            process.stdin.close()
+        if process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(_ENDING):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            with contextlib.suppress(TimeoutError, LaunchError):
+                async with asyncio.timeout(_ENDING):
+                    await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
+
+    async def _not_launched(self, task: Task, answers: Sequence[Answer], said: str) -> list[Answer]:
+        """Why no probe of a world started, node by node; `LaunchError` where it is not for the nodes, and when Slurm
+        does not answer."""
+        shown = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+        unfit = {node.name: _unfit(shown.get(node.name)) for node in task.nodes}
+        causes = [f"{name}: {why}" for name, why in unfit.items() if why]
+        if not causes and not _NOT_GIVEN.search(said) and not _ENDED.search(said):
+            step = "Check the options for srun, the partition and the account, and that Slurm answers here."
+            raise LaunchError("srun", harmless("; ".join(_complaints(said)), 300) or "ended without a word", step)
+        shared = harmless("; ".join(causes), 300)
+        return [answer._replace(launch_error=unfit[answer.node] or shared or answer.launch_error) for answer in answers]
+
+    async def _cancel(self, ours: regex.Pattern[str]) -> int:
+        found = await self._running(ours)
+        if found:
+            await self._ran("scancel", *found)  # it complains of those that ended meanwhile
+        return len(found)
+
+    async def _running(self, ours: regex.Pattern[str]) -> list[str]:
+        """The numbers of jobs, and of steps in jobs of other names, whose names are ours."""
+        states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
+        jobs = _named(await self._told("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
+        steps = _named(await self._told("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
+        return jobs + [step for step in steps if step.partition(".")[0] not in jobs]
+
+    async def _allocated(self) -> list[str]:
+        told = await self._told("squeue", f"--jobs={self._allocation}", "--noheader", "--states=RUNNING", "--format=%N")
+        try:
+            names = expanded(told.strip())
+        except InputError as error:
+            raise LaunchError(error.thing, error.cause, error.next_step) from error
+        if not names:
+            cause = "is not running"
+            raise LaunchError(f"allocation {self._allocation}", cause, "Allocate nodes with `salloc`, or do without.")
+        return names
+
+    async def _leaves(self) -> dict[str, str]:
+        try:
+            return groups((await self._ran("scontrol", "show", "topology")).output)
+        except InputError:  # it serves to tell links from nodes, no more
+            return {}
+
+    async def _told(self, *command: str) -> str:
+        """What a command prints; `LaunchError` when it fails."""
+        ran = await self._ran(*command)
+        if ran.status != 0:
+            step = f"Check that `{command[0]}` answers where logdoctor runs."
+            raise LaunchError(command[0], ran.complaint, step)
+        return ran.output
+
+    async def _ran(self, *command: str) -> Ran:
+        return await asyncio.to_thread(run, command, self._env)
+
+
+def _job_name(test: str, world: str) -> str:
+    if not _TEST.fullmatch(test):
+        raise LaunchError(f"test {test[:40]!r}", "cannot be part of a job's name", "Use letters, digits, '.' and '_'.")
+    return f"logdoctor-{test}-w{world}"
+
+
+def _named(rows: str, ours: regex.Pattern[str]) -> list[str]:
+    pairs = (row.strip().partition(" ") for row in rows.splitlines())
+    return [number for number, _, name in pairs if ours.fullmatch(name.strip())]
+
+
+async def _hear(process: asyncio.subprocess.Process, task: Task) -> _Heard:
+    """All that a world prints until it ends or its deadline comes; its status is None in the latter case."""
+    assert process.stdout and process.stderr
+    output, errors = _Parted(len(task.nodes)), _Parted(len(task.nodes))
+    status = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(task.deadline), asyncio.TaskGroup() as group:
+            group.create_task(output.read(process.stdout))
+            group.create_task(errors.read(process.stderr))
+            status = await process.wait()
+    return _Heard(output.whole(), errors.whole(), errors.unlabelled(), status)
+
+
+class _Parted:
+    """The output of `srun --label`, parted by task; bounded for each."""
+
+    def __init__(self, tasks: int) -> None:
+        self._of = {task: bytearray() for task in range(tasks)}
+        self._unlabelled = bytearray()
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        """Takes a stream to its end."""
+        held = b""
+        while chunk := await stream.read(1 << 16):
+            *lines, held = (held + chunk).split(b"\n")
+            for line in lines:
+                self._take(line)
+            if len(held) > 1 << 16:
+                self._take(held)
+                held = b""
+        if held:
+            self._take(held)
+
+    def _take(self, line: bytes) -> None:
+        found = _LABELLED.fullmatch(line)
+        kept = self._of.get(int(found[1])) if found else None
+        if found is None or kept is None:
+            self._unlabelled += (line + b"\n")[: OUTPUT_LIMIT - len(self._unlabelled)]
+        else:
+            piece = found[2] if len(found[2]) == _LINE else found[2] + b"\n"
+            kept += piece[: OUTPUT_LIMIT - len(kept)]
+
+    def whole(self) -> dict[int, bytes]:
+        """What each task printed, with the lines that were cut joined again."""
+        return {task: bytes(kept) for task, kept in self._of.items()}
+
+    def unlabelled(self) -> str:
+        """What `srun` itself printed."""
+        return self._unlabelled.decode(errors="replace")
+
+
+def _ended_by_others(heard: _Heard) -> str:
+    """How somebody else ended a world before its deadline, which is no failure of its nodes; "" when nobody did.
+
+    Slurm cancels the world itself when it could not start it on all nodes: the answers say more then.
+    """
+    if heard.status is not None and heard.status < 0:
+        return f"its srun was killed by signal {-heard.status}"
+    if heard.status is None or all(heard.output.values()) or not all(map(_started, heard.errors.values())):
+        return ""
+    told = (heard.said, *(errors.decode(errors="replace") for errors in heard.errors.values()))
+    found = next(filter(None, map(_CANCELLED.search, told)), None)
+    if found is None or "NODE FAIL" in found[0]:
+        return ""
+    return f"Slurm ended it ({harmless(found[0], 120)})"
+
+
+def _answers(task: Task, heard: _Heard) -> list[Answer]:
+    """The answer of each node. Which task ran on which node the probes say, and `srun` of tasks that failed."""
+    names = [node.name for node in task.nodes]
+    exits = _exits(heard.said)
+    of: dict[str, int] = {}
+    for number, told in heard.errors.items():
+        where = _started(told) or exits.get(number, ("", None))[0]
+        if where in names and where not in of:
+            of[where] = number
+    free = [number for number in heard.errors if number not in of.values()]
+    said = _complaints(heard.said)
+    answers = []
+    for name in names:
+        number = of[name] if name in of else free.pop(0)
+        told = heard.errors[number]
+        started = _started(told) == name
+        own = [line for line in said if regex.search(rf"\b{regex.escape(name)}\b", line)]
+        trouble = "" if started and heard.status == 0 else "; ".join(own or ([] if started else said))
+        if not started:
+            trouble = "; ".join(filter(None, (told.decode(errors="replace").strip().replace("\n", "; "), trouble)))
+        ended = exits.get(number, ("", 0 if heard.status is not None else None))[1]
+        answers.append(Answer(name, started, heard.output[number], told, ended, harmless(trouble, 300)))
+    return answers
+
+
+def _complaints(said: str) -> list[str]:
+    """The lines of `srun` that are complaints; all of them when none is."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    return [line for line in lines if "error:" in line] or lines
+
+
+def _exits(said: str) -> dict[int, tuple[str, int | None]]:
+    """Of tasks that failed, where they ran and their exit status (None: ended by a signal), as `srun` says it."""
+    found: dict[int, tuple[str, int | None]] = {}
+    for ended in _ENDED.finditer(said):
+        for piece in ended[2].split(",")[:1000]:
+            first, _, last = piece.partition("-")
+            if first.isdigit() and (not last or last.isdigit()):
+                for number in range(int(first), min(int(last or first), int(first) + 1000) + 1):
+                    found[number] = (ended[1], int(ended[3]) if ended[3] else None)
+    return found
+
+
+def _started(errors: bytes) -> str:
+    """The node that a probe says it started on, "" when it did not."""
+    _, _, rest = errors.partition(STARTED)
+    return rest.split(b"\n", 1)[0].decode(errors="replace").strip().partition(" ")[0]
+
+
+def _unfit(node: SlurmNode | None) -> str:
+    """Why Slurm does not give a node away, "" when its state does not say."""
+    if node is None:
+        return "Slurm knows no such node"
+    if not node.states & _UNFIT:
+        return ""
+    return f"Slurm gives it to no job: {node.raw}{f', {harmless(node.reason, 120)}' if node.reason else ''}"

@@ -1,0 +1,258 @@
+"""What launchers are given and give back, and what their answers make of a world.
+
+A launcher starts `nodes/probe.py` on every node of a world at once, brings back what each printed, and leaves nothing
+running. What the answers mean is decided here, in one place for all launchers.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from logdoctor.node_types import Node, Reading, Result, World
+from logdoctor.nodes.probe import KINDS
+from logdoctor.text import harmless
+
+GRACE = 15.0
+"""Seconds a launcher has on top of the probe's own time-out, to start processes and to bring their answers back."""
+
+OUTPUT_LIMIT = 1 << 20
+"""Bytes a launcher keeps of what a node prints, for output and errors each."""
+
+STARTED = b"logdoctor-probe started "
+"""What a probe writes to its standard error at once, and then its node and the kernel's boot id: a node that wrote it
+was reached."""
+
+_WIDTH = 300
+_CANDIDATES = 1000
+"""Lines that are looked at for the answer, at most."""
+
+
+@functools.cache
+def source() -> str:
+    """The source of the probe: it travels in command lines."""
+    return Path(__file__).with_name("probe.py").read_text()
+
+
+class ProbeOptions(NamedTuple):
+    """How the probe runs on every node: its hard time-out in seconds, how many bytes a gather yields (empty: what fits
+    the device), how many GPUs of each node take part (0: all), `K=V` for its environment, and which Python runs it."""
+
+    seconds: float = 60.0
+    sizes: tuple[int, ...] = ()
+    gpus: int = 0
+    env: tuple[str, ...] = ()
+    python: str = "python3"
+
+
+class Task(NamedTuple):
+    """What a launcher starts: one probe on each node of a world, all at once.
+
+    `test` is the name of the test, fit for names of jobs and labels. `nodes` are in the order of ranks; the first one
+    listens on `port`.
+    """
+
+    test: str
+    world: World
+    nodes: tuple[Node, ...]
+    port: int
+    probe: ProbeOptions
+
+    @property
+    def deadline(self) -> float:
+        """Seconds after its start at which the launcher ends the world by force."""
+        return self.probe.seconds + GRACE
+
+    def command(self, rank: int | Literal["slurm"], lifeline: bool) -> tuple[str, ...]:
+        """The arguments, program first, that run the probe on the node of this rank.
+
+        With `slurm` they are the same on all nodes: the probe learns from SLURMD_NODENAME which node it is on, and its
+        rank is that node's place in the world whatever SLURM_PROCID says, because `srun` sorts its nodes. With
+        `lifeline` the probe ends when its standard input does.
+        """
+        return (
+            self.probe.python,
+            "-c",
+            source(),
+            *("--test", self.test),
+            *("--world", str(self.world.number)),
+            *("--node", rank if rank == "slurm" else self.nodes[rank].name),
+            *("--nodes", ",".join(f"{node.name}={node.address or node.name}" for node in self.nodes)),
+            *("--port", str(self.port)),
+            *("--seconds", f"{self.probe.seconds:g}"),
+            *("--repeats", str(self.world.repeats)),
+            *(("--sizes", ",".join(map(str, self.probe.sizes))) if self.probe.sizes else ()),
+            *("--gpus", str(self.probe.gpus)),
+            *(word for pair in self.probe.env for word in ("--env", pair)),
+            *(("--lifeline",) if lifeline else ()),
+        )
+
+
+class Answer(NamedTuple):
+    """What came of one node: whether the probe started on it, what it wrote to standard output and error (at most
+    `OUTPUT_LIMIT` each), its exit status (None: not known, or ended by force), and why it could not be launched."""
+
+    node: str
+    started: bool
+    output: bytes = b""
+    errors: bytes = b""
+    exit: int | None = None
+    launch_error: str = ""
+
+
+class Launcher(Protocol):
+    """A way to start probes on nodes."""
+
+    name: str
+
+    async def inventory(self, names: Sequence[str]) -> list[Node]:
+        """The nodes of these names, in their order; all nodes known when there are none. `LaunchError` for unknown
+        ones, and when it cannot say."""
+
+    async def run(self, task: Task) -> list[Answer]:
+        """One answer for each node, in the order of ranks, never later than `task.deadline` after the call (and a
+        second or two for ending by force). `LaunchError` when the launcher as such fails. Cancelled, it ends all that
+        it started first."""
+
+    async def sweep(self, test: str) -> int:
+        """Ends whatever an earlier process of ours left running of a test; how many things it ended."""
+
+    async def close(self) -> None:
+        """Lets go of connections; nothing runs any more."""
+
+
+class _Line(msgspec.Struct):
+    """The probe's JSON line: a reading whose every part is bounded, and `unusable`."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)]
+    ok: bool
+    stage: Literal["start", "connect", "gather", "bandwidth", "compute", "done"]
+    why: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    unusable: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    tool: Annotated[str, msgspec.Meta(max_length=40)] = ""
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    gpu: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    bandwidth: Annotated[
+        dict[
+            Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,15}\Z")],
+            Annotated[float, msgspec.Meta(gt=0, le=1e6)],
+        ],
+        msgspec.Meta(max_length=32),
+    ] = {}
+    tflops: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    state: Annotated[list[Annotated[str, msgspec.Meta(max_length=400)]], msgspec.Meta(max_length=64)] = []
+    boot: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
+    """How a world ended, from what its nodes answered in so many seconds. Never raises: output may be anything.
+
+    `void` as soon as one node was not started, says that it is unusable, or answers as another node: its partners
+    could not gather, so that nothing they say proves anything about them, and the next world finds again what is
+    wrong with one. `passed` when every node says that it is done and all was right, `failed` otherwise; `why` is then
+    the most telling that any node says.
+
+    A node that started and left no answer counts as failed when it was killed or was silent to the end. When its probe
+    ended by itself, the answer got lost or garbled on the way, which makes the world void.
+    """
+    of = {answer.node: answer for answer in answers}
+    missing = Answer("", started=False, launch_error="the launcher gave no answer for it")
+    unreached: dict[str, str] = {}
+    readings: list[Reading] = []
+    for name in task.world.nodes:
+        reading, trouble = _reading(name, of.get(name, missing))
+        if reading is not None:
+            readings.append(reading)
+        if trouble:
+            unreached[name] = trouble
+    if unreached:
+        ended: Literal["passed", "failed", "void"] = "void"
+        nodes_of = {cause: [name for name in unreached if unreached[name] == cause] for cause in unreached.values()}
+        why = "; ".join(f"{', '.join(names)}: {cause}" for cause, names in nodes_of.items())
+    elif all(reading.ok for reading in readings):
+        ended, why = "passed", ""
+    else:
+        worst = min((reading for reading in readings if not reading.ok), key=_telling)
+        ended, why = "failed", f"{worst.node}: {worst.why}"
+    return Result(task.world, ended, harmless(why, 2 * _WIDTH), tuple(unreached), tuple(readings), seconds)
+
+
+def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
+    """What a node read, if it was reached, and why its world is void, if it is."""
+    if not answer.started:
+        cause = answer.launch_error or answer.errors[-_WIDTH:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return None, f"not started: {harmless(cause, _WIDTH) or 'no sign of the probe'}"
+    line = _line(answer.output)
+    if isinstance(line, str):
+        if len(answer.output) < OUTPUT_LIMIT and (answer.exit is None or not 0 <= answer.exit <= 128):
+            return Reading(name, ok=False, why=_end(answer), boot=_boot(answer.errors)), ""
+        return None, f"answer lost: {harmless(line, _WIDTH)}"
+    if line.unusable:
+        return None, f"unusable: {harmless(line.unusable, _WIDTH)}"
+    if line.node != name:
+        return None, f"the answer came from {harmless(line.node, 80)!r}"
+    ok = line.ok and line.stage == "done"
+    reading = Reading(
+        name,
+        ok=ok,
+        stage=line.stage,
+        why=harmless(line.why or ("" if ok else "error: no reason given"), _WIDTH),
+        tool=harmless(line.tool, 40),
+        gpus=line.gpus,
+        gpu=harmless(line.gpu, 100),
+        bandwidth=line.bandwidth,
+        tflops=line.tflops,
+        state=tuple(harmless(text, _WIDTH) for text in line.state),
+        boot=harmless(line.boot, 64),
+        seconds=line.seconds,
+    )
+    return reading, ""
+
+
+def _line(output: bytes) -> _Line | str:
+    """The last line of a probe in what its node printed, or why there is none.
+
+    Lines that are something else are passed over: login messages, prologues and loggers print to the same place.
+    """
+    why = f"it printed {len(output)} bytes, and no line that looks like an answer"
+    lines = (line for line in reversed(output[:OUTPUT_LIMIT].split(b"\n")) if line.startswith(b"{"))
+    for place, line in enumerate(itertools.islice(lines, _CANDIDATES)):
+        try:
+            return _DECODER.decode(line)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            if place == 0:
+                why = f"it cannot be read ({error})"
+    return why
+
+
+def answered(output: bytes) -> bool:
+    """Whether a probe's answer is in what its node printed so far."""
+    return isinstance(_line(output), _Line)
+
+
+def _boot(errors: bytes) -> str:
+    """The boot id that a probe told when it started: of a node that then died it is all that is known."""
+    told = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
+    return harmless(told[1][:64].decode("utf-8", "replace"), 64) if len(told) > 1 else ""
+
+
+def _end(answer: Answer) -> str:
+    """How a probe that started and left no answer ended, as `Reading.why` says it."""
+    if answer.launch_error:
+        return f"killed: {harmless(answer.launch_error, _WIDTH)}"
+    if answer.exit is None:
+        return "no answer: the probe said nothing before the deadline"
+    return f"killed: the probe ended with status {answer.exit} and said nothing"
+
+
+def _telling(reading: Reading) -> int:
+    """The place of a failure among the kinds of failure, the most telling first; kinds unknown come in the middle."""
+    kind = reading.why.partition(":")[0]
+    return KINDS.index(kind if kind in KINDS else "error")

@@ -1,0 +1,363 @@
+"""What is to be done after a verdict and after a test of nodes: tables of rules over what is known. Pure.
+
+Words in a log lead to a test at most (law 4): a cordon that is made at once follows from a test alone, and no node
+outside the job is ever named. Reboots, inspections and restarts are advice to people.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from logdoctor.node_types import NAME, Action, ActionKind, Conclusion, Finding, Mode, NodeHistory
+from logdoctor.types import Verdict
+
+REPEATED = 2
+"""Failures and faults on record that make a node one to test first."""
+REBOOTS = 2
+"""Reboots that left the same fault, after which another one is no use."""
+NAMED = 4
+"""Culprits that a log may name at once to be believed; more are no bad node."""
+
+
+class Modes(NamedTuple):
+    """Whether what is called for is done at once (`auto`), waits for a person (`ask`) or is left out (`never`)."""
+
+    test: Mode = "ask"
+    cordon: Mode = "ask"
+    reboot: Mode = "ask"
+    inspect: Mode = "ask"
+    restart: Mode = "ask"
+
+
+_AT_FAULT = {"user": " (a fault of the job itself)", "infrastructure": " (a fault of the infrastructure)"}
+"""Whose fault a failure is, where that says more than nothing."""
+
+
+class _Failed(NamedTuple):
+    """A job that failed: its nodes, those to test first, and those of them that the evidence names."""
+
+    verdict: Verdict
+    nodes: tuple[str, ...]
+    first: tuple[str, ...]
+    named: tuple[str, ...]
+    modes: Modes
+
+    @property
+    def by_machines(self) -> bool:
+        """Whether machines are at fault, not the program."""
+        return self.verdict.fault == "infrastructure" or self.verdict.recovery == "isolate_and_restart"
+
+    @property
+    def why(self) -> str:
+        return f"The job failed with {self.verdict.reason}{_AT_FAULT.get(self.verdict.fault, '')}"
+
+
+class _Found(NamedTuple):
+    """A node that a test found to be not healthy, and the reboots that left this fault."""
+
+    finding: Finding
+    cordoned: bool
+    reboots: int
+
+    @property
+    def proven(self) -> bool:
+        return self.finding.standing == "faulty" and bool(self.finding.worlds)
+
+    @property
+    def doubtful(self) -> bool:
+        return self.finding.standing == "slow" or (self.finding.standing == "faulty" and not self.finding.worlds)
+
+
+class JobNodes(NamedTuple):
+    """The nodes that a job had, as far as they are known by name, and how many it had; 0 when nobody knows."""
+
+    names: tuple[str, ...] = ()
+    number: int = 0
+
+    @property
+    def all_named(self) -> bool:
+        return bool(self.names) and len(self.names) >= self.number
+
+
+class _Tested(NamedTuple):
+    """A test as a whole, the verdict that it followed, and the nodes of that verdict's job."""
+
+    conclusion: Conclusion
+    verdict: int | None
+    nodes: JobNodes
+
+    @property
+    def faulty(self) -> tuple[str, ...]:
+        return of_job(self.conclusion.named("faulty"), self.nodes)
+
+    @property
+    def proves(self) -> bool:
+        """Whether no node of the job is faulty."""
+        return not unproven(self.conclusion, self.nodes)
+
+
+_Case = TypeVar("_Case")
+_Groups = Iterable[tuple[str, ...]]
+
+
+class _Rule(NamedTuple, Generic[_Case]):
+    """Where it `holds`: an action for each group of nodes, at most in the mode `most`, whatever is set."""
+
+    kind: ActionKind
+    most: Mode
+    holds: Callable[[_Case], bool]
+    groups: Callable[[_Case], _Groups]
+    why: Callable[[_Case], str]
+
+
+_SETTING: dict[ActionKind, str] = {
+    "test_nodes": "test",
+    "cordon": "cordon",
+    "reboot": "reboot",
+    "inspect_hardware": "inspect",
+    "restart": "restart",
+    "rollback_and_skip": "restart",
+}
+_WEAKEST_FIRST: tuple[Mode, ...] = ("never", "ask", "auto")
+
+_AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
+    _Rule(
+        "test_nodes",
+        "auto",
+        lambda case: case.by_machines and bool(case.nodes),
+        lambda case: [case.first + tuple(name for name in case.nodes if name not in case.first)],
+        lambda case: f"{case.why}: find the node, if it is one{_listed('; suspected first: ', case.first)}.",
+    ),
+    _Rule(
+        "cordon",
+        "ask",
+        lambda case: case.by_machines and case.modes.test == "never" and len(case.named) <= NAMED,
+        lambda case: [(name,) for name in case.named],
+        lambda case: f"{case.why}, its log names this node, and tests are switched off: look at it first.",
+    ),
+    _Rule(
+        "restart",
+        "ask",
+        lambda case: case.verdict.recovery == "restart" and case.verdict.reason != "Unknown",
+        lambda case: [()],
+        lambda case: f"{case.why}, which passes: restart it from the last good checkpoint.",
+    ),
+    _Rule(
+        "rollback_and_skip",
+        "ask",
+        lambda case: case.verdict.recovery == "rollback_and_skip",
+        lambda case: [()],
+        lambda case: f"{case.why}: go on from an earlier checkpoint and skip the data that followed.",
+    ),
+)
+_AFTER_FINDING: tuple[_Rule[_Found], ...] = (
+    _Rule(
+        "cordon",
+        "auto",
+        lambda case: case.proven and not case.cordoned,
+        lambda case: [(case.finding.node,)],
+        lambda case: f"The test found it faulty: {case.finding.why}",
+    ),
+    _Rule(
+        "cordon",
+        "ask",
+        lambda case: case.doubtful and not case.cordoned,
+        lambda case: [(case.finding.node,)],
+        lambda case: f"The test found it {case.finding.standing}: {case.finding.why}",
+    ),
+    _Rule(
+        "reboot",
+        "ask",
+        lambda case: case.finding.standing == "faulty" and case.reboots < REBOOTS,
+        lambda case: [(case.finding.node,)],
+        lambda case: f"Reboot it and test it again: {case.finding.fault or case.finding.why}.",
+    ),
+    _Rule(
+        "inspect_hardware",
+        "ask",
+        lambda case: case.finding.standing == "faulty" and case.reboots >= REBOOTS,
+        lambda case: [(case.finding.node,)],
+        lambda case: f"{case.reboots} reboots left the same fault ({case.finding.fault}): another one is no use.",
+    ),
+)
+_AFTER_TEST: tuple[_Rule[_Tested], ...] = (
+    _Rule(
+        "inspect_hardware",
+        "ask",
+        lambda case: any(link.between == "nodes" for link in case.conclusion.links),
+        lambda case: [link.ends for link in case.conclusion.links if link.between == "nodes"],
+        lambda case: "Each of the two nodes is good, and they cannot work together: inspect what joins them.",
+    ),
+    _Rule(
+        "inspect_hardware",
+        "ask",
+        lambda case: any(link.between == "groups" for link in case.conclusion.links),
+        lambda case: [()],
+        lambda case: "Inspect what joins the groups " + "; ".join(_joined(case.conclusion)) + ".",
+    ),
+    _Rule(
+        "restart",
+        "ask",
+        lambda case: case.verdict is not None and bool(case.faulty),
+        lambda case: [()],
+        lambda case: f"Restart the job without{_listed(' ', case.faulty)}, once they are out.",
+    ),
+    _Rule(
+        "restart",
+        "ask",
+        lambda case: case.verdict is not None and case.proves,
+        lambda case: [()],
+        lambda case: "All nodes of the job were tested and are healthy: restart it; if it fails again, look elsewhere.",
+    ),
+)
+
+
+def after_verdict(
+    verdict: Verdict, id: int, job_nodes: Sequence[str], histories: Mapping[str, NodeHistory], modes: Modes
+) -> tuple[Action, ...]:
+    """What is to be done about a final verdict; nothing for a job that did not fail.
+
+    `job_nodes` are the nodes of the attempt as the scheduler knows them: no other is named, and none that cannot be
+    called so. What the settings leave out is left out.
+    """
+    if verdict.outcome != "failed":
+        return ()
+    nodes = tuple(dict.fromkeys(name for name in job_nodes if NAME.fullmatch(name)))
+    said = [suspect.node for suspect in verdict.suspects if suspect.node is not None]
+    first = first_to_test(said, histories, nodes)
+    case = _Failed(verdict, nodes, first, _known(said, nodes), modes)
+    return tuple(_actions(_AFTER_FAILURE, case, modes, id, None))
+
+
+def after_test(
+    conclusion: Conclusion,
+    test: int,
+    verdict: int | None,
+    histories: Mapping[str, NodeHistory],
+    modes: Modes,
+    job_nodes: JobNodes,
+) -> tuple[Action, ...]:
+    """What is to be done about a finished test, whose findings are in the histories already; `job_nodes` are those of
+    the job of the verdict.
+
+    A faulty node is cordoned by the setting; one that is slow, or convicted without a world that failed, waits for a
+    person. Nothing follows for nodes that the test could not decide on, and no restart from a test that does not prove
+    the nodes of the job to be good (see `unproven`).
+    """
+    actions: list[Action] = []
+    for finding in conclusion.findings:
+        if finding.standing in ("faulty", "slow") and NAME.fullmatch(finding.node):
+            history = histories.get(finding.node, NodeHistory(finding.node))
+            held = any(cordon.state in ("wanted", "standing") for cordon in history.cordons if cordon.how != _REHEARSED)
+            case = _Found(finding, held, reboots(history, finding.fault))
+            actions += _actions(_AFTER_FINDING, case, modes, verdict, test)
+    return (*actions, *_actions(_AFTER_TEST, _Tested(conclusion, verdict, job_nodes), modes, verdict, test))
+
+
+def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
+    """Why a finished test does not prove that the nodes of a job are good, in words behind "the test"; "" when it does:
+    all of them were in it, and all that it tested is good."""
+    if said := trouble(conclusion):
+        return said
+    tested = [finding.node for finding in conclusion.findings]
+    many = f"{len(tested):,} node{'s' if len(tested) > 1 else ''}"
+    if not job_nodes.names:
+        of = f" {job_nodes.number:,}" if job_nodes.number else ""
+        return f"found no fault in {many}, and it is not known which{of} nodes the job had"
+    met, count = len(_known(job_nodes.names, tested)), max(job_nodes.number, len(job_nodes.names))
+    if not met:
+        return f"found no fault in {many}, none of which the job had"
+    return f"found no fault, but tested only {met:,} of the job's {count:,} nodes" if met < count else ""
+
+
+def trouble(conclusion: Conclusion) -> str:
+    """What a finished test found to be bad or left open, in words behind "the test"; "" when all it tested is good."""
+    faulty, slow, unclear = (conclusion.named(name) for name in ("faulty", "slow", "indeterminate"))
+    if faulty:
+        return f"found{_listed(' ', faulty)} faulty"
+    if conclusion.links:
+        link = conclusion.links[0]
+        others = len(conclusion.links) - 1
+        more = f", and {others:,} more such link{'s' if others > 1 else ''}" if others else ""
+        return f"found what joins {link.ends[0]} and {link.ends[1]} faulty, and both of them good{more}"
+    if slow:
+        return f"found{_listed(' ', slow)} slow"
+    if unclear or conclusion.open:
+        return f"could not decide: {conclusion.open or _listed('', unclear)}"
+    return "" if conclusion.findings else "found nothing"
+
+
+def of_job(names: Sequence[str], job_nodes: JobNodes) -> tuple[str, ...]:
+    """Those of the nodes that a job had; all of them unless all of its nodes are known by name."""
+    if not job_nodes.all_named:
+        return tuple(names)
+    known = set(_known(job_nodes.names, names))
+    return tuple(name for name in names if name in known)
+
+
+def first_to_test(
+    suspects: Sequence[str], histories: Mapping[str, NodeHistory], nodes: Sequence[str]
+) -> tuple[str, ...]:
+    """Those of the nodes that are worth testing first: named by the evidence, then the most frequent offenders.
+
+    A suspect may be named by its host name alone where a node has that with a domain, and the other way round.
+    """
+    named = _known(suspects, nodes)
+    offences = {name: _offences(histories[name]) for name in nodes if name in histories and name not in named}
+    repeated = [name for name, count in offences.items() if count >= REPEATED]
+    return named + tuple(sorted(repeated, key=lambda name: -offences[name]))
+
+
+def reboots(history: NodeHistory, fault: str) -> int:
+    """How many reboots left a node with the same fault: it was found in one more boots of the kernel."""
+    found = (past for past in history.findings if past.standing == "faulty" and past.fault == fault)
+    return max(len({past.boot for past in found if past.boot}) - 1, 0)
+
+
+_REHEARSED = "dry-run"  # the cordoner that touches no node
+
+
+def _actions(
+    rules: Iterable[_Rule[_Case]], case: _Case, modes: Modes, verdict: int | None, test: int | None
+) -> Iterable[Action]:
+    """What the rules call for and the settings leave in, in the order of the rules."""
+    for rule in rules:
+        mode = min(getattr(modes, _SETTING[rule.kind]), rule.most, key=_WEAKEST_FIRST.index)
+        if mode != "never" and rule.holds(case):
+            for nodes in rule.groups(case):
+                yield Action(rule.kind, nodes, mode, rule.why(case), verdict, test)
+
+
+def _known(suspects: Iterable[str], nodes: Sequence[str]) -> tuple[str, ...]:
+    """The nodes that the suspects are, in the order of these."""
+    hosts: dict[str, list[str]] = {}
+    for name in nodes:
+        hosts.setdefault(_host(name), []).append(name)
+    known = set(nodes)
+
+    def meant(name: str) -> str | None:
+        if name in known:
+            return name
+        alike = hosts.get(_host(name), [])
+        return alike[0] if len(alike) == 1 and (name == _host(name) or alike[0] == _host(name)) else None
+
+    return tuple(dict.fromkeys(node for name in suspects if (node := meant(name)) is not None))
+
+
+def _host(name: str) -> str:
+    """The name without its domain; an address is whole."""
+    host = name.partition(".")[0]
+    return name if host.isdigit() else host
+
+
+def _offences(history: NodeHistory) -> int:
+    return len(history.failures) + sum(past.standing == "faulty" for past in history.findings)
+
+
+def _joined(conclusion: Conclusion) -> Iterable[str]:
+    return (" and ".join(link.ends) for link in conclusion.links if link.between == "groups")
+
+
+def _listed(before: str, names: Sequence[str]) -> str:
+    """The names after these words; nothing where there are none."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{before}{', '.join(names[:8])}{more}" if names else ""

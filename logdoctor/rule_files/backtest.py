@@ -1,0 +1,81 @@
+"""What a learned rule does in the attempts that are kept: for people who decide about it."""
+
+from collections.abc import Callable, Sequence
+
+from logdoctor.diagnose.taught import Taught
+from logdoctor.failure_agent.write_back.backtest import BackTest, Says, Tried
+from logdoctor.failure_agent.write_back.guards import Trial, contradiction
+from logdoctor.failure_agent.write_back.rule import as_diagnosis, as_records
+from logdoctor.log_agent.life import quotes
+from logdoctor.rules.lines import hits, joined
+from logdoctor.rules.match import Matcher
+from logdoctor.store.confirmed import Confirmed, Past
+from logdoctor.store.learned import Claim, Learned
+from logdoctor.store.records import Records
+from logdoctor.types import Evidence
+
+Places = Sequence[tuple[str, int]]
+"""Lines by stream and number."""
+
+
+def backtest(
+    rule: Learned, confirmed: Confirmed, records: Records, sees: Callable[[str], bool], seconds: float
+) -> Tried:
+    """What comes of trying a rule on the kept lines of the attempts of jobs that one `sees`, the newest first, for at
+    most so many seconds, but for the attempt that it was learned from. `RuleError` when it does not compile.
+
+    A diagnosis rule agrees where the attempt failed of its reason. A filter rule agrees where no line that it matches
+    is cited by the verdict, because those it must never take.
+    """
+    test = BackTest(seconds)
+    own = (rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt)
+    find, judge = _finding(rule), _judging(rule, confirmed, records)
+    for past in test.course(one for one in confirmed.past(own) if sees(one.job)):
+        if places := find(past):
+            test.enter(0, past, *judge(past, places))
+    return test.of(0)
+
+
+def _finding(rule: Learned) -> Callable[[Past], Places]:
+    """What gives the lines of an attempt that a rule matches, whatever its status."""
+    if rule.claim is not None:
+        taught = Taught([as_diagnosis(rule)])
+        return lambda past: taught.hits(as_records(past.lines)).get(rule.id, ())
+    matcher = Matcher([rule.pattern])
+
+    def find(past: Past) -> Places:
+        (numbers,) = hits(matcher, joined(line.text for line in past.lines))
+        return [(past.lines[number].stream, past.lines[number].line) for number in sorted(numbers)]
+
+    return find
+
+
+def _judging(rule: Learned, confirmed: Confirmed, records: Records) -> Callable[[Past, Places], tuple[Places, Says]]:
+    """What says of an attempt with such lines whether the rule is right there, and by which of them."""
+    if rule.claim is None:
+        return lambda past, places: _judged_filter(records, past, places)
+    claim: Claim = rule.claim
+    job, attempt = rule.source.job, rule.source.attempt
+    confirmation = confirmed.live(job, attempt) if job is not None and attempt is not None else None
+    trial = Trial(job or "", attempt or 0, (), claim, frozenset(confirmation.digests if confirmation else ()))
+
+    def judge(past: Past, places: Places) -> tuple[Places, Says]:
+        if contradiction(past, trial):
+            return places, "contradicts"
+        return places, "agrees" if past.outcome == "failed" and past.reason == claim.reason else "open"
+
+    return judge
+
+
+def _judged_filter(records: Records, past: Past, places: Places) -> tuple[Places, Says]:
+    stands = records.current(past.job, past.attempt)
+    if stands is None:
+        return places, "open"
+    proofs = {(one.stream, one.line) for one in stands.verdict.evidence if _proves(one)}
+    cited = [place for place in places if place in proofs]
+    return (cited, "contradicts") if cited else (places, "agrees")
+
+
+def _proves(one: Evidence) -> bool:
+    """Whether a line is cited for what it says (see `life.quotes`)."""
+    return bool(quotes([one]))

@@ -1,0 +1,265 @@
+"""Rules that were written elsewhere come in: through the same guards as what an agent proposes.
+
+What a file says of a rule's status or approval counts for nothing: it begins in shadow, or waits for a human.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from logdoctor import taxonomy
+from logdoctor.diagnose.taught import line_matches
+from logdoctor.errors import InputError, RuleError, RuleRefused
+from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+from logdoctor.llm.masking import mask
+from logdoctor.log_agent.guards import Approval, Guards
+from logdoctor.log_agent.matching import taken
+from logdoctor.log_agent.metrics import KNOWN
+from logdoctor.log_agent.proposal import Refusal
+from logdoctor.rule_files.files import rules_in
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+from logdoctor.store.learned import (
+    CORDON,
+    DIAGNOSIS,
+    ERROR_WORD,
+    Claim,
+    Learned,
+    LearnedRules,
+    NewRule,
+    Source,
+    Votes,
+)
+
+AGENT = "import"
+"""Whose proposals imported rules are."""
+STEP_NAME = "import"
+
+"""The expressions that a learned rule may read metrics with: others could take for ever."""
+
+
+class Imported(NamedTuple):
+    """What became of one rule of a file, or of a file that cannot be read (then `rule` is "").
+
+    `outcome` is `entered`, `known` (the kind has a rule with this pattern, which stays as it is), `refused` (then
+    `guard` and `cause` say why), or `held` (it is good, but another rule of its file was refused). `id` and `status`
+    are those of the learned rule, `waits_for` why a human must approve it.
+    """
+
+    where: str
+    rule: str
+    outcome: str
+    id: str = ""
+    status: str = ""
+    waits_for: str = ""
+    guard: str = ""
+    cause: str = ""
+
+
+class File(NamedTuple):
+    """A file by its name; reading it may raise `RuleError`."""
+
+    name: str
+    read: Callable[[], bytes]
+
+
+def import_files(
+    files: Iterable[File],
+    kind: str | None,
+    guards: Guards,
+    rules: LearnedRules,
+    by: str,
+    at: float,
+    most: int,
+    diagnosis: DiagnosisGuards | None = None,
+) -> list[Imported]:
+    """What became of each rule of the files; `kind` is for filter rules that name none, `diagnosis` guards what
+    diagnosis rules may say: without it these are refused.
+
+    Of a file in which one rule is refused nothing is entered, nor of one with which there are more than `most` rules.
+    """
+    told: list[Imported] = []
+    there = _There(rules)
+    for file in files:
+        try:
+            found = rules_in(file.read(), file.name)
+        except RuleError as error:
+            told.append(Imported(file.name, "", "refused", guard="file", cause=error.cause))
+            continue
+        if len(told) + len(found) > most:
+            cause = f"with its rules there are more than {most}; import it apart, in parts if it alone has more"
+            told.append(Imported(file.name, "", "refused", guard="file", cause=cause))
+            continue
+        asked = _Asked(kind, guards, diagnosis, there)
+        told += _import_file(file.name, found, asked, rules, by, at)
+    return told
+
+
+class _Fit(NamedTuple):
+    """A rule that may be entered, or the one that is there."""
+
+    rule: Rule
+    new: NewRule
+    known: Learned | None
+
+
+class _Asked(NamedTuple):
+    """What an import goes by."""
+
+    kind: str | None
+    guards: Guards
+    diagnosis: DiagnosisGuards | None
+    there: "_There"
+
+
+def _import_file(
+    where: str, found: Sequence[Rule], asked: _Asked, rules: LearnedRules, by: str, at: float
+) -> list[Imported]:
+    there = asked.there
+    looked = [
+        _looked_at(rule, _kind(rule, asked.kind), asked.guards, there)
+        if isinstance(rule, FilterRule)
+        else _diagnosis_looked_at(rule, asked.diagnosis, there)
+        for rule in found
+    ]
+    good = [one for one in looked if isinstance(one, _Fit)]
+    if len(good) < len(looked):
+        return [_told(where, one) for one in looked]
+    try:
+        entered = rules.add([one.new for one in good if not one.known], by, at, STEP_NAME, _why(where, found))
+    except (RuleRefused, InputError) as error:
+        return [Imported(where, one.rule.id, "refused", guard="store", cause=error.cause) for one in good]
+    there.enter(entered)
+    told = []
+    for one in good:
+        rule = there[one.new.kind][_key(one.new)]
+        outcome = "known" if one.known else "entered"
+        told.append(Imported(where, one.rule.id, outcome, rule.id, rule.status, rule.waits_for))
+    return told
+
+
+class _There(dict[str, dict[str, Learned]]):
+    """The rules of each kind by their pattern, read once."""
+
+    def __init__(self, rules: LearnedRules) -> None:
+        self._rules = rules
+
+    def __missing__(self, kind: str) -> dict[str, Learned]:
+        self[kind] = {_key(rule): rule for rule in self._rules.list(kind)}
+        return self[kind]
+
+    def enter(self, entered: Iterable[Learned]) -> None:
+        """Add rules that were entered now."""
+        for rule in entered:
+            self[rule.kind][_key(rule)] = rule
+
+
+def _key(rule: Learned | NewRule) -> str:
+    """What tells a rule from the others of its kind: its pattern, and what it says where it says something."""
+    return rule.pattern if rule.claim is None else "\0".join((rule.pattern, rule.claim.reason, rule.claim.recovery))
+
+
+def _kind(rule: FilterRule, kind: str | None) -> str:
+    return rule.scope.get("kind") or kind or ""
+
+
+def _looked_at(rule: FilterRule, kind: str, guards: Guards, there: _There) -> "_Fit | tuple[FilterRule, Refusal]":
+    """The rule fit to be entered, or which guard refused it and why."""
+    if cause := _form_cause(rule, kind):
+        return rule, Refusal(rule.patterns[0] if rule.patterns else "", "form", cause)
+    (pattern,) = rule.patterns
+    examples = tuple(mask(text) for text in rule.must_match)
+    new = NewRule(kind, pattern, rule.title, examples, rule.metrics, "shadow", "", AGENT, Source(), _UNVOTED, 0)
+    if known := there[kind].get(pattern):
+        return _Fit(rule, new, known)
+    outcome = guards.outcome_of_rule(pattern, examples, there[kind].keys())
+    if isinstance(outcome, Refusal):
+        return rule, outcome
+    if any(taken([pattern], rule.must_not_match)):
+        return rule, Refusal(pattern, "claims", "it matches a line of its `must_not_match`")
+    if isinstance(outcome, Approval) or rule.harmless:
+        cause = outcome.cause if isinstance(outcome, Approval) else "its file says that it takes lines like trouble"
+        new = msgspec.structs.replace(new, status="proposed", waits_for=f"{ERROR_WORD}: {cause}")
+    return _Fit(rule, new, None)
+
+
+def _diagnosis_looked_at(
+    rule: DiagnosisRule, guards: DiagnosisGuards | None, there: _There
+) -> "_Fit | tuple[DiagnosisRule, Refusal]":
+    """The diagnosis rule fit to be entered in shadow, or which guard refused it and why."""
+    pattern = rule.when.any[0] if rule.when.any else ""
+    if cause := _diagnosis_form_cause(rule, guards):
+        return rule, Refusal(pattern, "form", cause)
+    assert guards is not None
+    said = rule.verdict
+    default = taxonomy.REASONS[said.reason]
+    claim = Claim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
+    examples = tuple(mask(one.text) for one in rule.must_match)
+    waits = f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else ""
+    new = NewRule(
+        DIAGNOSIS, pattern, rule.title, examples, (), "shadow", waits, AGENT, Source(), _UNVOTED, 0, claim=claim
+    )
+    if known := there[DIAGNOSIS].get(_key(new)):
+        return _Fit(rule, new, known)
+    if refused := guards.refusal_of_rule(pattern, claim, examples):
+        return rule, Refusal(*refused)
+    if line_matches(pattern, [one.text for one in rule.must_not_match]):
+        return rule, Refusal(pattern, "evidence", "it matches a line of its `must_not_match`")
+    return _Fit(rule, new, None)
+
+
+def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -> str | None:
+    """Why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
+    said = rule.verdict
+    if guards is None:
+        return "diagnosis rules are not taken here"
+    if len(rule.when.any) != 1 or rule.when.unless:
+        return "a learned diagnosis rule has one pattern in `any`, and no `unless`"
+    if said.lookup or said.outcome or said.here or rule.explains or rule.scope or said.role != "cause":
+        return "a learned diagnosis rule names a cause by its reason, fault and recovery, and nothing else"
+    if said.reason not in taxonomy.REASONS or said.reason == "Unknown":
+        return f"its reason {ascii(said.reason)[:80]} is not in the taxonomy"
+    if said.recovery not in ("", *taxonomy.RECOVERIES) or said.fault not in ("", *taxonomy.FAULTS):
+        return "its recovery or fault is not in the taxonomy"
+    if rule.status == "retired":
+        return "it is retired"
+    if any("\n" in one.text for one in (*rule.must_match, *rule.must_not_match)):
+        return "an example holds a line break"
+    return None
+
+
+_UNVOTED = Votes(0, (), "")
+
+
+def _form_cause(rule: FilterRule, kind: str) -> str | None:
+    """Why a rule of a file cannot be a learned rule, whatever it matches."""
+    if not kind:
+        return "it names no kind of jobs (scope: {kind: ...}), and none was given"
+    if len(rule.patterns) != 1:
+        return f"it holds {len(rule.patterns)} patterns; a learned rule has one"
+    if rule.status == "retired":
+        return "it is retired"
+    if rule.fallback:
+        return "`fallback` is for rules that come with logdoctor; a learned rule is always tried last"
+    if any("\n" in text for text in (*rule.must_match, *rule.must_not_match)):
+        return "an example holds a line break"
+    if not set(rule.metrics) <= KNOWN:
+        return "its metrics are not those that learned rules read"
+    return None
+
+
+def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal] | tuple[DiagnosisRule, Refusal]") -> Imported:
+    """What is said of a rule before anything was entered."""
+    if not isinstance(looked, _Fit):
+        rule, refusal = looked
+        return Imported(where, rule.id, "refused", guard=refusal.guard, cause=refusal.cause)
+    if known := looked.known:
+        return Imported(where, looked.rule.id, "known", known.id, known.status, known.waits_for)
+    return Imported(where, looked.rule.id, "held", waits_for=looked.new.waits_for)
+
+
+def _why(where: str, found: Sequence[Rule]) -> str:
+    """Where the rules come from, as their file says."""
+    one = found[0].origin
+    told = f"by {one.by}, {one.at}, {one.source}" if len(found) == 1 else f"{len(found)} rules"
+    return f"from {where}: {told}"

@@ -1,0 +1,192 @@
+"""Why a line is taken or kept, learned rules included: for people who wonder where a line went."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from logdoctor.diagnose.taught import LONGEST
+from logdoctor.errors import PatternRefused, RuleError
+from logdoctor.log_agent.book import as_filter
+from logdoctor.log_agent.grammar import Chars, Pattern, parse
+from logdoctor.log_agent.matching import taken
+from logdoctor.rules.lines import hits, joined
+from logdoctor.rules.match import Matcher
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.why import why
+from logdoctor.store.learned import DIAGNOSIS, Learned
+from logdoctor.text import shown
+
+_REMEMBERED = 20_000  # patterns
+_WORTH = 3  # bytes of a literal that are looked for before a pattern is compiled
+
+
+class Said(NamedTuple):
+    """What is said of a line of jobs of one kind; "" stands for all kinds of which no learned rule matches it."""
+
+    kind: str
+    findings: list[str]
+
+
+class Finding(NamedTuple):
+    """A sentence taken apart: what is done, by which rule ("" where none is named), and what else is said."""
+
+    word: str
+    rule: str
+    text: str
+
+
+_WIDE = 11  # characters of a sentence's word with its blanks
+_NAME_NO_RULE = ("marks", "kept", "because")
+
+
+def finding(sentence: str) -> Finding:
+    """One sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
+    word, rest = sentence[:_WIDE].strip(), sentence[_WIDE:]
+    if word in _NAME_NO_RULE:
+        return Finding(word, "", rest)
+    rule, _, text = rest.partition(": ")
+    return Finding(word, rule.strip(), text)
+
+
+def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:
+    """What the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
+    shipped = list(why(scanner, line))
+    every = list(rules)
+    told = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := telling(every, line)) else []
+    by_kind: dict[str, list[Learned]] = {}
+    for rule in _matching([rule for rule in every if rule.claim is None], line):
+        by_kind.setdefault(rule.kind, []).append(rule)
+    if not by_kind:
+        return [Said("", [*shipped, *_because(shipped)]), *told]
+    return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *told]
+
+
+def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
+    """The diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
+    seen = shown(line)[:LONGEST]
+    raw = seen.encode("utf-8", "replace")
+    found = []
+    for rule in rules:
+        if rule.claim is not None and all(text in raw for text in _needed_of_cause(rule.pattern)):
+            with suppress(RuleError):
+                if any(hits(Matcher([rule.pattern]), joined([seen]))):
+                    found.append(rule)
+    return found
+
+
+def _needed_of_cause(source: str) -> tuple[bytes, ...]:
+    """Literal text of a diagnosis rule's pattern, which need not end with `$`; nothing where it cannot be told."""
+    return _needed(source if source.endswith("$") and not source.endswith("\\$") else f"{source}$") or ()
+
+
+def _named(rule: Learned) -> str:
+    """One sentence about a diagnosis rule that matches a line, should the line be remarkable."""
+    assert rule.claim is not None
+    how = {"active": "named by  ", "shadow": "would name"}.get(rule.status, "in vain   ")
+    return f"{how} {rule.id}: {rule.claim.reason}{'' if rule.status == 'active' else f' ({rule.status})'}"
+
+
+def _explained(scanner: Scanner, shipped: list[str], matching: Sequence[Learned], line: str) -> list[str]:
+    """Sentences about a line of jobs of one kind; only its rules that match the line need to be compiled."""
+    learned = tuple(as_filter(rule) for rule in matching)
+    scan = scanner.learning(matching[0].kind, learned).scan(line.encode("utf-8", "replace"), np.empty(0, np.int64))
+    first = len(scanner.book.filters)
+    facts = _Facts(
+        bool(len(scan.evidence)),
+        bool(scan.strong[0] or scan.weak[0]),
+        int(scan.owner[0]) - first if scan.owner[0] >= 0 else None,
+        int(scan.shadow[0]) - first,
+    )
+    said = [_said_of(rule, place, facts) for place, rule in enumerate(matching)]
+    findings = [*(finding for finding in shipped if not finding.startswith(_KEPT)), *said]
+    if facts.owner is None:
+        findings += [finding for finding in shipped if finding.startswith(_KEPT)]
+    return [*findings, *_because(findings)]
+
+
+_KEPT = "kept "
+
+
+class _Facts(NamedTuple):
+    """What was found of a line. `owner` is who takes it: the place of a learned rule, below 0 a shipped one, None
+    nobody; `shadow` is the place of the rule in shadow that would take it, or below 0."""
+
+    evident: bool
+    marked: bool
+    owner: int | None
+    shadow: int
+
+
+def _said_of(rule: Learned, place: int, facts: _Facts) -> str:
+    """One sentence about a learned rule that matches the line."""
+    if facts.owner == place:
+        return f"taken by   {rule.id}"
+    return f"{'would take' if facts.shadow == place else 'in vain   '} {rule.id}: {_reason(rule, place, facts)}"
+
+
+def _reason(rule: Learned, place: int, facts: _Facts) -> str:
+    """Why a learned rule does not take a line that it matches."""
+    if rule.status == "retired":
+        return "it is retired"
+    if rule.status == "proposed":
+        return f"it waits for a human ({rule.waits_for})" if rule.waits_for else "it waits for a human"
+    if facts.evident:
+        return "the line is evidence, which wins"
+    if facts.owner is not None:
+        return "another rule takes the line first"
+    if facts.marked and not rule.harmless:
+        return "the line looks like trouble, and nobody approved the rule for such lines"
+    if facts.shadow == place:
+        return "it is in shadow, where it counts lines and takes none"
+    return "another rule in shadow counts the line first"
+
+
+def _because(findings: Sequence[str]) -> Iterator[str]:
+    """Why a line that is kept is kept; nothing for one that is taken."""
+    if not any(finding.startswith(_KEPT) for finding in findings):
+        return
+    if any(finding.startswith("evidence") for finding in findings):
+        yield "because    it is evidence, and no filter rule may take it"
+    elif any(finding.startswith(("in vain", "would take")) for finding in findings):
+        yield "because    none of the rules that match it may take it"
+    else:
+        yield "because    no rule matches it"
+
+
+def _matching(rules: list[Learned], line: str) -> list[Learned]:
+    """The rules that match a line, whatever their status. Few are compiled, because each costs some milliseconds."""
+    raw = line.encode("utf-8", "replace")
+    likely = [rule for rule in rules if _may_match(rule.pattern, raw)]
+    matched = taken([rule.pattern for rule in likely], [line])
+    return [rule for rule, found in zip(likely, matched, strict=True) if found]
+
+
+def _may_match(source: str, line: bytes) -> bool:
+    """Whether a line holds the literal text without which a pattern matches nothing."""
+    needed = _needed(source)
+    return needed is not None and all(text in line for text in needed)
+
+
+@lru_cache(_REMEMBERED)
+def _needed(source: str) -> tuple[bytes, ...] | None:
+    """Literal text that every line has which the pattern matches; None for a pattern that matches nothing."""
+    try:
+        return tuple(_literals(parse(source)))
+    except PatternRefused:
+        return None
+
+
+def _literals(pattern: Pattern) -> Iterator[bytes]:
+    run = bytearray()
+    for node in pattern.nodes:
+        if isinstance(node, Chars) and node.literal and (node.least, node.most) == (1, 1):
+            run += bytes(node.members)
+            continue
+        if len(run) >= _WORTH:
+            yield bytes(run)
+        run.clear()
+    if len(run) >= _WORTH:
+        yield bytes(run)

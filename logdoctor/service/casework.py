@@ -1,0 +1,267 @@
+"""What people, past cases and models say of attempts: entered, put in the place of verdicts, and taken back."""
+
+import queue
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from logdoctor.compress.kept import revived
+from logdoctor.errors import Busy, ConfirmationOvertaken, ConfirmationRefused, LogdoctorError
+from logdoctor.failure_agent.agent import DIAGNOSE
+from logdoctor.failure_agent.ladder import is_open
+from logdoctor.log_agent.kind import kind_of
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service import recheck
+from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectified
+from logdoctor.service.consulting import Consultant, Judged
+from logdoctor.service.intake import Intake
+from logdoctor.service.learning import Learner
+from logdoctor.service.streams import Noticed
+from logdoctor.service.watch import Watch
+from logdoctor.store.archive import Archive
+from logdoctor.store.confirmed import Confirmation, Confirmed
+from logdoctor.store.exchanges import Exchanges
+from logdoctor.store.fit import MAX_PAGE
+from logdoctor.store.names import Key
+from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
+from logdoctor.text import decode
+from logdoctor.types import Record, Verdict
+from logdoctor.whole_log import WholeLog
+
+_READ = 1 << 20
+_PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
+_QUICK = 64 << 20  # bytes of a log that are read for it, at most
+_PAGES = 20  # of verdicts that are looked through when a case is withdrawn
+_ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
+
+
+class Casework:
+    """The desk of one service; any thread may call. `watch` and `consultant` are set before it is used.
+
+    `streams` gives the names of the streams of an attempt.
+    """
+
+    watch: Watch
+    consultant: Consultant | None = None
+
+    def __init__(
+        self,
+        intake: Intake,
+        archive: Archive,
+        records: Records,
+        scanner: Scanner,
+        learner: Learner | None,
+        streams: Callable[[str, int], list[str]],
+    ) -> None:
+        self._intake, self._archive, self._records = intake, archive, records
+        self._scanner, self._learner, self._streams = scanner, learner, streams
+        self.confirmed = Confirmed(records.database)
+        self.exchanges = Exchanges(records.database)
+        self.stopping = False
+        """Whether the service stops: nothing more is read."""
+
+    def confirm(self, verdict: int, by: str, ruling: Ruling, known: int | None = None) -> Confirmation:
+        """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
+
+        `known` is the case that counted when they looked, 0 for none: `ConfirmationOvertaken` when another does now, or
+        when the verdict no longer stands. With None nobody asks.
+        """
+        stored = self._stored(verdict)
+        if known is not None:
+            self._require_current(stored, known)
+        records = self.known(stored.job, stored.attempt)
+        text_of = partial(self._raw_line, stored.job, stored.attempt)
+        new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
+        entered = self.confirmed.add(new, time.time(), known)
+        if self.consultant:
+            self.consultant.hurry()
+        return entered
+
+    def _require_current(self, stored: StoredVerdict, known: int) -> None:
+        if stored.current:
+            return
+        live = self.confirmed.live(stored.job, stored.attempt)
+        told = f", {live.by} said meanwhile that it was {live.reason}" if live and live.id != known else ""
+        now = self._records.current(stored.job, stored.attempt)
+        where = f"Look at verdict {now.id}, which replaced it." if now else "Look at its attempt."
+        raise ConfirmationOvertaken(f"verdict {stored.id}", f"it no longer stands{told}", where)
+
+    def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
+        """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.
+
+        `ConfirmationRefused` as for `confirm`; `Busy` when the log would have to be read while too much comes in.
+        """
+        stored = self._stored(verdict)
+        records, unread = self._at_hand(stored.job, stored.attempt)
+        text_of = partial(self._raw_line, stored.job, stored.attempt)
+        new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
+        drafted = self.confirmed.drafted(new, time.time())
+        if self.consultant is None:
+            return Foreseen(drafted, None, "this service only keeps what people say; it learns no rules", bool(unread))
+        if not records:
+            return Foreseen(drafted, None, unread or "nothing is left of its log", bool(unread))
+        return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW), "")
+
+    def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:
+        """What is known of an attempt and can be told quickly; or why that would take too long."""
+        if records := self._revive(job, number):
+            return records, ""
+        size = sum(self._archive.open(Key(job, number, name)).offset for name in self._archive.streams(job, number))
+        if size > _QUICK:
+            return [], "its lines are not kept apart and its log is long: it is read again when this is saved"
+        if self._intake.is_behind():
+            raise Busy("the preview", "more logs come in than can be read beside it", "Try again in a minute.")
+        return self.from_archive(job, number, self._scanner, ()), ""
+
+    def withdraw(self, case: int, by: str, why: str) -> Confirmation:
+        """Let a confirmation count no more, durably; `ConfirmationRefused`."""
+        withdrawn = self.confirmed.withdraw(case, by, why, time.time())
+        if self.consultant:
+            self.consultant.hurry()
+        return withdrawn
+
+    def ask(self, verdict: int) -> None:
+        """Look a failure up again whose cause is open, in the background. `ConfirmationRefused` when there is nothing
+        to ask, `Busy` when too many wait."""
+        stored = self._stored(verdict)
+        if self.consultant is None or not stored.current or not is_open(stored.verdict):
+            raise ConfirmationRefused(f"verdict {verdict}", "leaves nothing to ask", "Ask about an Unknown one.")
+        try:
+            self.consultant.ask(stored.job, stored.attempt)
+        except queue.Full:
+            raise Busy("the Failure Agent", "too many failures wait for it", "Ask later.") from None
+
+    def ask_anew(self) -> None:
+        """Take up the failures of the last day that were left open, unless a model answered and knows no more."""
+        if self.consultant is None:
+            return
+        wanted = Wanted(reason="Unknown", outcomes=("failed",), since=time.time() - _ANEW)
+        for stored in self._records.search(wanted, limit=100).items:
+            asked = [one for one in self.exchanges.of(stored.job, stored.attempt) if one.purpose == DIAGNOSE]
+            if stored.final and (not asked or asked[-1].failure):
+                with suppress(queue.Full):
+                    self.consultant.ask(stored.job, stored.attempt)
+
+    def reread(self, job: str, number: int) -> Judged | None:
+        """What a settled attempt was judged by, from its archive, with its verdict as it stands."""
+        current = self._records.current(job, number)
+        if current is None or not current.final:
+            return None
+        scanner = self.rules_for(job)
+        found = self.from_archive(job, number, scanner, ()) or self._revive(job, number)
+        records, book = self.watch.taught.applied(found, scanner.book)
+        return Judged(job, number, records, book, current.verdict)
+
+    def rules_for(self, job: str) -> Scanner:
+        """The rules that jobs like this one are read with now: the shipped ones and what was learned of its kind."""
+        return self._learner.agent.books.scanner(self._kind(job)) if self._learner else self._scanner
+
+    def known(self, job: str, number: int) -> list[Record]:
+        """What is known of an attempt: its lines that were kept, or its log."""
+        return self._revive(job, number) or self.from_archive(job, number, self._scanner, ())
+
+    def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[Noticed]) -> list[Record]:
+        """What diagnosis needs to know of the streams of an attempt, read anew."""
+        with self._intake.lock:
+            live = self._intake.attempts.get((job, number))
+        if live is not None:
+            self._intake.archive(live)
+        return recheck.records(self._archive, job, number, scanner, noticed, self._wait)
+
+    def log_of(self, job: str, number: int) -> WholeLog:
+        """The whole log of an attempt, as far as it is archived."""
+        return WholeLog({name: partial(self._chunks, Key(job, number, name)) for name in self._streams(job, number)})
+
+    def _chunks(self, key: Key) -> Iterator[bytes]:
+        """The archived bytes of a stream."""
+        file = self._archive.open(key)
+        for begin in range(0, file.offset, _READ):
+            yield file.read(begin, min(begin + _READ, file.offset))
+
+    def upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
+        """Put a verdict in the place of one that is not sure, if that still stands on the same lines, and keep rules
+        off what the new one rests on (law 2)."""
+
+        def stands(current: Verdict) -> bool:
+            same = current.compression.lines_in == unsure.compression.lines_in
+            asked = (current.outcome, current.reason, current.decided_by) == (
+                unsure.outcome,
+                unsure.reason,
+                unsure.decided_by,
+            )
+            return same and asked and self.confirmed.live(job, number) is None  # a person was quicker
+
+        self.watch.reissue(job, number, verdict, of=stands)
+        if self._learner is not None:
+            self._learner.agent.heed((job, number), verdict, time.time())
+
+    def rectify(self, confirmation: Confirmation) -> None:
+        """Issue the verdict that a person made of one that was wrong, with the lines that were named."""
+        job, number = confirmation.job, confirmation.attempt
+        current = self._records.current(job, number)
+        if current is None or not current.final or current.id != confirmation.verdict:
+            return  # the verdict that was corrected does not stand any more, or the correction is out
+        verdict = rectified(current.verdict, confirmation, self.known(job, number), self._scanner.book)
+        self.watch.reissue(job, number, verdict)
+        if self._learner is not None:
+            self._learner.agent.heed((job, number), verdict, time.time())
+
+    def reopen(self, reason: str, deciders: Collection[str]) -> None:
+        """Have the attempts judged anew that cases or rules decided which count no more, as far as their logs are
+        there."""
+        wanted, cursor = Wanted(reason=reason, outcomes=("failed",)), None
+        for _ in range(_PAGES):
+            page = self._records.search(wanted, cursor, limit=MAX_PAGE)
+            for stored in page.items:
+                if stored.verdict.decided_by.rule in deciders:
+                    self._judge_anew(stored.job, stored.attempt)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def spare(self, lines: Sequence[str], where: str) -> None:
+        """Keep filter rules off lines that tell of the cause of a failure."""
+        if self._learner is not None and lines:
+            self._learner.agent.spare(lines, where, time.time())
+
+    def _stored(self, verdict: int) -> StoredVerdict:
+        stored = self._records.verdict(verdict)
+        if stored is None:
+            raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "List the verdicts.")
+        return stored
+
+    def _raw_line(self, job: str, number: int, stream: str, line: int) -> str | None:
+        """A raw line of an attempt, None when it is gone or never was."""
+        try:
+            there = line > 0 and stream in self._streams(job, number)
+            lines = self._intake.lines(Key(job, number, stream), line, line, 1 << 20).lines if there else []
+        except LogdoctorError:
+            return None
+        return decode(lines[0]) if lines else None
+
+    def _kind(self, job: str) -> str:
+        known = self._records.job(job)
+        return kind_of(job, known.facts if known else JobFacts())
+
+    def _revive(self, job: str, number: int) -> list[Record]:
+        past = self.confirmed.kept(job, number)
+        return revived(past.lines, self._scanner, f"{job}/{number}") if past is not None else []
+
+    def _judge_anew(self, job: str, number: int) -> None:
+        kept = self._records.attempt(job, number)
+        if kept is None or kept.deleted is not None:
+            return
+        if kept.settled:
+            self._records.reopen(job, number)
+        attempt = self._intake.load(job, number)
+        attempt.anew = True
+        self._intake.unsettle(attempt)
+        self.watch.ask(attempt)
+
+    def _wait(self) -> None:
+        """Until the watch has caught up with what comes in; `Busy` when the service stops."""
+        while self.stopping or self._intake.is_behind():
+            if self.stopping:
+                raise Busy("a look into the archive", "the service stops", "Start it again.")
+            time.sleep(0.1)

@@ -1,0 +1,212 @@
+"""Deliveries to one target: a thread of its own, so that a target that is down holds up no other."""
+
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.notify import messages
+from logdoctor.notify.quiet import Quiet
+from logdoctor.notify.sending import Answer, Target, Way, send
+from logdoctor.service.turns import Turns
+from logdoctor.store.notices import SUMMARY, TRIAL, Closed, Entry, Notice, Notices
+
+log = structlog.get_logger()
+
+GIVE_UP = 86_400.0
+"""Seconds for which a message is tried."""
+FIRST_WAIT = 5.0
+LONGEST_WAIT = 7200.0
+LONGEST_PAUSE = 300.0
+"""Seconds for which a target that failed is left alone, at most, unless it asks for longer."""
+
+_MINUTE = 60.0
+_LOOK = 30.0  # seconds between two looks at what other processes entered
+_LEASE = 5.0  # seconds for which a message is not sent by others, beside those that sending takes
+_SET_BACK = 60.0  # seconds by which a clock that goes back was set; less is its ordinary course
+
+
+class Terms(NamedTuple):
+    """How messages are told: seconds until a provisional verdict is settled, how many messages a minute go to a target
+    before they are summed up, when they are held back, except which recoveries, whether resolutions are told; `gather`
+    are the seconds for which a first message waits for others, `public_url` is where people reach logdoctor."""
+
+    settle: float = 20.0
+    per_minute: int = 5
+    quiet: Quiet | None = None
+    quiet_except: frozenset[str] = frozenset()
+    resolved: bool = True
+    gather: float = 2.0
+    public_url: str = ""
+
+
+class Delivery:
+    """Sends what is due to one target. All methods are for any thread; `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, target: Target, notices: Notices, terms: Terms, way: Way, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.target = target
+        self._notices, self._terms, self._way, self._clock = notices, terms, way, clock
+        self._recent: deque[float] = deque()  # when messages were first tried, in the last minute
+        self._summed = 0.0
+        self._failures, self._paused = 0, 0.0
+        self._looked = 0.0
+        self._tries: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self._turns = Turns(f"notices to {target.name}", self.turn)
+
+    @property
+    def digest(self) -> str:
+        """What tells this target from another of the same name: a digest of its URL."""
+        return sha256(self.target.url.encode()).hexdigest()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the thread is at work, and sends what is due without being asked."""
+        return self._turns.runs
+
+    @property
+    def tries(self) -> dict[str, int]:
+        """How many tries to send something `delivered` it and `failed`, in this process."""
+        with self._counting:
+            return {"delivered": self._tries["delivered"], "failed": self._tries["failed"]}
+
+    def start(self) -> None:
+        """Begin."""
+        self._turns.start()
+
+    def stop(self) -> None:
+        """Begin to come to an end; what is being sent is broken off, and sent again by the next process."""
+        self._turns.stop()
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._turns.join()
+
+    def wake(self, at_once: bool = False) -> None:
+        """Look for what is due; `at_once` ends the pause after a failure, too."""
+        if at_once:
+            self._paused = 0.0
+        self._turns.wake()
+
+    def deliver(self, notice: Notice) -> Notice | None:
+        """The message after one try to send it; None when somebody else is at it."""
+        claimed = self._notices.claim(notice.id, self._clock(), self.lease)
+        return None if claimed is None else self.post(claimed)
+
+    @property
+    def lease(self) -> float:
+        """Seconds for which a claimed message is left to who claimed it."""
+        return self._way.seconds + _LEASE
+
+    def post(self, claimed: Notice) -> Notice:
+        """The message, which the caller has claimed, after one try to send it."""
+        answer, now = self._answer(claimed), self._clock()
+        with self._counting:
+            self._tries["delivered" if answer.outcome == "taken" else "failed"] += 1
+        if answer.outcome == "taken":
+            self._failures, self._paused = 0, 0.0
+            if self.target.name in self._notices.closed_targets():
+                self._notices.open_target(self.target.name)
+            return self._notices.settle_notice(claimed.id, "delivered", answer.why, now)
+        log.warning("notification not sent", target=self.target.name, notice=claimed.id, cause=answer.why)
+        if answer.outcome == "gone":
+            self._notices.close_target(self.target.name, Closed(self.digest, now, answer.why))
+        if answer.outcome != "later" or claimed.event == TRIAL:
+            return self._notices.settle_notice(claimed.id, "dead", answer.why, now)
+        self._failures += 1
+        self._paused = now + max(min(_wait(self._failures), LONGEST_PAUSE), answer.retry_after or 0.0)
+        due = now + max(_wait(claimed.tries), answer.retry_after or 0.0)
+        if due > claimed.until:
+            return self._notices.settle_notice(claimed.id, "dead", f"given up: {answer.why}", now)
+        return self._notices.put_off(claimed, due, answer.why, now)
+
+    def _answer(self, claimed: Notice) -> Answer:
+        """What came of one try. A fault of ours is taken for one that passes: too many open files, most likely. It
+        holds up no other message, and this one is neither lost nor tried without an end."""
+        try:
+            return send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
+        except Exception as error:
+            log.exception("notification could not be sent", target=self.target.name, notice=claimed.id)
+            return Answer("later", f"logdoctor could not send it ({type(error).__name__})")
+
+    def turn(self) -> float:
+        """Send what is due; the seconds until there may be more."""
+        now = self._clock()
+        if now < self._looked - _SET_BACK:  # what was reckoned by a clock that was ahead would last too long
+            self._paused = self._summed = 0.0
+            self._recent.clear()
+        self._looked = now
+        if now >= self._paused:
+            for notice in self._chosen(self._notices.due(self.target.name, now), now):
+                if self._turns.stopping.is_set() or self._clock() < self._paused:
+                    break
+                if notice.tries == 0:
+                    self._recent.append(self._clock())
+                self.deliver(notice)
+        now = self._clock()
+        following = self._notices.next_due(self.target.name)
+        waits = [self._paused - now] if now < self._paused else []
+        if following is not None and not waits:
+            waits.append(max(following, self._summed + _MINUTE if following <= now else 0.0) - now)
+        return min([_LOOK, *(max(wait, 0.05) for wait in waits)])
+
+    def _chosen(self, due: Sequence[Notice], now: float) -> list[Notice]:
+        """What to send now of what is due: outside of quiet hours, and no more messages than fit a minute; what is too
+        much is summed up, once a minute."""
+        due = self._without_held(due, now)
+        fresh = [one for one in due if _is_fresh(one)]
+        others = [one for one in due if not _is_fresh(one)]
+        while self._recent and self._recent[0] <= now - _MINUTE:
+            self._recent.popleft()
+        after_quiet = len(fresh) > 1 and any(one.state == "held" for one in fresh)
+        if not after_quiet and len(fresh) <= max(self._terms.per_minute - len(self._recent), 0):
+            return due
+        if not after_quiet and now < self._summed + _MINUTE:
+            return others
+        return [*others, *self._summary(fresh, now)]
+
+    def _summary(self, fresh: Sequence[Notice], now: float) -> list[Notice]:
+        """One message in place of many; itself when it is one."""
+        if len(fresh) == 1:
+            self._summed = now
+            return list(fresh)
+        told = [message for one in fresh if (message := messages.read(one.body))]
+        message = messages.summary(told, self._terms.public_url, now)
+        entry = Entry(self.target.name, messages.encode(message).decode(), now, now + GIVE_UP)
+        if (summed := self._notices.sum_up([one.id for one in fresh], entry, now)) is None:
+            return []  # somebody sends one of them just now: next time
+        self._summed = now
+        return [summed]
+
+    def _without_held(self, due: Sequence[Notice], now: float) -> list[Notice]:
+        """What is due, without what waits now for quiet hours to end. What a person sends is never held back."""
+        end = self._terms.quiet.until(now) if self._terms.quiet else None
+        if end is None:
+            return list(due)
+        now_due = [one for one in due if one.by or self._is_urgent(one)]
+        if len(now_due) < len(due):
+            sent = {one.id for one in now_due}
+            self._notices.hold([one.id for one in due if one.id not in sent], end, end + GIVE_UP, now)
+        return now_due
+
+    def _is_urgent(self, notice: Notice) -> bool:
+        message = messages.read(notice.body)
+        return message is not None and not self._terms.quiet_except.isdisjoint(messages.recoveries(message))
+
+
+def _is_fresh(notice: Notice) -> bool:
+    """Whether a message may go into a summary: nobody tried to send it, and nobody asked for it."""
+    is_plain = notice.tries == 0 and not notice.by and notice.event not in (SUMMARY, TRIAL)
+    return is_plain and messages.read(notice.body) is not None
+
+
+def _wait(tries: int) -> float:
+    """Seconds until the next try, with jitter, so that those who failed together do not come back together."""
+    return min(FIRST_WAIT * 2.0 ** min(max(tries - 1, 0), 30), LONGEST_WAIT) * random.uniform(0.75, 1.25)

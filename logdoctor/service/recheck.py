@@ -1,0 +1,86 @@
+"""Did learned rules take what a verdict needed? Some failures are diagnosed again from the archive, without them."""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import structlog
+
+from logdoctor.compress.cut import Cutter
+from logdoctor.compress.excerpt import Recorder, excerpt
+from logdoctor.compress.filter import compress, without_learned
+from logdoctor.compress.progress import Gauges
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.ending import Told
+from logdoctor.log_agent.life import quotes
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.streams import Noticed
+from logdoctor.store.archive import Archive, StreamFile
+from logdoctor.store.names import Key
+from logdoctor.text import natural, shown
+from logdoctor.types import Record, Segment, Verdict
+
+log = structlog.get_logger()
+
+_READ = 1 << 20
+
+
+def is_chosen(job: str, attempt: int, share: int) -> bool:
+    """Whether an attempt is one of the one in `share` that are rechecked; always the same ones."""
+    return share > 0 and zlib.crc32(f"{job}/{attempt}".encode()) % share == 0
+
+
+def records(
+    archive: Archive, job: str, attempt: int, scanner: Scanner, noticed: Sequence[Noticed], wait: Callable[[], None]
+) -> list[Record]:
+    """What diagnosis needs to know of the streams of an attempt when learned rules take none of their lines.
+
+    `wait` is called before each MiB: until there is time, or to break off with an exception.
+    """
+    gauges = Gauges(scanner.book)
+    found = []
+    for name in sorted(archive.streams(job, attempt), key=natural):
+        recorder = Recorder(name, str(Key(job, attempt, name)), scanner)
+        for segment in _segments(archive.open(Key(job, attempt, name)), name, wait):
+            recorder.add(excerpt(without_learned(compress(segment, scanner), scanner), scanner, gauges), 0)
+        for one in noticed:
+            if one.stream == name:
+                recorder.notice(one.line, one.text)
+        found.append(recorder.record())
+    return found
+
+
+def _segments(file: StreamFile, name: str, wait: Callable[[], None]) -> Iterator[Segment]:
+    cutter = Cutter(name)
+    for begin in range(0, file.offset, _READ):
+        wait()
+        yield from cutter.push(file.read(begin, min(begin + _READ, file.offset)))
+    yield from cutter.finish()
+
+
+def verdict(found: list[Record], book: RuleBook, told: Told) -> Verdict:
+    """The verdict on records, held against how the attempt ended."""
+    return judge(found, book, None, told)
+
+
+def differs(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts would make a person or a machine do something else, or rest on other lines."""
+    return _essence(one) != _essence(other)
+
+
+def _essence(made: Verdict) -> tuple[object, ...]:
+    lines = tuple((evidence.stream, evidence.line) for evidence in made.evidence)
+    return made.reason, made.outcome, made.recovery, made.fault, made.suspects, lines
+
+
+def culprits(made: Verdict, found: Sequence[Record], scanner: Scanner) -> list[str]:
+    """The learned rules that take a line which the verdict cites, else those that take any that is remarkable."""
+    remarkable = [line for record in found for line in record.lines if line.strong or line.weak or line.rules]
+    return _takers(quotes(made.evidence), scanner) or _takers([shown(line.text) for line in remarkable], scanner)
+
+
+def _takers(lines: Sequence[str], scanner: Scanner) -> list[str]:
+    matching = set().union(*(scanner.matching(line) for line in lines)) if lines else set()
+    return [
+        rule.id for rule in scanner.book.learned if rule.status == "active" and not matching.isdisjoint(rule.patterns)
+    ]

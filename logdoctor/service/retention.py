@@ -1,0 +1,96 @@
+"""Raw logs are deleted by age and size, messages by age; verdicts with their evidence stay."""
+
+import threading
+import time
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.service.intake import Intake
+from logdoctor.store.archive import Archive, Size
+from logdoctor.store.notices import Notices
+from logdoctor.store.records import Records
+
+log = structlog.get_logger()
+
+DEAD_LONGER = 4
+"""Notifications that were given up are kept so many times as long as delivered ones: somebody may want to send them
+again, or to know of what nobody was told."""
+
+
+class Rules(NamedTuple):
+    """What is kept: seconds since an attempt was last written, bytes on disk in all (0: no limit), and the seconds
+    between two looks; of notifications the seconds since they were delivered (0: no limit)."""
+
+    age: float
+    bytes: int
+    every: float
+    notices: float = 0.0
+
+
+class Retention:
+    """A thread that deletes the archives of settled attempts, and old notifications."""
+
+    def __init__(self, archive: Archive, records: Records, intake: Intake, rules: Rules) -> None:
+        self._archive, self._records, self._intake, self._rules = archive, records, intake, rules
+        self._notices = Notices(records.database)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self.bytes = 0
+        """What the archive took on disk when it was last looked at."""
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def sweep(self, now: float) -> list[Size]:
+        """Delete what is too old, then the oldest until the rest fits; what was deleted."""
+        sizes = sorted(self._archive.sizes(), key=lambda size: size.changed)
+        total = sum(size.bytes for size in sizes)
+        deleted: list[Size] = []
+        for size in sizes:
+            too_old = self._rules.age and now - size.changed > self._rules.age
+            too_much = self._rules.bytes and total > self._rules.bytes
+            if not (too_old or too_much) or not self._is_settled(size):
+                continue
+            if not deleted:
+                self._intake.empty_journal()
+            if self._intake.delete(size.job, size.attempt):
+                total -= size.bytes
+                deleted.append(size)
+                log.info("log deleted", job=size.job, attempt=size.attempt, bytes=size.bytes)
+        self.bytes = total
+        return deleted
+
+    def forget(self, now: float) -> int:
+        """How many notifications were deleted because they are too old."""
+        kept, total = self._rules.notices, 0
+        while kept and not self._stopping.is_set():
+            deleted = self._notices.forget(now - kept, now - DEAD_LONGER * kept)
+            total += deleted
+            if not deleted:
+                break
+        if total:
+            log.info("notifications deleted", count=total)
+        return total
+
+    def _is_settled(self, size: Size) -> bool:
+        """Whether nothing more is done with an attempt."""
+        attempt = self._records.attempt(size.job, size.attempt)
+        return attempt is None or attempt.settled
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for task in (self.sweep, self.forget):
+                try:
+                    task(time.time())
+                except (LogdoctorError, OSError) as error:
+                    log.error("retention failed", task=task.__name__, cause=str(error))
+            self._stopping.wait(self._rules.every)

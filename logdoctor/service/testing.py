@@ -1,0 +1,408 @@
+"""Tests of nodes as they run: in a thread with an event loop, over the records of one data folder.
+
+A test that a process did not end is taken up by the next service over the same folder, or ended cleanly: what it
+launched stops by itself, and is looked for again. Nothing that a launcher does holds up the beginning or the end of a
+process for long.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import structlog
+
+from logdoctor.errors import ActionRefused, LaunchError, NodeTestRefused
+from logdoctor.node_types import Conclusion, Node, Result, World
+from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.conduct import Conducting
+from logdoctor.nodes.launching import Launcher, ProbeOptions
+from logdoctor.service.keeping import Keeper
+from logdoctor.store.node_records import NodeRecords, StoredTest
+
+log = structlog.get_logger()
+
+_BEGIN_SECONDS = 25.0  # in which a launcher must say which nodes there are
+_BEGINNING = 8  # tests at once whose launchers are asked for nodes
+_SWEEP_SECONDS = 60.0  # for looking for what is left of a test
+_CLOSE_SECONDS = 10.0  # for a launcher to let go of its connections
+_STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
+_LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
+_YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
+_STOPPED = "logdoctor was stopped in the middle of it"
+_LOST = "nothing was heard of the logdoctor that ran it"
+T = TypeVar("T")
+
+
+class Bench(NamedTuple):
+    """What tests are made with. `launchers` makes a launcher by its name, `groups` gives nodes their groups out of a
+    file. No round begins after `minutes`; worlds listen on ports from `port` on."""
+
+    launchers: Callable[[str], Launcher]
+    groups: Callable[[Sequence[Node], str], list[Node]]
+    terms: Terms
+    probe: ProbeOptions
+    minutes: float = 30.0
+    port: int = 20_000
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How one test is made, as it is kept with it. `keeper` is the id of the data folder whose process runs it, for
+    `minutes` and the last round; `action` is the approved action that wanted it."""
+
+    launcher: str
+    repeats: int
+    seconds: float
+    regroups: int
+    topology: str = ""
+    suspected: tuple[str, ...] = ()
+    keeper: str = ""
+    action: int | None = None
+    minutes: float = 30.0
+
+
+class Tester:
+    """Runs tests. All methods are for any thread.
+
+    `taking_up` says whether tests that broke off with an earlier process go on, as they do in a service; a command
+    leaves them alone, unless it is to test the same nodes. `concluded` is called with the number of each test that has
+    ended on record.
+    """
+
+    def __init__(
+        self, bench: Bench, records: NodeRecords, keeper: Keeper, taking_up: bool, concluded: Callable[[int], None]
+    ) -> None:
+        self._bench, self._records, self._keeper = bench, records, keeper
+        self._taking_up, self._concluded = taking_up, concluded
+        self._loop: asyncio.AbstractEventLoop  # from `start` on: one that never runs complains when it is thrown away
+        self._thread = threading.Thread(target=lambda: self._loop.run_forever(), name="node-tests", daemon=True)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._beginning: set[asyncio.Task[Any]] = set()
+        self._ending: set[int] = set()
+        self._cancelled: dict[int, str] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.rounds: dict[int, tuple[World, ...]] = {}
+        """The worlds of the round that each test of this process is in, ended ones among them."""
+        self.listeners: list[Callable[[int], None]] = []
+        """Called, from any thread, with a test's number when it begins, after each world, and when it ends."""
+
+    def start(self) -> None:
+        """Begin; what the last process left goes on in the background. `StoreError` when the records cannot be read."""
+        self._keeper.open()
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+        self._schedule(self._begin_again()).result()
+
+    def stop(self) -> None:
+        """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._schedule(self._end_all()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def begin(self, names: Sequence[str], by: str, options: Options, verdict: int | None) -> int:
+        """The number of a test that runs now, of the nodes named, else of all that the launcher knows.
+
+        `LaunchError` for nodes it does not know and when it takes too long to say so, `ActionRefused` when one is being
+        tested already.
+        """
+        if self._stopping or not self._thread.is_alive():
+            raise _is_stopping()
+        if len(self._beginning) >= _BEGINNING:
+            raise ActionRefused("a test of nodes", f"{_BEGINNING} are being begun", "Try again in a moment.")
+        options = msgspec.structs.replace(options, keeper=self._keeper.id, minutes=self._bench.minutes)
+        begun: Future[int] = Future()
+        work = self._schedule(self._begin(names, by, options, verdict, begun))
+        try:
+            return begun.result(_BEGIN_SECONDS)
+        except TimeoutError as error:
+            if not begun.cancel():  # it has just begun
+                return begun.result()
+            work.cancel()
+            raise _is_silent() from error
+
+    def look(self, names: Sequence[str], launcher: str) -> list[Node]:
+        """The nodes of these names as a launcher has them; nothing is begun. `LaunchError` for nodes it does not know
+        and when it takes too long to say so."""
+        if self._stopping or not self._thread.is_alive():
+            raise _is_stopping()
+        work = self._schedule(self._looked(names, launcher))
+        try:
+            return work.result(_BEGIN_SECONDS)
+        except TimeoutError as error:
+            work.cancel()
+            raise _is_silent() from error
+
+    def cancel(self, test: int, by: str) -> None:
+        """End a test, whoever runs it: one of another process is ended on record, which that process sees within
+        seconds. `ActionRefused` when it does not run."""
+        if (running := self._running.get(test)) is not None and test not in self._ending:
+            self._cancelled[test] = by
+            self._loop.call_soon_threadsafe(self._end_early, test, running)
+            return
+        kept = self._records.test(test)
+        if kept is None or kept.state != "running":
+            cause = "does not exist" if kept is None else f"is {kept.state} already"
+            raise ActionRefused(f"test {test}", cause, "List the tests.")
+        self._conclude(test, f"cancelled by {by}", by)
+        self._tell(test)
+
+    def wait(self, test: int, seconds: float | None = None) -> bool:
+        """Whether a test of this process has ended, waited for so long."""
+        running = self._running.get(test)
+        if running is None:
+            return True
+
+        async def ended() -> bool:
+            done, _ = await asyncio.wait([running], timeout=seconds)
+            return bool(done)
+
+        return self._schedule(ended()).result()
+
+    def end_lost(self) -> None:
+        """End on record, in the background, the tests that no process runs any more."""
+        if not self._stopping:
+            self._schedule(self._end_dead(lambda test: time.time() - test.at > _YOUNG))
+
+    async def _begin_again(self) -> None:
+        """Begin to take up what broke off, and to watch what runs."""
+        self._watching = self._loop.create_task(self._watch())
+        for test in self._records.running() if self._taking_up else []:
+            if self._keeper.is_ours(test) and (lock := self._keeper.lock(test.id)) is not None:
+                self._launch(test.id, self._resumed(test), lock)
+
+    async def _begin(
+        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+    ) -> None:
+        """Begin a test, unless `begun` is cancelled before."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._beginning.add(task)
+        try:
+            begun.set_result(await self._first_steps(names, by, options, verdict, begun))
+        except asyncio.CancelledError:
+            if not begun.done():
+                begun.set_exception(_is_stopping())
+        except Exception as error:  # noqa: BLE001 -- it is raised where the test is waited for, if anybody waits
+            if not begun.cancelled():
+                begun.set_exception(error)
+        finally:
+            self._beginning.discard(task)
+
+    async def _first_steps(
+        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+    ) -> int:
+        launcher = self._bench.launchers(options.launcher)
+        claimed: tuple[int, int] | None = None
+
+        def claim(test: int, running: list[StoredTest]) -> None:
+            """Take the test while nobody else can begin one; two at once on a node would find each other's load."""
+            nonlocal claimed
+            self._require_free(tested, running)
+            if not begun.set_running_or_notify_cancel():
+                raise ActionRefused("a test of nodes", "nobody waits for it any more", "Begin it again.")
+            if (lock := self._keeper.lock(test)) is not None:
+                claimed = (test, lock)
+
+        try:
+            nodes = self._bench.groups(await launcher.inventory(names), options.topology)
+            tested = {node.name for node in nodes}
+            await self._end_dead(lambda test: not tested.isdisjoint(node.name for node in test.nodes))
+            kept = msgspec.to_builtins(options)
+            test = self._records.begin_test(options.launcher, nodes, kept, by, verdict, time.time(), claim)
+        except BaseException:
+            if claimed is not None:
+                self._keeper.release(*claimed, ended=True)
+            await self._close(launcher)
+            raise
+        work = self._conducted(test, nodes, options, launcher, {})
+        self._launch(test, work, claimed[1] if claimed is not None else None)
+        return test
+
+    def _require_free(self, names: Collection[str], running: Sequence[StoredTest]) -> None:
+        """`ActionRefused` when one of the nodes is in a test that runs, of whichever process."""
+        for test in running:
+            shared = sorted(node.name for node in test.nodes if node.name in names)
+            if shared and (test.id in self._running or not self._keeper.is_dead(test)):
+                cause = f"test {test.id} runs on {shared[0]} now"
+                raise ActionRefused("a test of nodes", cause, f"Wait for it, or `logdoctor nodes cancel {test.id}`.")
+
+    async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
+        """End on record those of the tests concerned that no process runs any more."""
+        for test in self._records.running():
+            if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test):
+                continue
+            if not self._keeper.is_ours(test):
+                await asyncio.to_thread(self._conclude, test.id, _LOST)
+            elif (lock := self._keeper.lock(test.id)) is not None:
+                try:
+                    await asyncio.to_thread(self._conclude, test.id, f"{_STOPPED}{await self._swept(test)}")
+                finally:
+                    self._keeper.release(test.id, lock, ended=True)
+
+    def _launch(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
+        self._running[test] = self._loop.create_task(self._run(test, work, lock))
+        self._tell(test)
+
+    async def _run(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
+        """A test to its end, whatever that is."""
+        ended = True
+        try:
+            await self._end(test, await work)
+        except asyncio.CancelledError:
+            ended = test in self._cancelled or not self._stopping
+            if ended:
+                await self._end(test, f"cancelled by {self._cancelled.get(test, 'nobody here')}")
+        except Exception as error:
+            log.exception("test of nodes failed", test=test)
+            await self._end(test, f"it could not go on: {error}")
+        finally:
+            if lock is not None:
+                self._keeper.release(test, lock, ended)
+            del self._running[test]
+            self.rounds.pop(test, None)
+            self._cancelled.pop(test, None)
+            self._ending.discard(test)
+            self._tell(test)
+
+    async def _conducted(
+        self, test: int, nodes: Sequence[Node], options: Options, launcher: Launcher, earlier: Mapping[int, Result]
+    ) -> Conclusion:
+        """What a test finds; the worlds that ended `earlier` are not run again."""
+
+        def keep(result: Result) -> None:
+            self._records.add_result(test, result)
+            self._tell(test)
+
+        def begun(worlds: tuple[World, ...]) -> None:
+            self.rounds[test] = worlds
+            self._tell(test)
+
+        bench = self._bench
+        terms = bench.terms._replace(repeats=options.repeats, regroups=options.regroups)
+        board = Board(nodes, terms, options.suspected)
+        probe = bench.probe._replace(seconds=options.seconds)
+        name, seconds = self._keeper.name(test), options.minutes * 60
+        try:
+            return await Conducting(name, launcher, board, probe, keep, bench.port, seconds, earlier, begun).run()
+        finally:
+            await self._close(launcher)
+
+    async def _resumed(self, test: StoredTest) -> Conclusion | str:
+        """What a test that an earlier process began finds, or why it is ended; what still runs of it on nodes is ended
+        first."""
+        trouble = await self._swept(test)
+        if trouble or not self._keeper.may_go_on(test):
+            return f"{_STOPPED}{trouble}"
+        options = msgspec.convert(test.options, Options)
+        self._records.note_test(test.id, "taken up", "logdoctor", _STOPPED, time.time())
+        earlier = {result.world.number: result for result in self._records.results(test.id)}
+        launcher = self._bench.launchers(test.launcher)
+        return await self._conducted(test.id, test.nodes, options, launcher, earlier)
+
+    async def _swept(self, test: StoredTest) -> str:
+        """Ends what is left of a test on nodes; why that could not be done, "" when it was."""
+        try:
+            launcher = self._bench.launchers(test.launcher)
+            try:
+                async with asyncio.timeout(_SWEEP_SECONDS):
+                    with suppress(LaunchError):  # some look only at nodes once named; one may have left the cluster
+                        await launcher.inventory([node.name for node in test.nodes])
+                    swept = await launcher.sweep(self._keeper.name(test.id))
+            finally:
+                await self._close(launcher)
+        except TimeoutError:
+            return f", and what it launched could not be looked for within {_SWEEP_SECONDS:.0f} s"
+        except Exception as error:
+            log.exception("test not swept", test=test.id)
+            return f", and what it launched could not be looked for: {error}"
+        log.info("test swept", test=test.id, ended=swept)
+        return ""
+
+    async def _looked(self, names: Sequence[str], name: str) -> list[Node]:
+        launcher = self._bench.launchers(name)
+        try:
+            return await launcher.inventory(names)
+        finally:
+            await self._close(launcher)
+
+    async def _close(self, launcher: Launcher) -> None:
+        """Let a launcher go, which may not want to."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await launcher.close()
+        except Exception:
+            log.exception("launcher not closed", launcher=launcher.name)
+
+    async def _watch(self) -> None:
+        """End what somebody has ended on record."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not self._running:
+                continue
+            try:
+                running = {test.id for test in self._records.running()}
+            except Exception:
+                log.exception("tests not looked after")
+                continue
+            for test in self._running.keys() - running:
+                self._end_early(test, self._running[test])
+
+    def _end_early(self, test: int, running: "asyncio.Task[None]") -> None:
+        """Cancel a test that runs, unless it is ending already."""
+        if test not in self._ending:
+            running.cancel()
+
+    async def _end(self, test: int, found: Conclusion | str) -> None:
+        """Keep what a test found, or why it found nothing, and tell; what follows may take its time."""
+        self._ending.add(test)
+        await asyncio.to_thread(self._conclude, test, found, self._cancelled.get(test))
+
+    def _conclude(self, test: int, found: Conclusion | str, by: str | None = None) -> None:
+        try:
+            if isinstance(found, Conclusion):
+                self._records.finish_test(test, found, time.time())
+            else:
+                self._records.abort_test(test, found, time.time(), by)
+        except NodeTestRefused as error:
+            log.warning("test was ended on record", test=test, cause=str(error))
+        except Exception:
+            log.exception("test not concluded", test=test)
+            return
+        self._concluded(test)
+
+    async def _end_all(self) -> None:
+        """End what begins and what runs; what will not end in time is left to its own deadlines."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for task in self._beginning:
+            task.cancel()
+        for test, task in self._running.items():
+            self._end_early(test, task)
+        if tasks := [*self._beginning, *self._running.values()]:
+            _, late = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+            if late:
+                log.warning("tests of nodes do not end", count=len(late))
+
+    def _tell(self, test: int) -> None:
+        for listener in list(self.listeners):
+            listener(test)
+
+    def _schedule(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _is_silent() -> LaunchError:
+    cause = f"the launcher has not said within {_BEGIN_SECONDS:.0f} s which nodes there are"
+    return LaunchError("a test of nodes", cause, "Look at the cluster.")
+
+
+def _is_stopping() -> ActionRefused:
+    return ActionRefused("a test of nodes", "logdoctor is stopping", "Try again in a moment.")

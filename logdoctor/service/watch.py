@@ -1,0 +1,494 @@
+"""The watch: compresses what has come, and gives verdicts when attempts end, fall silent or stop making steps."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from logdoctor.compress import snapshot
+from logdoctor.compress.cut import Cutter
+from logdoctor.compress.excerpt import Recorder, excerpt
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.suspects import of_job
+from logdoctor.diagnose.taught import Taught
+from logdoctor.errors import InputError, LogdoctorError
+from logdoctor.failure_agent.ladder import is_unsure
+from logdoctor.nodes.slurm import expanded
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.consulting import Consultant, Judged
+from logdoctor.service.intake import Intake
+from logdoctor.service.learning import Learner
+from logdoctor.service.streams import Attempt, Scan, Stream
+from logdoctor.store.archive import Archive
+from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.text import natural
+from logdoctor.types import Record, Segment, Verdict
+
+log = structlog.get_logger()
+
+_SEGMENT = 1 << 20  # bytes that are compressed at a time: what scans fastest
+_SEGMENTS = 4  # that are compressed of one stream before the next has its turn
+_CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
+_SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
+_SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
+_TICK, _SOON = 0.2, 0.01  # seconds
+_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_TRIES = 5  # to read a stream before its rest is given up
+_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
+_BREATH = 5.0  # an attempt is judged again after this many times what the last time took
+
+
+NOTHING_TAUGHT = Taught(())
+
+
+class Timing(NamedTuple):
+    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
+    a hang, until a settled one leaves memory, until a silent one is given up."""
+
+    scan: float
+    quiet: float
+    hang: float
+    linger: float
+    abandon: float
+
+
+class Watch:
+    """One thread that scans and judges. `ask` is for any thread; `announce` is called with each new verdict."""
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        intake: Intake,
+        archive: Archive,
+        records: Records,
+        announce: Callable[[StoredVerdict], None],
+        timing: Timing,
+        learner: Learner | None = None,
+        consultant: Consultant | None = None,
+    ) -> None:
+        self._scanner, self._intake, self._archive, self._records = scanner, intake, archive, records
+        self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
+        self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
+        self._stopping = False
+        self._asked: dict[Attempt, None] = {}
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._next_look = self._next_sweep = 0.0
+        self.verdicts = 0
+        """Verdicts published since the start."""
+
+    def start(self) -> None:
+        """Take up all attempts without a final verdict, then begin."""
+        for kept in self._records.unsettled():
+            try:
+                attempt = self._intake.load(kept.job, kept.number)
+            except LogdoctorError as error:
+                log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
+                continue
+            if self._learner:
+                self._learner.enroll(attempt)
+            if attempt.over:
+                self.ask(attempt)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Compress what has come, keep snapshots, and stop."""
+        self._stopping = True
+        with self._intake.lock:
+            self._intake.fresh.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ask(self, attempt: Attempt) -> None:
+        """Want a verdict on an attempt now."""
+        with self._intake.lock:
+            attempt.asked = True
+            self._asked[attempt] = None
+            self._intake.fresh.notify_all()
+
+    def is_behind(self) -> bool:
+        """Whether streams are still being read from the archive after a start."""
+        with self._intake.lock:
+            return any(not stream.ready for stream in self._intake.unscanned)
+
+    @property
+    def taught(self) -> Taught:
+        """The learned diagnosis rules as they stand now."""
+        return self._consultant.taught if self._consultant else NOTHING_TAUGHT
+
+    def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
+        """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
+        verdict = of_job(verdict, self._nodes(job))
+        with self._intake.settling:
+            kept = self._records.attempt(job, number)
+            if kept is None or not kept.settled:
+                return
+            current = self._records.current(job, number)
+            if of is not None and (current is None or not of(current.verdict)):
+                return
+            if stored := self._records.publish(job, number, verdict, True, time.time()):
+                self._announced(stored)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                worked = self._turn()
+            except Exception:
+                log.exception("watch failed")
+                worked = False
+            if not worked:
+                with self._intake.lock:
+                    self._intake.fresh.wait(_SOON if self._asked else _TICK)
+        self._finish()
+
+    def _turn(self) -> bool:
+        """Do what is due; False when nothing was."""
+        worked = self._judge_asked()
+        for stream in self._due():
+            if stream in self._intake.unscanned:  # it may have been judged meanwhile
+                self._advance(stream)
+            worked = True
+            self._judge_asked()
+            if self._stopping:
+                break
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + 1.0
+            self._look()
+        return worked
+
+    def _due(self) -> list[Stream]:
+        """Streams with enough to scan, or that have waited long enough."""
+        now = time.monotonic()
+        with self._intake.lock:
+            return [
+                stream
+                for stream in self._intake.unscanned
+                if not stream.ready
+                or stream.unscanned_bytes >= _SEGMENT
+                or now - (stream.waiting_since or now) >= self._timing.scan
+                or stream.attempt.asked
+            ]
+
+    def _advance(self, stream: Stream) -> None:
+        """Compress what comes next of a stream; one that cannot be read is given up for now."""
+        try:
+            if stream.ready:
+                self._scan(stream)
+            else:
+                self._catch_up(stream)
+        except LogdoctorError as error:
+            log.error("stream not readable", stream=str(stream.key), cause=str(error))
+            self._give_up(stream, str(error))
+        except OSError as error:
+            log.error("stream not readable", stream=str(stream.key), cause=str(error), failures=stream.failures)
+            stream.failures += 1
+            if stream.failures > _TRIES:
+                self._give_up(stream, str(error))
+            time.sleep(_TICK)  # it may pass: too many open files, a disk that hiccups
+        except Exception as error:
+            log.exception("stream not compressed", stream=str(stream.key))
+            self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
+
+    def _scan(self, stream: Stream) -> None:
+        scan = stream.scan
+        if scan is None:
+            scan = stream.scan = self._fresh(stream)
+        if scan.finished:
+            self._intake.archive(stream.attempt)
+            self._intake.fall_back(stream)
+            return
+        for _ in range(_SEGMENTS):
+            if chunks := self._intake.scanned(stream, _SEGMENT):
+                self._push(stream, scan, b"".join(chunks))
+
+    def _catch_up(self, stream: Stream) -> None:
+        """Read the next part of a stream's archive, from its last snapshot on."""
+        scan = stream.scan
+        if scan is None:
+            scan = stream.scan = self._resumed(stream)
+        begin = scan.cutter.reached
+        data = stream.file.read(begin, min(begin + _CATCH_UP, stream.archived))
+        if data:
+            self._push(stream, scan, data)
+        elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
+            stream.scan = self._fresh(stream)  # the snapshot is of bytes that a loss of power took
+
+    def _resumed(self, stream: Stream) -> Scan:
+        kept = self._archive.state(stream.key)
+        scanner = self._rules(stream.attempt)
+        resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, scanner) if kept else None
+        return Scan(*resumed, scanner) if resumed else self._fresh(stream)
+
+    def _fresh(self, stream: Stream) -> Scan:
+        scanner = self._rules(stream.attempt)
+        name = stream.key.stream
+        return Scan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
+
+    def _rules(self, attempt: Attempt) -> Scanner:
+        """The rules that an attempt is read with now."""
+        return self._learner.scanner(attempt) if self._learner else self._scanner
+
+    def _gauge(self, scanner: Scanner) -> Gauges:
+        """The metric expressions of a scanner."""
+        kept = self._gauges.get(scanner.book.kind)
+        if kept is None or kept[0] is not scanner:
+            kept = self._gauges[scanner.book.kind] = (scanner, Gauges(scanner.book))
+        return kept[1]
+
+    def _push(self, stream: Stream, scan: Scan, data: bytes) -> None:
+        for segment in scan.cutter.push(data):
+            self._add(stream, scan, segment)
+        grown = scan.cutter.offset - scan.kept_at
+        if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
+            self._keep(stream, scan)
+
+    def _add(self, stream: Stream, scan: Scan, segment: Segment) -> None:
+        scanner = self._rules(stream.attempt)
+        if scanner is not scan.scanner:
+            scan.scanner = scanner
+            scan.recorder.adopt(scanner)
+        residual = compress(segment, scanner)
+        part = excerpt(residual, scanner, self._gauge(scanner))
+        scan.recorder.add(part, 0)
+        if part.meter.readings:
+            stream.progress_at = time.monotonic()
+        if self._learner and not stream.attempt.settled:
+            self._learner.gather(stream.attempt, residual)
+
+    def _keep(self, stream: Stream, scan: Scan) -> None:
+        state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
+        try:
+            self._archive.keep_state(stream.key, state)
+        except OSError as error:  # without it, more must be read again after a crash
+            log.warning("snapshot not written", stream=str(stream.key), cause=str(error))
+        scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
+
+    def _give_up(self, stream: Stream, cause: str) -> None:
+        """Judge without the rest of a stream whose archive is damaged, and say so."""
+        scan = stream.scan or self._fresh(stream)
+        if cause not in scan.recorder.problems:
+            scan.recorder.problems.append(cause)
+        stream.scan = scan
+        with self._intake.lock:
+            self._intake.unscanned.pop(stream, None)
+
+    def _judge_asked(self) -> bool:
+        """Judge the attempts that wait for it and whose streams were scanned to their ends."""
+        worked = False
+        for attempt in list(self._asked):
+            if time.monotonic() - attempt.judged_at < _BREATH * attempt.judged_for:
+                continue
+            with self._intake.lock:
+                behind = [stream for stream in attempt.streams.values() if stream in self._intake.unscanned]
+            for stream in behind:
+                self._advance(stream)
+                worked = True
+            if not behind:
+                with self._intake.lock:
+                    attempt.asked = False
+                    self._asked.pop(attempt, None)
+                self._judge_safely(attempt, None)
+                worked = True
+        return worked
+
+    def _judge_safely(self, attempt: Attempt, idle: float | None) -> None:
+        """Judge; a fault of ours costs this attempt a minute, and no other anything."""
+        try:
+            self._judge(attempt, idle)
+        except LogdoctorError as error:  # the disk is full, most likely
+            log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
+            attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
+        except Exception:
+            log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
+            attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
+
+    def _judge(self, attempt: Attempt, idle: float | None) -> None:
+        """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
+        begin = time.perf_counter()
+        rules = self._rules(attempt)
+        with self._intake.lock:
+            for stream in attempt.streams.values():
+                stream.scan = stream.scan or self._fresh(stream)
+            streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
+            final, ended, told, ends = attempt.over, attempt.ended, attempt.told, dict(attempt.ends)
+            changed_at = attempt.changed_at
+        for stream in streams:
+            if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
+                stream.scan.finished = True
+                for segment in stream.scan.cutter.finish():
+                    self._add(stream, stream.scan, segment)
+        for name, number, text in attempt.noticed:
+            if (noticing := attempt.streams.get(name)) is not None and noticing.scan is not None:
+                noticing.scan.recorder.notice(number, text)
+        records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
+        for name, problem in attempt.problems.items():
+            records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
+        records, book = self.taught.applied(records, rules.book)
+        verdict = of_job(judge(records, book, idle, told), self._nodes(attempt.job))
+        attempt.judged_for = time.perf_counter() - begin
+        attempt.judged_at = time.monotonic()
+        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and told.failed else []
+        problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
+        verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
+        with self._intake.settling:
+            found = self._told_by_others(attempt, verdict)
+            self._publish(attempt, found or verdict, final)
+            with self._intake.lock:
+                attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
+                attempt.reopened = final and not attempt.settled
+        if attempt.settled:
+            self._drop_states(attempt)
+            self._learn_from(attempt, verdict)
+            if self._consultant and found is None:
+                self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
+
+    def _nodes(self, job: str) -> list[str]:
+        """The nodes that were told of a job; none when nobody told, or they cannot be read."""
+        known = self._records.job(job)
+        if known is None or not known.facts.nodelist:
+            return []
+        try:
+            return expanded(known.facts.nodelist)
+        except InputError:
+            return []
+
+    def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""
+        if self._learner is None:
+            return
+        self._learner.collect(attempt, over=True)
+        hits: dict[str, tuple[int, int]] = {}
+        for stream in attempt.streams.values():
+            for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
+                before = hits.get(rule, (0, 0))
+                hits[rule] = before[0] + matched, before[1] + taken
+        self._learner.settled(attempt, verdict, hits)
+
+    def _told_by_others(self, attempt: Attempt, verdict: Verdict) -> Verdict | None:
+        """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
+        rules are asked again after a restart."""
+        anew, attempt.anew = attempt.anew, False
+        sure = not (is_unsure(verdict) or (self._consultant and self._consultant.looks_up(verdict)))
+        if anew or sure:
+            return None
+        current = self._records.current(attempt.job, attempt.number)
+        if current is None or current.verdict.decided_by.kind not in ("case", "agent"):
+            return None
+        same = current.verdict.compression.lines_in == verdict.compression.lines_in
+        return current.verdict if same else None
+
+    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
+        """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
+        unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
+        if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
+            return
+        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
+        attempt.provisional = not final
+        if stored is not None:
+            self._announced(stored)
+
+    def _announced(self, stored: StoredVerdict) -> None:
+        self.verdicts += 1
+        self._announce(stored)
+        log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
+
+    def _look(self) -> None:
+        """Judge attempts that are silent or make no steps, and let go of those that are settled."""
+        self._intake.reopen_changed()
+        now = time.monotonic()
+        with self._intake.lock:
+            attempts = list(self._intake.attempts.values())
+        for attempt in attempts:
+            silent = now - attempt.changed_at
+            if attempt.asked:
+                continue
+            if attempt.settled:
+                if silent > self._timing.linger:
+                    self._intake.forget(attempt)
+            elif attempt.over:
+                self.ask(attempt)
+            elif silent > self._patience(attempt):
+                self._abandon(attempt)
+            elif self._wants_a_look(attempt, now):
+                attempt.looked_at = self._seen_until(attempt, now)
+                self._judge_safely(attempt, self._idle(attempt, now))
+            elif silent > self._timing.hang + 2 * self._timing.quiet:
+                self._rest(attempt)
+        self._abandon_resting()
+
+    def _patience(self, attempt: Attempt) -> float:
+        """Seconds of silence after which an attempt counts as ended; few when a part of it has failed, because the
+        rest may have died without a word."""
+        return min(_WAKE * self._timing.quiet, self._timing.abandon) if attempt.died else self._timing.abandon
+
+    def _rest(self, attempt: Attempt) -> None:
+        """Let an attempt leave memory of which nothing is heard; its snapshots tell where to go on."""
+        for stream in attempt.streams.values():
+            if (
+                stream.ready
+                and stream.scan
+                and not stream.unscanned
+                and stream.scan.cutter.offset > stream.scan.kept_at
+            ):
+                self._keep(stream, stream.scan)
+        self._intake.forget(attempt)
+
+    def _abandon_resting(self) -> None:
+        """Take as ended what rested too long; looked for now and then."""
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + max(min(self._timing.abandon / 10, 600.0), 1.0)
+        for kept in self._records.unsettled():
+            with self._intake.lock:
+                here = (kept.job, kept.number) in self._intake.attempts
+            if not here and self._archive.age(kept.job, kept.number) > self._timing.abandon:
+                self._abandon(self._intake.load(kept.job, kept.number))
+
+    def _seen_until(self, attempt: Attempt, now: float) -> float:
+        """When the last bytes came that a look now sees: those that wait for compression want another."""
+        with self._intake.lock:
+            waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
+        return min([now, *waiting])
+
+    def _wants_a_look(self, attempt: Attempt, now: float) -> bool:
+        """Whether a running attempt fell silent since it was looked at, or has made no step for too long."""
+        with self._intake.lock:
+            if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
+                return False
+        if attempt.looked_at <= attempt.changed_at:
+            since = attempt.looked_at if attempt.provisional else attempt.changed_at
+            if now - since > self._timing.quiet:
+                return True
+        return self._idle(attempt, now) is not None and now - attempt.looked_at > self._timing.hang / _LOOKS
+
+    def _idle(self, attempt: Attempt, now: float) -> float | None:
+        """Seconds since an attempt last made a step, when these are too many."""
+        last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
+        return now - last if now - last > self._timing.hang else None
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
+        with self._intake.lock:
+            attempt.ends[""] = End("", None, None, None, time.time())
+            attempt.abandoned = True
+        self.ask(attempt)
+
+    def _drop_states(self, attempt: Attempt) -> None:
+        """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
+        for stream in attempt.streams.values():
+            self._archive.drop_state(stream.key)
+
+    def _finish(self) -> None:
+        """Before the service stops: compress what has come and keep it for the next start."""
+        with self._intake.lock:
+            streams = [stream for attempt in self._intake.attempts.values() for stream in attempt.streams.values()]
+        for stream in streams:
+            while stream.ready and stream.unscanned and stream.scan and not stream.scan.finished:
+                self._scan(stream)
+            if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
+                self._keep(stream, stream.scan)

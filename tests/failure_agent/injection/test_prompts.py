@@ -1,0 +1,113 @@
+"""What is sent to a model: no hostile line closes a fence, breaks into lines, or stands outside of the fences."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from logdoctor.failure_agent import brief
+from logdoctor.failure_agent.brief import Pages
+from logdoctor.failure_agent.write_back import model_writer
+from logdoctor.failure_agent.write_back.writer import Task
+from logdoctor.llm.chat import estimate
+from logdoctor.llm.masking import Masker
+from logdoctor.llm.prompts import fenced, load
+from tests.failure_agent.injection.conftest import AskRaw
+from tests.failure_agent.injection.planted import HOSTILE, Hostile, unknown
+
+PROMPTS = Path(__file__).parents[3] / "prompts"
+ROW = re.compile(r"\[\d+:\d+\] .*|\.\.\.(?: \d+ lines? not shown \.\.\.)?")
+EACH = pytest.mark.parametrize("hostile", HOSTILE, ids=lambda one: one.id)
+
+
+def taken_apart(prompt: str) -> tuple[list[str], list[list[str]]]:
+    """The lines of a prompt outside of its fences, and those inside of each, as a reader of Markdown sees them."""
+    outside: list[str] = []
+    inside: list[list[str]] = []
+    fence = ""
+    for line in prompt.split("\n"):
+        if fence and re.fullmatch(r"`+", line) and len(line) >= len(fence):
+            fence = ""
+        elif fence:
+            inside[-1].append(line)
+        elif re.match(r"```|~~~", line):
+            fence = line
+            inside.append([])
+        else:
+            outside.append(line)
+    assert not fence, "a fence stays open"
+    return outside, inside
+
+
+def counted(lines: list[str]) -> list[str]:
+    """The lines without numbers: how many lines are left out is told."""
+    return [re.sub(r"\d+", "#", line) for line in lines]
+
+
+@EACH
+def test_a_hostile_line_stays_a_line_between_the_fences(hostile: Hostile, ask_raw: AskRaw) -> None:
+    prompt = load(PROMPTS, "diagnose")
+    question = ask_raw(unknown([hostile.raw]))
+    made = brief.write(prompt, Pages(question, Masker().mask))
+    plain = brief.write(prompt, Pages(ask_raw(unknown([])), Masker().mask))
+    outside, inside = taken_apart(made.prompt)
+    before, _ = taken_apart(plain.prompt)
+    words = [line for line in counted(outside) if "not shown" not in line and "no room" not in line]
+    assert [line for line in words if line not in counted(before)] == []
+    assert len(inside) == 2  # the overview and the lines
+    assert all(ROW.fullmatch(line) for line in inside[-1] if line)
+    assert all(c.isprintable() or c == "\n" for c in made.prompt)
+    assert estimate(made.prompt) <= prompt.head.max_tokens_in
+
+
+def test_all_of_them_together_do_not_get_out_either(ask_raw: AskRaw) -> None:
+    prompt = load(PROMPTS, "diagnose")
+    cases = [f"likeness 0.91: Hang, restart; what helped: {one.text}" for one in HOSTILE]
+    made = brief.write(prompt, Pages(ask_raw(unknown([one.raw for one in HOSTILE])), Masker().mask), cases)
+    outside, inside = taken_apart(made.prompt)
+    assert len(inside) == 3 and all(ROW.fullmatch(line) for line in inside[-1] if line)
+    said = "\n".join(outside)
+    assert not any(one.text[:60] in said for one in HOSTILE)
+
+
+@pytest.mark.parametrize("hostile", [one for one in HOSTILE if len(one.text) < 2000], ids=lambda one: one.id)
+def test_the_name_of_a_stream_and_past_cases_stay_between_fences_too(hostile: Hostile, ask_raw: AskRaw) -> None:
+    prompt = load(PROMPTS, "diagnose")
+    question = ask_raw(unknown([]), stream=hostile.text)
+    made = brief.write(prompt, Pages(question, Masker().mask), [f"likeness 0.9: Hang, restart; {hostile.text}"])
+    outside, inside = taken_apart(made.prompt)
+    assert len(inside) == 3 and hostile.text[:60] not in "\n".join(outside)
+    assert all(c.isprintable() or c == "\n" for c in made.prompt)
+
+
+@EACH
+def test_the_prompt_that_writes_diagnosis_rules_holds_it_too(hostile: Hostile) -> None:
+    text = hostile.raw.decode("utf-8", "replace")
+    prompt = load(PROMPTS, model_writer.WRITE)
+    task = Task("job-1", 1, text, (text, text), (text,), (text,), "Hang")
+    made = model_writer._text(prompt, task, Masker().mask)
+    outside, inside = taken_apart(made)
+    plain, _ = taken_apart(model_writer._text(prompt, task._replace(line="x", examples=(), around=()), Masker().mask))
+    assert outside == plain and len(inside) == 2
+    assert estimate(made) <= prompt.head.max_tokens_in
+
+
+@EACH
+def test_the_prompts_that_learn_filter_rules_hold_it_too(hostile: Hostile) -> None:
+    text = hostile.raw.decode("utf-8", "replace")
+    for name in ("write-filter", "judge"):
+        prompt = load(PROMPTS, name)
+        made = prompt.fitted([["[1] one"], [text], ["[2] two"]], 0)[0]
+        outside, inside = taken_apart(made)
+        plain, _ = taken_apart(prompt.fitted([["[1] one"]], 0)[0])
+        words = [line for line in counted(outside) if "no room" not in line]
+        assert len(inside) == 1 and [line for line in words if line not in counted(plain)] == []
+        assert len(inside[0]) <= 3
+
+
+@EACH
+def test_a_fence_is_longer_than_any_row_of_backticks(hostile: Hostile) -> None:
+    text = hostile.raw.decode("utf-8", "replace")
+    rows = fenced([text, "next"]).split("\n")
+    assert len(rows) == 4 and rows[0] == rows[-1] and rows[2] == "next"
+    assert set(rows[0]) == {"`"} and rows[0] not in rows[1]

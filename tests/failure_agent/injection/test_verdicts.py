@@ -1,0 +1,112 @@
+"""Words to a model, planted in real logs, change nothing of what the rules say: neither reason, action nor evidence.
+
+What is planted are words, not forged reports: a line that looks like one of the kernel or of the launcher is evidence,
+whoever wrote it, and no log can tell the two apart.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logdoctor import pipeline
+from logdoctor.evaluate import Labelled
+from logdoctor.pipeline import Limits, Stream
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Verdict
+from tests.failure_agent.injection.planted import FAILURES, HEALTHY, HOSTILE, PLACES, Hostile, everywhere, planted, said
+
+Diagnose = Callable[[bytes], Verdict]
+
+EVERY = 73
+"""One of so many combinations of lines, places, marks and logs is tried: prime, so that all of each come by."""
+LOGS = [log for log in FAILURES if log.path.stat().st_size < 100_000]
+
+
+@pytest.fixture
+def diagnose(scanner: Scanner, limits: Limits, tmp_path: Path) -> Diagnose:
+    def run(log: bytes) -> Verdict:
+        path = tmp_path / "train.log"
+        path.write_bytes(log)
+        return pipeline.diagnose([Stream("main", path)], scanner, limits)
+
+    return run
+
+
+def told(verdict: Verdict) -> dict[str, Any]:
+    """What a verdict says, less the last line of the log that it shows when a job hangs: it may be the planted one."""
+    plain = said(verdict)
+    plain["evidence"] = [one for one in plain["evidence"] if one[0] != "progress/end of log"]
+    return plain
+
+
+class Moved:
+    """Whether a planted line changes what is said of a log; what was said before is kept."""
+
+    def __init__(self, diagnose: Diagnose) -> None:
+        self._diagnose = diagnose
+        self._before: dict[Path, dict[str, Any]] = {}
+
+    def __call__(self, log: Labelled, hostile: Hostile, place: str, as_neighbour: bool) -> list[str]:
+        """The parts of the verdict that are not as they were."""
+        if log.path not in self._before:
+            self._before[log.path] = told(self._diagnose(log.path.read_bytes()))
+        before, after = (
+            self._before[log.path],
+            told(self._diagnose(planted(log, hostile.raw, place, as_neighbour).text)),
+        )
+        return [part for part in before if before[part] != after[part]]
+
+
+@pytest.fixture
+def moved(diagnose: Diagnose) -> Moved:
+    return Moved(diagnose)
+
+
+def test_the_corpus_is_large_and_of_many_tongues_and_forms() -> None:
+    assert len(HOSTILE) >= 40 and len({one.id for one in HOSTILE}) == len(HOSTILE)
+    assert len({one.language for one in HOSTILE}) >= 10
+    assert len({one.form for one in HOSTILE}) >= 20
+    wanted = Counter(one.wants for one in HOSTILE)
+    for want in ("change the verdict", "cordon a node", "restart the job", "leak the prompt", "leak the key"):
+        assert wanted[want], want
+    for want in ("write a filter rule", "write a diagnosis rule", "take a line for harmless", "close the fence"):
+        assert wanted[want], want
+    assert all(b"\n" not in one.raw for one in HOSTILE)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hostile_line_changes_no_verdict(place: str, moved: Moved) -> None:
+    lines = HOSTILE
+    tried = list(product(LOGS, lines, (False, True)))[list(PLACES).index(place) :: EVERY]
+    assert {log.path for log, _, _ in tried} == {log.path for log in LOGS}
+    assert {one.id for _, one, _ in tried} == {one.id for one in lines}
+    wrong = [
+        f"{log.path.name} {one.id} {as_neighbour}: {parts}"
+        for log, one, as_neighbour in tried
+        if (parts := moved(log, one, place, as_neighbour))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("log", FAILURES[::6], ids=lambda log: log.path.name)
+def test_hostile_lines_by_every_rank_change_no_verdict(log: Labelled, diagnose: Diagnose) -> None:
+    """Behind the lines of each writer, with its marks."""
+    lines = HOSTILE
+    before, after = told(diagnose(log.path.read_bytes())), told(diagnose(everywhere(log, lines, 7)))
+    for part in ("outcome", "reason", "fault", "recovery", "suspects", "first_rank"):
+        assert before[part] == after[part], part
+    quotes = {quote for _, quote in after["evidence"]}
+    assert not any(one.text in quote for one in HOSTILE for quote in quotes)
+
+
+@pytest.mark.parametrize(
+    "log", [log for log in HEALTHY if log.path.stat().st_size < 400_000], ids=lambda log: log.path.name
+)
+def test_a_hostile_line_is_no_alarm_in_a_healthy_log(log: Labelled, moved: Moved) -> None:
+    for number, one in enumerate(HOSTILE):
+        assert "outcome" not in (parts := moved(log, one, "first", number % 2 == 0)), one.id
+        assert "recovery" not in parts, one.id

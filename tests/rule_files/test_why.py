@@ -1,0 +1,105 @@
+"""What rules do to a line, learned ones of every status included."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from logdoctor.rule_files.why import Said, why_learned
+from logdoctor.rules.scanner import Scanner
+from logdoctor.store.learned import LearnedRules
+from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, entered, new, opened
+
+LINE = SHARD.examples[0]
+BEAT = HEARTBEAT.examples[0]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> LearnedRules:
+    return opened(tmp_path / "data")
+
+
+def said(scanner: Scanner, rules: LearnedRules, line: str) -> list[str]:
+    """What is said of a line of the one kind that has rules."""
+    (one,) = why_learned(scanner, rules.list(), line)
+    assert one.kind == KIND
+    return one.findings
+
+
+def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> None:
+    (rule,) = entered(rules)
+    kept = ["kept       the line stays in the residual", "because    none of the rules that match it may take it"]
+    assert said(scanner, rules, LINE) == [
+        f"would take {rule.id}: it is in shadow, where it counts lines and takes none",
+        *kept,
+    ]
+    rules.approve(rule.id, "user-17", "", 2.0)
+    assert said(scanner, rules, LINE) == [f"taken by   {rule.id}"]
+    assert said(scanner, rules, f"[rank3]: {LINE}") == [f"taken by   {rule.id}"], "prefixes do not matter"
+    rules.retire(rule.id, "user-17", "", 3.0)
+    assert said(scanner, rules, LINE) == [f"in vain    {rule.id}: it is retired", *kept]
+
+
+def test_a_line_that_looks_like_trouble_waits_for_a_human(scanner: Scanner, rules: LearnedRules) -> None:
+    (rule,) = entered(rules, HEARTBEAT)
+    assert said(scanner, rules, BEAT)[1] == f"in vain    {rule.id}: it waits for a human ({rule.waits_for})"
+    rules.approve(rule.id, "user-17", "", 2.0)
+    rules.approve(rule.id, "user-17", "", 3.0)
+    assert said(scanner, rules, BEAT)[-1] == f"taken by   {rule.id}"
+
+
+def test_a_mark_holds_back_a_rule_that_nobody_approved_for_it(scanner: Scanner, rules: LearnedRules) -> None:
+    rule = active(rules, new(pattern="^retrying lost heartbeat [0-9]+ of [0-9]+$", examples=(BEAT,)))
+    assert f"in vain    {rule.id}: the line looks like trouble, and nobody approved the rule for such lines" in said(
+        scanner, rules, BEAT
+    )
+
+
+def test_evidence_wins(scanner: Scanner, rules: LearnedRules) -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4182, name=python, GPU has fallen off the bus."
+    pattern = r"^NVRM: Xid \(PCI:[0-9a-f:]+\): [0-9]+, pid=[0-9]+, name=python, GPU has fallen off the bus\.$"
+    rule = active(rules, new(pattern=pattern, examples=(line,)))
+    found = said(scanner, rules, line)
+    assert found[0].startswith("evidence   diagnosis/")
+    assert f"in vain    {rule.id}: the line is evidence, which wins" in found
+    assert found[-1] == "because    it is evidence, and no filter rule may take it"
+
+
+def test_shipped_rules_and_older_ones_take_lines_first(scanner: Scanner, rules: LearnedRules) -> None:
+    shipped = "[rank0]: NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"
+    assert any("taken by   filter/" in finding for one in why_learned(scanner, [], shipped) for finding in one.findings)
+    one = active(rules, new(pattern="^NCCL INFO Bootstrap : Using eth[0-9]:[0-9.]+<[0-9]>$", examples=(shipped,)))
+    found = said(scanner, rules, shipped)
+    assert found[-1] == f"in vain    {one.id}: another rule takes the line first"
+    first, second = active(rules), active(rules, new(pattern=SHARD.pattern.replace("a-z", "a-y")))
+    assert said(scanner, rules, LINE) == [
+        f"taken by   {first.id}",
+        f"in vain    {second.id}: another rule takes the line first",
+    ]
+
+
+def test_each_kind_is_told_apart(scanner: Scanner, rules: LearnedRules) -> None:
+    here, there = active(rules), active(rules, new(kind="nemo/train.py"))
+    assert why_learned(scanner, rules.list(), LINE) == [
+        Said(KIND, [f"taken by   {here.id}"]),
+        Said("nemo/train.py", [f"taken by   {there.id}"]),
+    ]
+
+
+@pytest.mark.parametrize("line", ["", "never seen before", "\N{REPLACEMENT CHARACTER} \x1b[31m", "x" * 100_000])
+def test_a_line_that_no_rule_matches(scanner: Scanner, rules: LearnedRules, line: str) -> None:
+    active(rules)
+    (one,) = why_learned(scanner, rules.list(), line)
+    assert one.kind == "" and one.findings[-2:] == [
+        "kept       the line stays in the residual",
+        "because    no rule matches it",
+    ]
+
+
+def test_many_rules_are_not_compiled_for_one_line(scanner: Scanner, rules: LearnedRules) -> None:
+    entered(rules, *(new(pattern=f"^stage {'abcdefghij'[n % 10] * 4}{n} took [0-9]+ ms$") for n in range(1500)))
+    every = rules.list()
+    begin = time.monotonic()
+    (one,) = why_learned(scanner, every, "stage aaaa10 took 12 ms")
+    assert len(one.findings) == 3 and one.findings[0].startswith("would take")
+    assert time.monotonic() - begin < 5, "each of them was compiled"

@@ -1,0 +1,195 @@
+"""Services for tests: small folders, short times, and ways to wait for what threads do."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from logdoctor import build
+from logdoctor.log_agent.agent import LogAgent
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.intake import Bounds
+from logdoctor.service.retention import Rules
+from logdoctor.service.service import Plan, Service, Stores
+from logdoctor.service.watch import Timing
+from logdoctor.settings import Settings
+from logdoctor.store.learned import LearnedRules, NewRule, Source, Votes
+from logdoctor.store.names import Key
+from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.types import Verdict
+
+CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
+BOUNDS = Bounds(
+    stream_bytes=1 << 40,
+    streams=1000,
+    open_streams=2000,
+    behind=64 << 20,
+    late=60.0,
+    journal_bytes=64 << 20,
+    unarchived=512 << 20,
+)
+PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400)
+"""Only what is asked for is done."""
+
+T = TypeVar("T")
+
+Learning = Callable[[Records, LearnedRules], LogAgent]
+"""What makes the Log Agent of a service."""
+
+Rungs = Callable[[Stores], Climbing]
+"""What makes the rungs above the rules of a service."""
+
+
+def plan(
+    folder: Path,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    retention: Rules = Rules(0, 0, 3600),  # noqa: B008 - immutable
+    min_free: int = 0,
+    recheck: int = 0,
+) -> Plan:
+    return Plan(f"sqlite:///{folder}/logdoctor.db", bounds, timing, retention, min_free, recheck)
+
+
+def learning(scanner: Scanner, **changed: Any) -> Learning:
+    """A Log Agent as the settings make it, the miner unless they say otherwise."""
+    return partial(build.log_agent, Settings(**{"learn": "miner", **changed}), scanner)
+
+
+def opened(
+    folder: Path,
+    scanner: Scanner,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    log_agent: Learning | None = None,
+    recheck: int = 0,
+    ladder: Rungs | None = None,
+) -> Service:
+    """A started service; stop it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    service = Service(folder, scanner, plan(folder, timing, bounds, recheck=recheck), log_agent, ladder)
+    service.start()
+    return service
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    scanner: Scanner,
+    timing: Timing = PATIENT,
+    bounds: Bounds = BOUNDS,
+    log_agent: Learning | None = None,
+    recheck: int = 0,
+    ladder: Rungs | None = None,
+) -> Iterator[Service]:
+    service = opened(folder, scanner, timing, bounds, log_agent, recheck, ladder)
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def killed(folder: Path, copy: Path) -> Path:
+    """What a kill at this moment would leave of a data folder that is in use.
+
+    The journal is copied before the archive, so that what moves from one to the other meanwhile is in both.
+    """
+    copy.mkdir()
+    shutil.copytree(folder / "journal", copy / "journal")
+    for path in folder.glob("logdoctor.db*"):
+        shutil.copy(path, copy / path.name)
+    if (folder / "archive").exists():
+        shutil.copytree(folder / "archive", copy / "archive")
+    return copy
+
+
+def rungs(scanner: Scanner, **changed: Any) -> Rungs:
+    """The rungs above the rules as the settings make them; without a model unless they name one."""
+    settings = Settings(**changed)
+    return partial(build.climbing, settings, scanner, build.Model(settings))
+
+
+def send(service: Service, key: Key, data: bytes) -> None:
+    """Bytes that continue a stream, until they are durable."""
+    with service.intake.opened(key) as stream:
+        service.intake.take(stream, stream.accepted, data).result(20)
+
+
+def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = True) -> None:
+    """Tell that an attempt, or only the stream, has ended."""
+    service.end(key.job, key.attempt, End("" if whole else key.stream, exit_code, None, None, time.time()))
+
+
+def eventually(look: Callable[[], T], seconds: float = 15.0) -> T:
+    """What `look` gives once that is true; fails after a time."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+def looked(service: Service) -> bool:
+    """Wait until the watch has looked at all attempts once more, which it does every second of its own accord."""
+    with service.intake.lock:
+        service.watch._next_look = 0.0
+        service.intake.fresh.notify_all()
+    eventually(lambda: service.watch._next_look > 0.0)
+    return True
+
+
+def final(service: Service, key: Key) -> StoredVerdict:
+    """The verdict on an attempt that has ended, once all that came is in it."""
+
+    def look() -> StoredVerdict | None:
+        attempt = service.intake.attempts.get((key.job, key.attempt))
+        if attempt is not None and not attempt.settled:
+            return None
+        stored = service.records.current(key.job, key.attempt)
+        return stored if stored is not None and stored.final else None
+
+    found = eventually(look)
+    assert found is not None
+    return found
+
+
+def kept_lines(service: Service, key: Key) -> tuple[int, int]:
+    """(lines compressed so far, lines left of them) of a stream that is being sent."""
+    stream = service.intake.known(key)
+    assert stream is not None
+    standing = stream.standing()
+    return standing.lines_scanned, standing.lines_kept
+
+
+def conserves(verdict: Verdict) -> bool:
+    """Law 1: each line was taken once or left."""
+    account = verdict.compression
+    taken = sum(count.lines for count in account.rules.values())
+    return account.lines_in == account.lines_kept + taken
+
+
+def rule(kind: str, pattern: str, status: str = "shadow", lines: int = 0, waits_for: str = "") -> NewRule:
+    """A rule as an agent enters it."""
+    votes = Votes(5, (0, 1, 2, 3, 4), "agreed")
+    return NewRule(kind, pattern, "a rule", ("an example",), (), status, waits_for, "miner", Source(), votes, lines)
+
+
+def activated(rules: LearnedRules, *learned: NewRule) -> list[str]:
+    """The ids of rules that a human has approved until they take lines."""
+    ids = [one.id for one in rules.add(learned, "tests", time.time())]
+    for id in ids:
+        while rules.one(id).status != "active":
+            rules.approve(id, "tests", "it is harmless", time.time())
+    return ids
+
+
+def plain(verdict: Verdict) -> bytes:
+    """A verdict without what depends on where the log lies and how fast it was read."""
+    evidence = tuple(msgspec.structs.replace(line, file="") for line in verdict.evidence)
+    return msgspec.json.encode(msgspec.structs.replace(verdict, file="", seconds=0.0, evidence=evidence))

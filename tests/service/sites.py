@@ -1,0 +1,107 @@
+"""A data folder with a cluster on paper, and the processes over it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from logdoctor.errors import LaunchError
+from logdoctor.node_types import Node
+from logdoctor.nodes.board import Terms
+from logdoctor.nodes.cordon.caps import Caps
+from logdoctor.nodes.cordon.cordoning import Cordoning
+from logdoctor.nodes.cordon.file import FileCordoner
+from logdoctor.nodes.launching import Launcher, ProbeOptions
+from logdoctor.nodes.policy import Modes
+from logdoctor.nodes.slurm import expanded
+from logdoctor.service.acting import Actor, Means
+from logdoctor.service.testing import Bench
+from logdoctor.store.node_records import NodeRecords, StoredTest
+from logdoctor.store.records import JobFacts, Records, StoredVerdict
+from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from tests.nodes.clusters import Ends, PaperLauncher, cluster, ending
+
+NODES = cluster(8)
+AUTO = Modes(test="auto", cordon="auto")
+VERDICT = Verdict(
+    reason="NVLink Error",
+    category="Infrastructure",
+    fault="infrastructure",
+    recovery="isolate_and_restart",
+    outcome="failed",
+    confidence=0.9,
+    suggestion="",
+    evidence=(),
+    suspects=(Suspect("n3", None, None, "its log says so"),),
+    first_rank=None,
+    symptoms=(),
+    decided_by=DecidedBy("rule", "r"),
+    fingerprint="f",
+    progress=Progress(step=100),
+    compression=Compression(),
+    nodes=tuple(node.name for node in NODES),
+)
+
+
+class Site:
+    """A data folder with a cluster on paper; `actor` begins a process over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cordons = folder, folder / "cordoned"
+        self.records = Records(f"sqlite:///{folder / 'records'}")
+        self.nodes = NodeRecords(self.records.database)
+        self.launcher = PaperLauncher(NODES, ending())
+        self._actors: list[Actor] = []
+
+    def actor(self, modes: Modes = AUTO, taking_up: bool = True, launcher: str = "paper", share: float = 0.5) -> Actor:
+        cordoner = FileCordoner(self.cordons, lambda: [node.name for node in NODES])
+        means = Means(
+            Bench(self._launcher, lambda nodes, _: list(nodes), Terms(), ProbeOptions()),
+            launcher,
+            Cordoning(self.nodes, cordoner, "logdoctor", Caps(share)),
+            cordoner.nodes,
+            expanded,
+            modes,
+        )
+        actor = Actor(means, self.records, self.nodes, self.folder, taking_up)
+        actor.start()
+        self._actors.append(actor)
+        return actor
+
+    def cluster(self, end: Ends, hanging: tuple[str, ...] = (), nodes: list[Node] = NODES) -> PaperLauncher:
+        """Another cluster from now on."""
+        self.launcher = PaperLauncher(nodes, end, hanging)
+        return self.launcher
+
+    def verdict(self, nodelist: str | None, verdict: Verdict = VERDICT, placed: bool = True) -> StoredVerdict:
+        """A final verdict on a job, of whose nodes its scheduler told these, or somebody claimed them."""
+        now = time.time()
+        job = f"job-{now}"
+        self.records.put_job(job, JobFacts(nodelist=nodelist, placed=placed), now)
+        stored = self.records.publish(job, 1, verdict, True, now)
+        assert stored is not None
+        return stored
+
+    def close(self) -> None:
+        for actor in self._actors:
+            actor.stop()
+        self.records.close()
+
+    def _launcher(self, name: str) -> Launcher:
+        if name != "paper":
+            raise LaunchError(f"launcher {name}", "there is none", "Use paper.")
+        return self.launcher
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Waits until something holds; a machine may be slow."""
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def over(site: Site, test: int) -> StoredTest:
+    eventually(lambda: (kept := site.nodes.test(test)) is not None and kept.state != "running")
+    kept = site.nodes.test(test)
+    assert kept is not None
+    return kept

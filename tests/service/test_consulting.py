@@ -1,0 +1,438 @@
+"""Beyond the rules: past cases, the model, and what is learned from both, beside a service that goes on as ever."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logdoctor.errors import ConfirmationRefused
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.confirming import Ruling
+from logdoctor.service.service import Service
+from logdoctor.store.confirmed import AGREEMENT
+from logdoctor.store.learned import DIAGNOSIS
+from logdoctor.store.names import Key
+from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.types import Verdict
+from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
+from tests.llm import server as ways
+from tests.llm.server import ModelServer, model_server
+from tests.service import services
+from tests.service.services import T, end, final, killed, rungs, send, serving
+
+
+def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
+    """What `look` gives once that is true; the libraries that embed take long to load on a busy machine."""
+    return services.eventually(look, seconds)
+
+
+def jam(number: int) -> bytes:
+    """A failure that no rule knows: on another node, of another rank, at another address each time."""
+    return (
+        steps(1, 30)
+        + f"[rank{number}]: RuntimeError: hardware error of loom: jammed shuttle at 0x7f{number:02x} on gpu-{number}\n"
+        + nccl_timeout([number + 1, number + 2])
+    ).encode()
+
+
+def failed(service: Service, job: str, log: bytes) -> StoredVerdict:
+    """The verdict by rules on an attempt that has died."""
+    key = Key(job, 1, "main")
+    send(service, key, log)
+    end(service, key, 1)
+    return final(service, key)
+
+
+def upgraded(service: Service, job: str) -> StoredVerdict:
+    """The verdict that took the place of an Unknown one."""
+
+    def look() -> StoredVerdict | None:
+        stored = service.records.current(job, 1)
+        return stored if stored is not None and stored.verdict.reason != "Unknown" else None
+
+    found = eventually(look)
+    assert found is not None
+    return found
+
+
+def is_same(one: StoredVerdict | None, other: StoredVerdict) -> bool:
+    """Whether the very verdict stands that stood."""
+    return one is not None and (one.id, one.verdict, one.final) == (other.id, other.verdict, other.final)
+
+
+def counts(service: Service) -> dict[str, int]:
+    assert service.consultant is not None
+    return service.consultant.counts
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+def saying_jam(
+    reason: str = "CUDA Error",
+    status: str = "established",
+    words: str = "jammed shuttle",
+    recovery: str = "isolate_and_restart",
+    **changed: Any,
+) -> ways.Behave:
+    """A model that quotes the line of the jam, or with other words, as it was shown."""
+
+    def say(body: dict[str, Any]) -> str:
+        shown = body["messages"][0]["content"]
+        line, text = re.findall(rf"^\[(\d+:\d+)\] (.*{words}.*)$", shown, re.M)[0]
+        candidate = {"reason": reason, "fault": "infrastructure", "recovery": recovery, "status": status}
+        candidate |= {"why": "The driver reports it.", "quotes": [{"line": line, "text": text}]}
+        rejected = [{"reason": "NCCL Timeout Error", "why": "It follows from the jam."}]
+        answer = {"candidates": [candidate], "rejected": rejected, "mitigation": "Look at the loom."}
+        return json.dumps(answer | changed)
+
+    return ways.saying(say)
+
+
+def asking(scanner: Scanner, server: ModelServer, **changed: Any) -> Any:
+    model = {"llm_base_url": server.url, "llm_model": "tiny", "llm_seconds": 30.0}
+    return rungs(scanner, **model | changed)
+
+
+def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner: Scanner) -> None:
+    """By its case at once, and once its rule has been watched, by that."""
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        first = failed(service, "a", jam(3))
+        assert (first.verdict.reason, first.verdict.decided_by.kind) == ("Unknown", "nobody")
+        eventually(lambda: counts(service)["unknown"] == 1)
+        ruling = Ruling("Dataloader Killed", fix="drained the loom", evidence=(("main", 30),))
+        entered = service.casework.confirm(first.id, "op", ruling)
+        assert entered.corrects and entered.evidence[0].quote.startswith("[rank3]: RuntimeError: hardware error")
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+        mended = upgraded(service, "a").verdict
+        assert (mended.reason, mended.decided_by.rule) == ("Dataloader Killed", f"case/{entered.id}")
+        assert mended.progress == first.verdict.progress and mended.compression == first.verdict.compression
+        assert mended.evidence[0].line == 30 and "loom" not in mended.suggestion and "op corrected" in mended.why
+        failed(service, "b", jam(5))
+        second = upgraded(service, "b").verdict
+        assert (second.reason, second.decided_by.kind) == ("Dataloader Killed", "case")
+        assert second.decided_by.rule == f"case/{entered.id}" and second.evidence[0].line == 30
+        assert counts(service)["case"] == 1
+        eventually(lambda: service.rules.list(DIAGNOSIS, "active"))
+        eventually(lambda: any(rule.status == "active" for rule in service.watch.taught.rules))
+        third = failed(service, "c", jam(9)).verdict
+        assert (third.reason, third.decided_by.kind, third.first_rank) == ("Dataloader Killed", "rule", 9)
+        assert third.decided_by.rule.startswith("learned/")
+        assert third.decided_by.rulebook != first.verdict.decided_by.rulebook, "law 8"
+
+
+def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+        failed(service, "b", jam(4))
+        assert upgraded(service, "b").verdict.reason == "Type Error"
+        kept = service.casework.confirmed.cases()[0]
+        assert upgraded(service, "a").verdict.decided_by.rule == f"case/{kept.id}"
+        service.casework.withdraw(kept.id, "op", "it was the loom of another")
+        eventually(lambda: all(rule.status == "retired" for rule in service.rules.list(DIAGNOSIS)))
+        for job in ("a", "b"):
+            eventually(lambda job=job: service.records.current(job, 1).verdict.reason == "Unknown")  # type: ignore[misc]
+        failed(service, "c", jam(6))
+        eventually(lambda: counts(service)["unknown"] >= 1)
+        current = service.records.current("c", 1)
+        assert current is not None and current.verdict.reason == "Unknown"
+
+
+def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner, learn_jobs=1)) as service:
+        stored = failed(service, "a", jam(3))
+        service.casework.confirm(stored.id, "op", Ruling("CUDA Error", evidence=(("main", 30),)))
+        (rule,) = eventually(lambda: service.rules.list(DIAGNOSIS))
+        for number in range(4, 7):
+            failed(service, f"j{number}", jam(number))
+            assert upgraded(service, f"j{number}").verdict.decided_by.kind == "case"
+        assert service.rules.one(rule.id).status == "shadow"
+        service.rules.approve(rule.id, "op", "it is right", time.time())
+        eventually(lambda: any(rule.status == "active" for rule in service.watch.taught.rules))
+        verdict = failed(service, "z", jam(8)).verdict
+        assert (verdict.decided_by.rule, verdict.recovery) == (rule.id, "isolate_and_restart")
+        assert [suspect.node for suspect in verdict.suspects] == [None] and verdict.suspects[0].rank == 8
+
+
+@pytest.mark.parametrize(
+    ("ruling", "complaint"),
+    [
+        (Ruling(), "is no reason"),
+        (Ruling("Jam"), "is no reason"),
+        (Ruling("Type Error", evidence=(("main", 10_000),)), "is not in a/1"),
+        (Ruling("Type Error", evidence=(("other", 1),)), "is not in a/1"),
+        (Ruling("Type Error", evidence=(("main", -1),)), "is not in a/1"),
+        (Ruling("Type Error", recovery="cordon everything"), "recovery"),
+        (Ruling("Type Error", fault="them"), "fault"),
+    ],
+)
+def test_what_cannot_be_confirmed(folder: Path, scanner: Scanner, ruling: Ruling, complaint: str) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        with pytest.raises(ConfirmationRefused, match=complaint):
+            service.casework.confirm(stored.id, "op", ruling)
+        assert not service.casework.confirmed.cases()
+
+
+def test_nobody_poses_as_the_agreement_of_attempts(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        for by in (AGREEMENT, f" {AGREEMENT} ", ""):
+            with pytest.raises(ConfirmationRefused):
+                service.casework.confirm(stored.id, by, Ruling("Type Error"))
+        with pytest.raises(ConfirmationRefused, match="does not exist"):
+            service.casework.confirm(10_000, "op", Ruling("Type Error"))
+
+
+def test_the_model_is_asked_last_and_upgrades_the_verdict(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        first = failed(service, "a", jam(3))
+        assert first.verdict.reason == "Unknown", "the verdict by rules is out first"
+        stored = upgraded(service, "a")
+        verdict = stored.verdict
+        assert (verdict.reason, verdict.recovery, verdict.decided_by.kind) == (
+            *("CUDA Error", "isolate_and_restart"),
+            "agent",
+        )
+        assert verdict.decided_by.model == "tiny" and len(verdict.decided_by.prompt) == 64
+        assert verdict.evidence[0].line == 30 and [one.reason for one in verdict.alternatives] == ["NCCL Timeout Error"]
+        assert len(server.got) == 1, "one call in the usual case"
+        (call,) = service.casework.exchanges.of("a", 1)
+        assert "jammed shuttle" in str(call) and stored.id != first.id
+        known = failed(service, "b", ECC.encode()).verdict
+        assert known.reason == "ECC Error" and len(server.got) == 1, "what rules know costs nothing"
+
+
+def in_doubt(service: Service, job: str, made: int = 29) -> StoredVerdict:
+    """The verdict by a rule that is not sure of the cause it names."""
+    stored = failed(service, job, (steps(1, made + 1) + TORN).encode())
+    verdict = stored.verdict
+    assert (verdict.reason, verdict.decided_by.kind) == ("CUDA Error", "rule") and 0.5 < verdict.confidence < 0.7
+    return stored
+
+
+def weighed(service: Service, before: StoredVerdict) -> Verdict:
+    """The verdict that took the place of one in doubt."""
+    found = eventually(lambda: (one := service.records.current(before.job, 1)) and one.id != before.id and one)
+    assert isinstance(found, StoredVerdict)
+    return found.verdict
+
+
+def test_a_verdict_in_doubt_is_out_first_and_weighed_then(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam(words="illegal memory"), ways.saying('{"candidates": []}'))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        agreed = weighed(service, in_doubt(service, "a"))
+        assert (agreed.reason, agreed.confidence, agreed.decided_by.kind) == ("CUDA Error", 0.95, "rule")
+        stored = in_doubt(service, "b", 40)
+        unsure, before = weighed(service, stored), stored.verdict
+        assert (unsure.reason, unsure.recovery) == (before.reason, before.recovery)
+        assert unsure.confidence < before.confidence and len(server.got) == 2
+    with serving(folder / "off", scanner, ladder=asking(scanner, server, agent_below=0.5)) as service:
+        in_doubt(service, "c")
+        failed(service, "d", jam(3))
+        eventually(lambda: counts(service)["unknown"] == 1)
+        assert len(server.got) == 3, "nothing was asked about c"
+
+
+def test_what_a_model_said_of_a_doubt_stands_after_a_kill(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam("Value Error", words="lattice 7 is bent", recovery="fix_first"))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        in_doubt(service, "a")
+        said = eventually(lambda: (one := service.records.current("a", 1)) and one.verdict.decided_by.model and one)
+        assert (said.verdict.reason, said.verdict.recovery) == ("Value Error", "ask_human")
+        assert said.verdict.alternatives[0].reason == "CUDA Error"
+        copy = killed(folder, folder.parent / "copy")
+    with serving(copy, scanner, ladder=asking(scanner, server)) as service:
+        attempt = service.intake.load("a", 1)
+        service.intake.unsettle(attempt)
+        service.watch.ask(attempt)
+        eventually(lambda: attempt.settled)
+        assert is_same(service.records.current("a", 1), said) and len(server.got) == 1
+
+
+def test_a_model_suspects_no_node_outside_of_the_job(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    log = steps(1, 30) + "gpu-9: RuntimeError: hardware error of loom: jammed shuttle\n" + nccl_timeout([1, 2])
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        service.records.put_job("a", JobFacts(nodelist="gpu-[1-2]"), time.time())
+        for job, suspects in (("a", []), ("b", ["gpu-9"])):
+            failed(service, job, log.encode())
+            verdict = upgraded(service, job).verdict
+            assert (verdict.reason, verdict.decided_by.kind) == ("CUDA Error", "agent")
+            assert [one.node for one in verdict.suspects] == suspects
+            assert ("not of this job: gpu-9" in verdict.why) == (not suspects)
+
+
+def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server, confirm_attempts=2)) as service:
+        for number in (3, 4):
+            failed(service, f"j{number}", jam(number))
+            assert upgraded(service, f"j{number}").verdict.decided_by.kind == "agent"
+        (case,) = eventually(lambda: service.casework.confirmed.cases())
+        assert (case.by, case.reason) == (AGREEMENT, "CUDA Error")
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+        asked = len([one for one in server.got if "jammed" in str(one[1])])
+        failed(service, "j5", jam(5))
+        last = upgraded(service, "j5").verdict
+        assert (last.reason, last.decided_by.kind) == ("CUDA Error", "case")
+        assert (last.recovery, last.suspects) == ("ask_human", ()), "no person has said so yet"
+        assert len([one for one in server.got if "jammed" in str(one[1])]) == asked, (
+            "the same failure costs nothing now"
+        )
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        ways.status(500),
+        ways.status(429, "slow down", retry_after="1000"),
+        ways.half,
+        ways.refusal,
+        ways.saying("{}"),
+        ways.saying(json.dumps({"candidates": [{"reason": "Sabotage"}]})),
+        saying_jam("Sabotage"),
+        saying_jam("CUDA Error", "hypothesis"),
+    ],
+)
+def test_a_model_that_fails_changes_nothing(
+    folder: Path, scanner: Scanner, server: ModelServer, behave: ways.Behave
+) -> None:
+    server.behave(behave)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        first = failed(service, "a", jam(3))
+        eventually(lambda: counts(service)["unknown"] + counts(service)["unavailable"])
+        current = service.records.current("a", 1)
+        assert current == first and current.verdict.recovery == "ask_human"
+        assert not service.rules.list(DIAGNOSIS) and not service.casework.confirmed.cases()
+        known = failed(service, "b", ECC.encode()).verdict
+        assert known.reason == "ECC Error"
+
+
+def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    """The attempt goes on while the model thinks: its answer was about another log."""
+    thinking = threading.Event()
+
+    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
+        thinking.wait(20)
+        saying_jam()(handler, body)
+
+    server.behave(slow)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        key = Key("a", 1, "main")
+        failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        send(service, key, ECC.encode())
+        end(service, key, 1)
+        later = eventually(lambda: (one := final(service, key)).verdict.reason == "ECC Error" and one)
+        thinking.set()
+        eventually(lambda: counts(service)["agent"] == 1)
+        assert service.records.current("a", 1) == later
+
+
+def test_a_stop_does_not_wait_for_the_model(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(ways.hanging)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 8
+    server.behave(saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        assert upgraded(service, "a").verdict.reason == "CUDA Error", "it is asked anew after a start"
+
+
+def test_an_open_failure_can_be_asked_about_again(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    server.behave(ways.saying("{}"), ways.saying("{}"), saying_jam())
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        stored = failed(service, "a", jam(3))
+        eventually(lambda: counts(service)["unavailable"] == 1)
+        service.casework.ask(stored.id)
+        assert upgraded(service, "a").verdict.reason == "CUDA Error"
+        with pytest.raises(ConfirmationRefused, match="nothing to ask"):
+            service.casework.ask(stored.id)
+
+
+def test_vectors_that_fail_cost_likeness_and_nothing_else(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
+    """Cases of the same line, rules, and what people change are there all the same."""
+    with serving(folder, scanner, ladder=rungs(scanner, embedding_model=str(tmp_path / "none"))) as service:
+        stored = failed(service, "a", jam(3))
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        for number in (4, 5):
+            failed(service, f"j{number}", jam(number))
+            assert upgraded(service, f"j{number}").verdict.reason == "Type Error"
+        (rule,) = eventually(lambda: service.rules.list(DIAGNOSIS, "active"))
+        eventually(lambda: any(one.status == "active" for one in service.watch.taught.rules))
+        service.rules.retire(rule.id, "op", "it is wrong", time.time())
+        eventually(lambda: not service.watch.taught.rules)
+
+
+def test_what_others_said_stands_after_a_kill(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    """The journal is read again, and the rules are asked again: they know as little as before."""
+    server.behave(saying_jam(), ways.status(500))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        failed(service, "a", jam(3))
+        failed(service, "b", jam(4) + b"another line")
+        said = upgraded(service, "a")
+        stored = service.records.current("b", 1)
+        assert stored is not None
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        mended = upgraded(service, "b")
+        copy = killed(folder, folder.parent / "copy")
+    with serving(copy, scanner, ladder=asking(scanner, server)) as service:
+        for before, job in ((said, "a"), (mended, "b")):
+            assert is_same(final(service, Key(job, 1, "main")), before)
+        time.sleep(1.0)
+        for before, job in ((said, "a"), (mended, "b")):
+            assert is_same(service.records.current(job, 1), before)
+
+
+def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    """Also one who names no line: the error that looks worst is cited."""
+    thinking = threading.Event()
+
+    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
+        thinking.wait(20)
+        saying_jam()(handler, body)
+
+    server.behave(slow)
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        stored = failed(service, "a", jam(3))
+        eventually(lambda: server.got)
+        service.casework.confirm(stored.id, "op", Ruling("Value Error"))
+        mended = upgraded(service, "a")
+        assert (mended.verdict.reason, mended.verdict.evidence[0].line) == ("Value Error", 30)
+        thinking.set()
+        eventually(lambda: counts(service)["agent"] == 1)
+        assert service.records.current("a", 1) == mended
+
+
+def test_a_case_is_of_the_line_that_was_named(folder: Path, scanner: Scanner) -> None:
+    """Not of what stood beside it, which may come with anything."""
+    giving_up = "FATAL: worker group is giving up on this step\n"
+    first = giving_up + "error detail: licence server says that no seats are left\n"
+    other = giving_up + "error detail: the manifest of shards speaks of another tokenizer\n"
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", (steps(1, 30) + first).encode())
+        service.casework.confirm(stored.id, "op", Ruling("Connection Error", evidence=(("main", 31),)))
+        assert upgraded(service, "a").verdict.evidence[0].line == 31
+        failed(service, "b", (steps(1, 30) + other).encode())
+        eventually(lambda: counts(service)["unknown"] >= 2)
+        current = service.records.current("b", 1)
+        assert current is not None and current.verdict.reason == "Unknown"
+        failed(service, "c", (steps(1, 40) + first).encode())
+        assert upgraded(service, "c").verdict.reason == "Connection Error"

@@ -1,0 +1,261 @@
+"""Whatever a model does, bytes are acknowledged and verdicts given as fast as without it; calls stay few."""
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
+from logdoctor.store.learned import LearnedRules
+from logdoctor.store.names import Key
+from logdoctor.store.records import Records
+from tests.diagnose.logs import ECC, steps
+from tests.llm import server as ways
+from tests.llm.server import Behave, Handler, ModelServer, model_server
+from tests.service.services import Learning, end, eventually, final, learning, send, serving
+
+FATAL = ECC.encode()
+SECONDS = 3.0
+"""How long a call may take; more than all measurements of a test together."""
+
+
+def woven(first: int, last: int, what: str = "zorb") -> bytes:
+    """Lines that no rule explains, enough of them for a lesson."""
+    return "".join(
+        f"{what} shard {i} woven into lattice {i * 7 % 91}\nquill {i % 8} drained {i * 3} pails of {what}\n"
+        for i in range(first, last)
+    ).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+def asking(scanner: Scanner, url: str, **changed: Any) -> Learning:
+    model = {"learn": "model", "llm_base_url": url, "llm_model": "tiny", "llm_seconds": SECONDS}
+    return learning(scanner, **model | changed)
+
+
+def lines(service: Service, job: str, data: bytes) -> None:
+    send(service, Key(job, 1, "main"), data)
+
+
+def times(service: Service, name: str) -> tuple[list[float], list[float]]:
+    """Seconds until parts were acknowledged, and until verdicts stood, of attempts that want lessons, too."""
+    acknowledged, judged = [], []
+    for number in range(10):
+        key = Key(f"{name}-{number}", 1, "main")
+        for first in range(0, 600, 200):
+            begin = time.perf_counter()
+            send(service, key, woven(first, first + 200, name))
+            acknowledged.append(time.perf_counter() - begin)
+        send(service, key, FATAL)
+        begin = time.perf_counter()
+        end(service, key, 1)
+        verdict = final(service, key).verdict
+        judged.append(time.perf_counter() - begin)
+        assert verdict.reason == "ECC Error" and verdict.compression.lines_in == 1201
+    return acknowledged, judged
+
+
+def p95(seconds: list[float]) -> float:
+    return sorted(seconds)[int(0.95 * (len(seconds) - 1))]
+
+
+def are_as_fast(some: tuple[list[float], list[float]], usual: tuple[list[float], list[float]]) -> None:
+    for measured, expected in zip(some, usual, strict=True):
+        assert p95(measured) < 3 * p95(expected) + 0.5
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> tuple[list[float], list[float]]:
+    """What it takes with learning off, on this machine, now."""
+    with serving(tmp_path_factory.mktemp("off") / "data", scanner) as service:
+        return times(service, "usual")
+
+
+def threads() -> list[str]:
+    ours = ("learner", "rule-counter", "rechecker", "rule-reader", "watch", "archivist")
+    return [one.name for one in threading.enumerate() if one.name in ours]
+
+
+def late(handler: Handler, body: dict[str, Any]) -> None:
+    """A byte per second, of a body that is announced."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n")
+    while not handler.server.over.wait(1.0):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+
+
+UNAVAILABLE: dict[str, Behave] = {
+    "no answer": ways.hanging,
+    "429": ways.status(429, "slow down", retry_after="1000"),
+    "500": ways.status(500),
+    "half a JSON": ways.half,
+    "a stream without end": ways.endless,
+    "a body without end": ways.huge,
+    "a byte per second": late,
+}
+NONSENSE: dict[str, Behave] = {
+    "another schema": ways.saying('{"pattern": "^.*$"}'),
+    "half an answer": ways.saying('{"patterns": [{"pattern": "^zorb'),
+    "a refusal in words": ways.saying("I'm sorry, but I can't help with that."),
+    "a refusal": ways.refusal,
+}
+
+
+@pytest.mark.parametrize("fault", [*UNAVAILABLE, *NONSENSE])
+def test_all_goes_on_as_fast_as_without_a_model(
+    folder: Path, scanner: Scanner, server: ModelServer, usual: tuple[list[float], list[float]], fault: str
+) -> None:
+    server.behave((UNAVAILABLE | NONSENSE)[fault])
+    patience = 60.0 if fault in NONSENSE else SECONDS  # what is answered is not to be lost on a busy machine
+    with serving(folder, scanner, log_agent=asking(scanner, server.url, llm_seconds=patience)) as service:
+        lines(service, "first", woven(0, 300))
+        eventually(lambda: server.got)
+        are_as_fast(times(service, "while it suffers"), usual)
+        if fault in NONSENSE:
+            eventually(lambda: model(service).counts().calls.get("nonsense") == 5, 60)
+            assert model(service).counts().breaker == "open" and len(server.got) == 5
+        else:
+            eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
+            assert len(server.got) == 1, "it was left alone"
+        eventually(lambda: sum(total.calls for total in service.rules.model_totals()) == len(server.got))
+        assert not service.rules.list() and not service.rules.seen_shapes("name/first")
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 6
+    eventually(lambda: not threads(), SECONDS + 2)
+
+
+def model(service: Service) -> Any:
+    """The model behind its budget and breaker."""
+    assert service.learner is not None
+    return service.learner.model
+
+
+def test_a_connection_that_is_refused(folder: Path, scanner: Scanner, usual: tuple[list[float], list[float]]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        with serving(folder, scanner, log_agent=asking(scanner, url)) as service:
+            lines(service, "first", woven(0, 300))
+            eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
+            are_as_fast(times(service, "refused"), usual)
+            eventually(lambda: sum(total.calls for total in service.rules.model_totals()) == 1)
+    assert not threads()
+
+
+def test_what_was_not_learned_is_learned_when_the_model_is_back(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    """Also of the attempt whose lessons failed, however many they were."""
+    server.behave(ways.status(500), ways.status(503), ways.writing())
+    with serving(folder, scanner, log_agent=asking(scanner, server.url, learn_runs=1)) as service:
+        learner = service.learner
+        assert learner is not None
+        sent = 0
+
+        def look() -> bool:
+            nonlocal sent
+            learner._resting_until = 0.0  # it would rest for a minute
+            lines(service, "weave", woven(sent, sent + 300))
+            sent += 300
+            time.sleep(0.1)
+            return bool(service.rules.list("name/weave", "shadow"))
+
+        eventually(look)
+        assert len(server.got) == 4, "two failures, a proposal, a vote"
+        assert model(service).counts().breaker == "closed"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [({"llm_calls_per_job": 3}, 3), ({"llm_calls_per_hour": 4}, 4), ({"llm_tokens_per_hour": 10}, 0)],
+)
+def test_budgets_hold(folder: Path, scanner: Scanner, server: ModelServer, limit: dict[str, int], most: int) -> None:
+    server.behave(ways.writing())
+    with serving(folder, scanner, log_agent=asking(scanner, server.url, **limit)) as service:
+        learner = service.learner
+        assert learner is not None
+        for number in range(3):
+            learner._resting_until = 0.0
+            job = "weave" if "llm_calls_per_job" in limit else "weave"[: number + 1]
+            key = Key(job, number + 1, "main")
+            send(service, key, woven(0, 300, f"sort{'abc'[number]}"))
+            end(service, key, 0)
+            final(service, key)
+            eventually(lambda key=key: not service.intake.attempts[key.job, key.attempt].in_lesson)  # type: ignore[misc]
+        assert len(server.got) == most
+        if "llm_calls_per_job" in limit:  # which is no matter of others
+            lines(service, "knit", woven(0, 300, "others"))
+            eventually(lambda: len(server.got) > most)
+            eventually(lambda: sum(job.startswith("knit") for job in jobs(server)) <= most)
+
+
+def jobs(server: ModelServer) -> list[str]:
+    """What the calls were about, by a word of their lines."""
+    return ["knit" if "others" in str(body) else "weave" for body in server.bodies]
+
+
+def test_nothing_is_entered_after_a_stop(folder: Path, scanner: Scanner, server: ModelServer) -> None:
+    """An answer that comes too late finds the folder in other hands."""
+    answering = threading.Event()
+
+    def slow(handler: Handler, body: dict[str, Any]) -> None:
+        answering.wait(10)
+        ways.writing()(handler, body)
+
+    server.behave(slow)
+    with serving(folder, scanner, log_agent=asking(scanner, server.url, llm_seconds=20.0)) as service:
+        lines(service, "weave", woven(0, 300))
+        eventually(lambda: server.got)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 6
+    with serving(folder, scanner, log_agent=learning(scanner, learn="miner")):
+        answering.set()
+        eventually(lambda: threads().count("learner") == 1)
+    assert len(server.got) == 1, "the next run is not begun"
+    records = Records(f"sqlite:///{folder}/logdoctor.db")
+    rules = LearnedRules(records.database)
+    assert not rules.list() and not rules.refusals() and not rules.seen_shapes("name/weave")
+    records.close()
+
+
+def test_error_lines_that_a_model_notices_are_cited_as_they_stand(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    """What the model saw was masked and without colours; a verdict quotes the log."""
+
+    def say(body: dict[str, Any]) -> str:
+        shown = body["messages"][0]["content"].rsplit("```", 2)[-2]
+        found = [int(n) for n in re.findall(r"^\[(\d+)\] .*lies still", shown, re.M)]
+        return json.dumps({"patterns": [], "errors": found, "votes": []})
+
+    odd = b"\x1b[33mthe loom lies still, password=hunter2hunter2\x1b[0m\n"
+    server.behave(ways.saying(say))
+    with serving(folder, scanner, log_agent=asking(scanner, server.url)) as service:
+        key = Key("weave", 1, "main")
+        log = steps(1, 30).encode() + woven(0, 300) + odd * 40
+        send(service, key, log)
+        attempt = eventually(lambda: service.intake.attempts.get(("weave", 1)))
+        eventually(lambda: attempt.noticed)
+        log += b"[ERROR] the shuttle is stuck\n" + odd
+        send(service, key, b"[ERROR] the shuttle is stuck\n" + odd)
+        end(service, key, 1)
+        verdict = final(service, key).verdict
+        assert service.rules.noticed("weave", 1)[0].text.count("hunter2") == 0
+        rows = log.decode().split("\n")
+        assert verdict.evidence
+        for one in verdict.evidence:
+            assert one.quote == rows[one.line - 1]
+            around = rows[one.line - 1 - len(one.before) : one.line + len(one.after)]
+            assert [*one.before, one.quote, *one.after] == around

@@ -1,0 +1,107 @@
+"""A log that comes in pieces gets the verdict that the whole file gets."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from logdoctor import pipeline
+from logdoctor.attempts import attempts
+from logdoctor.pipeline import Limits
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
+from logdoctor.store.names import Key
+from tests.service.services import CORPUS, end, final, killed, opened, plain, serving
+
+LOGS = sorted(CORPUS.glob("*/*.log"))
+
+
+def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest: int = 60_000) -> None:
+    """Send the bytes in random pieces; durable when it returns."""
+    with service.intake.opened(key) as stream:
+        future, begin = None, 0
+        while begin < len(data):
+            size = chance.randrange(1, largest)
+            future = service.intake.take(stream, stream.accepted, data[begin : begin + size])
+            begin += size
+        if future is not None:
+            future.result(20)
+
+
+def wanted(path: Path, scanner: Scanner, limits: Limits) -> bytes:
+    return plain(pipeline.diagnose([pipeline.Stream("main", path)], scanner, limits))
+
+
+def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: Limits) -> None:
+    for path in LOGS:
+        key = Key(path.stem, 1, "main")
+        feed(service, key, path.read_bytes(), random.Random(path.name))
+        end(service, key)
+    for path in LOGS:
+        assert plain(final(service, Key(path.stem, 1, "main")).verdict) == wanted(path, scanner, limits), path
+    assert len(LOGS) == 89
+
+
+def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: Limits) -> None:
+    logs = [path.read_bytes() for path in LOGS]
+    keys = [Key(path.stem, 1, "main") for path in LOGS]
+    cuts = [random.Random(path.name).randrange(len(log) + 1) for path, log in zip(LOGS, logs, strict=True)]
+    with serving(folder, scanner) as service:
+        for key, log, cut in zip(keys, logs, cuts, strict=True):
+            feed(service, key, log[:cut], random.Random(1))
+    assert list((folder / "journal").iterdir()) == [], "all was archived"
+    with serving(folder, scanner) as service:
+        for key, log, cut in zip(keys, logs, cuts, strict=True):
+            with service.intake.opened(key) as stream:
+                assert stream.accepted == cut
+            feed(service, key, log[cut:], random.Random(2))
+            end(service, key)
+        for key, path in zip(keys, LOGS, strict=True):
+            assert plain(final(service, key).verdict) == wanted(path, scanner, limits), path
+
+
+def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: Limits) -> None:
+    """Killed three times, each time with some of the logs still on their way."""
+    sample = LOGS[::7]
+    logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in sample}
+    chance = random.Random(3)
+    folder = tmp_path / "0"
+    for turn in range(4):
+        service = opened(folder, scanner)
+        try:
+            for key, log in logs.items():
+                with service.intake.opened(key) as stream:
+                    begin = stream.accepted
+                assert begin == 0 or turn
+                until = len(log) if turn == 3 else chance.randrange(begin, len(log) + 1)
+                feed(service, key, log[begin:until], chance)
+                if turn == 3 or chance.random() < 0.2:
+                    end(service, key)
+            if turn == 3:
+                for key, path in zip(logs, sample, strict=True):
+                    assert plain(final(service, key).verdict) == wanted(path, scanner, limits), path
+            else:
+                folder = killed(folder, tmp_path / str(turn + 1))
+        finally:
+            service.stop()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_several_streams_make_the_verdict_of_a_folder(
+    service: Service, scanner: Scanner, limits: Limits, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    logs = {f"rank{n}.log": path.read_bytes() for n, path in enumerate(chance.sample(LOGS, 11))}
+    (tmp_path / "logs").mkdir()
+    for name, log in logs.items():
+        (tmp_path / "logs" / name).write_bytes(log)
+    parts = [(name, part) for name, log in logs.items() for part in range(0, len(log), 50_000)]
+    places = {name: 0 for name in logs}
+    for name in chance.sample([name for name, _ in parts], len(parts)):  # the streams grow side by side
+        begin = places[name]
+        places[name] += 50_000
+        feed(service, Key("job", 1, name), logs[name][begin : begin + 50_000], chance)
+    end(service, Key("job", 1, ""))
+    (attempt,) = attempts(tmp_path / "logs")
+    verdict = pipeline.diagnose(attempt.streams, scanner, limits)
+    assert plain(final(service, Key("job", 1, "")).verdict) == plain(verdict)

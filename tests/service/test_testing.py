@@ -1,0 +1,252 @@
+"""Tests of nodes begin and end in time whatever a launcher does, and none is left on record as running for ever."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from logdoctor.errors import ActionRefused, LaunchError
+from logdoctor.node_types import Node
+from logdoctor.nodes.policy import Modes
+from logdoctor.service import testing
+from logdoctor.service.acting import Actor
+from tests.nodes.clusters import cluster, ending
+from tests.service.sites import AUTO, Site, eventually, over
+
+NAMES = [f"n{number}" for number in range(8)]
+
+
+def broken_off(site: Site) -> int:
+    """A test whose process is gone."""
+    site.cluster(ending(), hanging=("n6",))
+    actor = site.actor(Modes())
+    test = actor.test([], "u1")
+    eventually(lambda: len(site.nodes.results(test)) == 3)
+    actor.stop()
+    site.cluster(ending())
+    return test
+
+
+def of_another_host(site: Site, age: float) -> int:
+    """A test that began so many seconds ago in a process over another folder."""
+    test = broken_off(site)
+    (site.folder / "node-tests" / "keeper").unlink()
+    with site.nodes._database.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE node_tests SET at = {time.time() - age}")
+    return test
+
+
+def states(site: Site) -> list[str]:
+    return [test.state for test in site.nodes.tests().items]
+
+
+# whose tests they are
+
+
+def test_a_test_is_known_again_when_the_machine_is_called_otherwise(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = broken_off(site)
+    monkeypatch.setattr("socket.gethostname", lambda: "logdoctor-7d9c-xyz")
+    site.actor(Modes())
+    assert over(site, test).state == "finished"
+    assert "taken up" in {event.step for event in site.nodes.audit(test=test).items}
+
+
+def test_a_test_of_another_host_holds_its_nodes_while_it_may_run(site: Site) -> None:
+    of_another_host(site, 600.0)
+    actor = site.actor(Modes())
+    with pytest.raises(ActionRefused, match="nodes cancel 1"):
+        actor.test(["n1"], "u1")
+    assert states(site) == ["running"]
+
+
+def test_a_test_of_another_host_is_dead_after_its_time(site: Site) -> None:
+    test = of_another_host(site, 3 * 3600.0)
+    assert over(site, site.actor(Modes(), taking_up=False).test(["n1", "n2"], "u1")).state == "finished"
+    assert over(site, test).state == "aborted"
+
+
+def test_a_service_ends_what_is_dead_by_itself(site: Site) -> None:
+    test = of_another_host(site, 3 * 3600.0)
+    site.actor(Modes())
+    assert "nothing was heard" in over(site, test).why
+
+
+def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
+    test = of_another_host(site, 600.0)
+    actor = site.actor(Modes(), taking_up=False)
+    actor.cancel(test, "u2")
+    kept = over(site, test)
+    assert (kept.state, kept.why) == ("aborted", "cancelled by u2")
+    assert ("aborted", "u2") in {(event.step, event.by) for event in site.nodes.audit(test=test).items}
+    assert over(site, actor.test(["n1", "n2"], "u1")).state == "finished"
+    for number in (test, 99):
+        with pytest.raises(ActionRefused, match=f"test {number}"):
+            actor.cancel(number, "u2")
+
+
+def test_what_is_cancelled_on_record_ends_where_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_LOOK_SECONDS", 0.05)
+    launcher = site.cluster(ending(), hanging=("n6",))
+    service = site.actor(Modes())
+    test = service.test([], "u1")
+    eventually(lambda: len(site.nodes.results(test)) == 3)
+    site.actor(taking_up=False).cancel(test, "u2")
+    assert service.wait(test, 20) and launcher.ended == 1
+    assert over(site, test).why == "cancelled by u2"
+
+
+# commands
+
+
+def test_a_command_leaves_alone_what_broke_off(site: Site) -> None:
+    test = broken_off(site)
+    actor = site.actor(AUTO, taking_up=False)
+    actor.cordon("n1", "u1", "so")
+    actor.uncordon("n1", "u1", "so")
+    actor.stop()
+    assert states(site) == ["running"] and not site.launcher.swept
+    site.actor(Modes())
+    assert over(site, test).state == "finished"
+
+
+def test_a_command_that_tests_the_same_nodes_ends_what_broke_off(site: Site) -> None:
+    test = broken_off(site)
+    over(site, site.actor(Modes(), taking_up=False).test(["n1", "n2"], "u1"))
+    kept = over(site, test)
+    assert (kept.state, kept.why) == ("aborted", "logdoctor was stopped in the middle of it")
+    assert len(site.launcher.swept) == 1
+
+
+def test_of_two_that_begin_a_test_of_a_node_one_does(site: Site) -> None:
+    site.cluster(ending(), hanging=("n0",))
+    came: list[object] = []
+
+    def begin(actor: Actor) -> None:
+        try:
+            came.append(actor.test(["n0", "n1"], "u1"))
+        except ActionRefused as error:
+            came.append(error)
+
+    threads = [threading.Thread(target=begin, args=(site.actor(Modes(), taking_up=False),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(site.nodes.running()) == 1 and len([one for one in came if isinstance(one, int)]) == 1
+
+
+# launchers that hang
+
+
+def test_a_test_that_is_refused_does_not_begin_after_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_BEGIN_SECONDS", 0.2)
+    site.cluster(ending()).slow = 0.5
+    actor = site.actor(Modes())
+    with pytest.raises(LaunchError, match="has not said"):
+        actor.test([], "u1")
+    time.sleep(0.6)
+    assert states(site) == [] and not site.launcher.asked
+    site.cluster(ending())
+    assert over(site, actor.test([], "u1")).state == "finished"
+
+
+def test_a_launcher_that_does_not_heed_its_end_begins_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_BEGIN_SECONDS", 0.2)
+    launcher = site.cluster(ending())
+
+    async def stubborn(names: Sequence[str]) -> list[Node]:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.1)
+        return [Node(name) for name in NAMES]
+
+    launcher.inventory = stubborn  # type: ignore[method-assign]
+    with pytest.raises(LaunchError):
+        site.actor(Modes()).test([], "u1")
+    time.sleep(0.3)
+    assert states(site) == [] and not launcher.asked
+
+
+def test_not_too_many_tests_are_begun_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_BEGINNING", 1)
+    site.cluster(ending()).slow = 1.0
+    actor = site.actor(Modes())
+    first = threading.Thread(target=lambda: actor.test(["n0", "n1"], "u1"))
+    first.start()
+    eventually(lambda: bool(actor._tester._beginning))
+    with pytest.raises(ActionRefused, match="are being begun"):
+        actor.test(["n2", "n3"], "u1")
+    first.join()
+
+
+def test_a_sweep_that_hangs_holds_up_neither_start_nor_stop(site: Site) -> None:
+    broken_off(site)
+
+    async def never(test: str) -> int:
+        await asyncio.sleep(3600)
+        return 0
+
+    site.launcher.sweep = never  # type: ignore[method-assign]
+    begin = time.monotonic()
+    actor = site.actor(Modes())
+    with pytest.raises(ActionRefused):
+        actor.test(["n1"], "u1")
+    actor.stop()
+    assert time.monotonic() - begin < 3 and states(site) == ["running"]
+
+
+@pytest.mark.parametrize("what", ["inventory", "sweep", "close"])
+def test_a_launcher_that_fails_oddly_fails_no_start(site: Site, what: str) -> None:
+    test = broken_off(site)
+
+    async def odd(*words: object) -> object:
+        raise OSError("too many open files")
+
+    setattr(site.launcher, what, odd)
+    actor = site.actor(Modes())
+    kept = over(site, test)
+    assert kept.state == "finished" if what == "close" else "too many open files" in kept.why
+    with pytest.raises(ActionRefused, match="already"):
+        actor.cancel(test, "u1")
+
+
+def test_worlds_that_do_not_end_do_not_hold_up_the_stop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_STOP_SECONDS", 0.2)
+    launcher = site.cluster(ending())
+
+    async def deaf(task: object) -> object:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            try:
+                await asyncio.sleep(2)
+            except asyncio.CancelledError:
+                continue
+        return []
+
+    launcher.run = deaf  # type: ignore[method-assign, assignment]
+    actor = site.actor(Modes())
+    actor.test([], "u1")
+    begin = time.monotonic()
+    actor.stop()
+    assert time.monotonic() - begin < 1.5
+
+
+def test_nothing_is_left_in_the_folder(site: Site) -> None:
+    actor = site.actor(Modes())
+    over(site, actor.test([], "u1"))
+    actor.stop()
+    assert os.listdir(site.folder / "node-tests") == ["keeper"]
+
+
+def test_what_is_left_is_ended_though_a_node_has_gone(site: Site) -> None:
+    test = broken_off(site)
+    site.cluster(ending(), nodes=cluster(7))  # without n7
+    site.actor(Modes())
+    assert over(site, test).state == "finished"
+    assert len(site.launcher.swept) == 1

@@ -1,0 +1,319 @@
+"""Verdicts come when attempts end, fall silent or hang, and are replaced when more is known."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
+from logdoctor.service.watch import Timing
+from logdoctor.store.names import Key
+from logdoctor.store.records import End, StoredVerdict
+from tests.diagnose.logs import ECC, OFF_THE_BUS, steps
+from tests.service.services import PATIENT, T, end, eventually, final, looked, opened, send, serving
+
+KEY = Key("job", 1, "rank 0")
+OTHER = Key("job", 1, "rank 1")
+STEPS = steps(1, 30).encode()
+FATAL = ECC.encode()
+
+
+def current(service: Service) -> StoredVerdict | None:
+    return service.records.current("job", 1)
+
+
+def outcome(service: Service) -> str | None:
+    stored = current(service)
+    return stored.verdict.outcome if stored else None
+
+
+def idle(service: Service) -> bool:
+    """Let the watch look at everything twice."""
+    return looked(service) and looked(service)
+
+
+def soon(service: Service, look: Callable[[], T]) -> T:
+    """What `look` gives once that is true, while the watch looks all the time."""
+    return eventually(lambda: looked(service) and look())
+
+
+@pytest.fixture
+def timed(folder: Path, scanner: Scanner) -> Iterator[Callable[..., Service]]:
+    """Starts a service with some of the times changed: `timed(quiet=0.2)`."""
+    services = []
+
+    def start(**times: float) -> Service:
+        manager = serving(folder, scanner, PATIENT._replace(**times))
+        services.append(manager)
+        return manager.__enter__()
+
+    yield start
+    for manager in services:
+        manager.__exit__(None, None, None)
+
+
+def test_the_end_brings_the_verdict_at_once(service: Service) -> None:
+    told: list[StoredVerdict] = []
+    service.listeners.append(told.append)
+    send(service, KEY, STEPS + FATAL)
+    begin = time.monotonic()
+    end(service, KEY, 1)
+    stored = eventually(lambda: told)[0]
+    assert time.monotonic() - begin < 3
+    assert (stored.final, stored.verdict.outcome, stored.verdict.reason) == (True, "failed", "ECC Error")
+    assert stored.verdict.evidence[0].line == 30
+    assert final(service, KEY) == stored and service.watch.verdicts == 1
+
+
+def test_a_last_line_without_newline_is_judged_and_may_still_grow(service: Service) -> None:
+    send(service, KEY, STEPS + FATAL[:20])
+    end(service, KEY)
+    assert final(service, KEY).verdict.reason != "ECC Error"
+    send(service, KEY, FATAL[20:-1])
+    after = soon(service, lambda: (s := final(service, KEY)).verdict.reason == "ECC Error" and s)
+    assert after and after.verdict.evidence[0].quote == FATAL.decode().strip()
+    assert after.verdict.compression.lines_in == 30
+
+
+def test_the_same_end_again_changes_nothing(service: Service) -> None:
+    send(service, KEY, STEPS + FATAL)
+    end(service, KEY, 1)
+    before = final(service, KEY)
+    for _ in range(3):
+        end(service, KEY, 1)
+        assert final(service, KEY) == before
+    idle(service)
+    assert final(service, KEY) == before
+    assert len(service.records.history("job", 1)) == 1 == service.watch.verdicts
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_bytes_after_the_end_replace_the_verdict(service: Service, held: bool) -> None:
+    """Also those of a request that was under way when the end came."""
+    with service.intake.opened(KEY) as stream:
+        service.intake.take(stream, 0, STEPS).result(9)
+        if not held:
+            end(service, KEY, 1)
+    if held:
+        with service.intake.opened(KEY) as stream:
+            end(service, KEY, 1)
+            first = final(service, KEY)
+            service.intake.take(stream, len(STEPS), FATAL).result(9)
+    else:
+        first = final(service, KEY)
+        send(service, KEY, FATAL)
+    assert first.verdict.reason == "Unknown"
+    second = soon(service, lambda: (s := final(service, KEY)).id != first.id and s)
+    assert second and second.verdict.reason == "ECC Error" and second.final
+    newest, oldest = service.records.history("job", 1)
+    assert (newest.id, oldest.id, oldest.superseded_by) == (second.id, first.id, second.id)
+    attempt = service.records.attempt("job", 1)
+    assert attempt is not None and attempt.settled
+
+
+def test_the_end_of_one_stream_of_several_is_provisional(service: Service) -> None:
+    send(service, KEY, STEPS + FATAL)
+    send(service, OTHER, STEPS)
+    end(service, KEY, 1, whole=False)
+    first = eventually(lambda: current(service))
+    assert first and not first.final and first.verdict.reason == "ECC Error"
+    idle(service)
+    assert current(service) == first
+    end(service, OTHER, 1, whole=False)
+    last = final(service, KEY)
+    assert last.id == first.id and last.event > first.event and last.verdict.reason == "ECC Error"
+
+
+def test_a_stream_that_ends_well_says_nothing_of_the_others(service: Service) -> None:
+    send(service, KEY, STEPS)
+    send(service, OTHER, STEPS)
+    end(service, KEY, 0, whole=False)
+    idle(service)
+    stored = current(service)
+    assert stored is None or stored.verdict.outcome == "running"
+    end(service, OTHER, 0, whole=False)
+    assert final(service, KEY).verdict.outcome == "completed"
+
+
+def test_a_stream_that_failed_counts_among_those_that_did_not(service: Service) -> None:
+    send(service, KEY, STEPS)
+    send(service, OTHER, STEPS)
+    end(service, KEY, 0, whole=False)
+    end(service, OTHER, 137, whole=False)
+    verdict = final(service, KEY).verdict
+    assert (verdict.outcome, verdict.reason) == ("failed", "Unknown") and "137" in verdict.why
+
+
+def test_an_end_without_a_log_is_judged(service: Service) -> None:
+    end(service, KEY, 1)
+    assert final(service, KEY).verdict.outcome == "failed"
+
+
+def test_a_silent_attempt_with_an_error_gets_a_provisional_verdict(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.2)
+    send(service, KEY, STEPS + FATAL)
+    stored = soon(service, lambda: current(service))
+    assert stored and not stored.final and stored.verdict.reason == "ECC Error"
+    idle(service)
+    assert current(service) == stored, "looked at once"
+    send(service, KEY, OFF_THE_BUS.encode())
+    changed = soon(service, lambda: (s := current(service)) and s.id != stored.id and s)
+    assert changed and not changed.final
+    assert len(service.records.unsettled()) == 1
+
+
+def test_a_silent_healthy_attempt_gets_none(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.1)
+    send(service, KEY, STEPS)
+    idle(service)
+    assert current(service) is None
+
+
+def test_a_hang_cites_the_last_step_and_new_steps_take_it_back(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.3, hang=1.0)
+    send(service, KEY, STEPS)
+    send(service, KEY, b"something that is no step\n")
+    hang = soon(service, lambda: current(service))
+    assert hang and not hang.final
+    assert (hang.verdict.outcome, hang.verdict.progress.line) == ("failed", 29)
+    assert "hang" in f"{hang.verdict.reason} {hang.verdict.why}".lower()
+    assert hang.verdict.evidence[0].line == 29
+    send(service, KEY, steps(30, 60).encode())
+    running = soon(service, lambda: (s := current(service)) and s.verdict.outcome == "running" and s)
+    assert running and not running.final and running.verdict.progress.line == 60
+
+
+def test_a_job_that_goes_on_does_not_hang_though_it_is_never_silent(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=1.0, hang=1.0)
+    send(service, KEY, STEPS)
+    soon(service, lambda: outcome(service) == "failed")
+    step = 30
+
+    def goes_on() -> bool:
+        nonlocal step
+        send(service, KEY, steps(step, step + 1).encode())
+        step += 1
+        time.sleep(0.05)
+        return outcome(service) == "running"
+
+    soon(service, goes_on)
+
+
+def test_an_abandoned_attempt_settles_and_comes_back(timed: Callable[..., Service]) -> None:
+    service = timed(abandon=0.3)
+    send(service, KEY, STEPS)
+    stored = final(service, KEY)
+    attempt = service.records.attempt("job", 1)
+    assert attempt is not None and attempt.ended is None and attempt.ends == ()
+    service.watch._timing = Timing(*PATIENT)
+    send(service, KEY, FATAL)
+    assert not service.intake.attempts["job", 1].over
+    end(service, KEY, 1)
+    assert final(service, KEY).verdict.reason == "ECC Error"
+    assert stored.id != final(service, KEY).id
+
+
+def test_the_end_of_a_part_of_an_abandoned_attempt_is_not_the_end_of_all(timed: Callable[..., Service]) -> None:
+    service = timed(abandon=0.3)
+    send(service, KEY, STEPS + FATAL)
+    send(service, OTHER, STEPS)
+    assert final(service, KEY).final
+    service.watch._timing = Timing(*PATIENT)
+    end(service, KEY, 1, whole=False)
+    soon(service, lambda: (s := current(service)) and not s.final)
+    assert not service.intake.attempts["job", 1].over
+
+
+@pytest.mark.parametrize("name", ["²", "a²b", "\u0661", "rank 10", "%2e", "\U0001f600"])
+def test_any_stream_name_is_judged(service: Service, name: str) -> None:
+    send(service, Key("job", 1, name), STEPS + FATAL)
+    send(service, Key("job", 1, "1"), STEPS)
+    end(service, KEY)
+    verdict = final(service, KEY).verdict
+    assert verdict.reason == "ECC Error" and verdict.evidence[0].stream == name
+
+
+def test_scheduler_and_signal_are_taken_into_account(service: Service) -> None:
+    for number, told in enumerate(
+        [End("", None, 9, None, 1.0), End("", None, None, "CANCELLED by 1", 1.0), End("", 0, None, "COMPLETED", 1.0)]
+    ):
+        send(service, Key("job", number, "s"), STEPS)
+        service.end("job", number, told)
+    outcomes = [final(service, Key("job", n, "s")).verdict.outcome for n in range(3)]
+    assert outcomes == ["failed", "cancelled", "completed"]
+
+
+def test_a_late_line_is_judged_with_all_streams_of_its_attempt(folder: Path, scanner: Scanner) -> None:
+    """The attempt has left memory: what comes for one stream must not be taken for the whole."""
+    service = opened(folder, scanner, PATIENT._replace(linger=0.0))
+    send(service, Key("job", 1, "a"), ECC.encode())
+    send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
+    end(service, Key("job", 1, "a"))
+    first = final(service, Key("job", 1, "a"))
+    service.watch._next_look = 0.0
+    eventually(lambda: not service.intake.attempts)
+    send(service, Key("job", 1, "b"), b"a late line\n")
+    eventually(lambda: (one := service.records.current("job", 1)) is not None and one.id != first.id and one.final)
+    again = service.records.current("job", 1)
+    assert again is not None
+    assert again.verdict.reason == first.verdict.reason == "ECC Error"
+    assert again.verdict.compression.lines_in == first.verdict.compression.lines_in + 1
+    service.stop()
+
+
+def test_a_verdict_is_not_final_while_others_go_on(service: Service) -> None:
+    send(service, Key("job", 1, "a"), ECC.encode())
+    end(service, Key("job", 1, "a"), whole=False)
+    first = final(service, Key("job", 1, "a"))
+    send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
+    looked(service)
+    eventually(lambda: (one := service.records.current("job", 1)) is not None and not one.final)
+    now = service.records.current("job", 1)
+    assert now is not None and now.event > first.event
+
+
+def test_a_job_hangs_although_it_is_never_silent(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.5, hang=1.0)
+    send(service, KEY, STEPS)
+
+    def prints() -> bool:
+        send(service, KEY, b"heartbeat\n")
+        time.sleep(0.02)
+        return outcome(service) == "failed"
+
+    soon(service, prints)
+    stored = current(service)
+    assert stored is not None and stored.verdict.reason == "Hang" and not stored.final
+
+
+def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[..., Service]) -> None:
+    """One node says that it failed, of unknown cause; another says nothing any more."""
+    service = timed(quiet=0.3)
+    send(service, KEY, STEPS + b"something odd\n")
+    send(service, OTHER, STEPS)
+    end(service, KEY, 1, whole=False)
+    first = eventually(lambda: current(service))
+    assert first is not None
+    assert (first.verdict.reason, first.verdict.outcome, first.final) == ("Unknown", "failed", False)
+    assert "exit code 1" in first.verdict.why
+    stored = soon(service, lambda: (one := current(service)) and one.final and one)
+    assert stored and stored.verdict.problems == ("rank 1: fell silent without an end",)
+
+
+def test_idle_attempts_leave_memory_and_come_back(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.1, hang=0.2)
+    send(service, KEY, STEPS)
+    soon(service, lambda: not service.intake.attempts)
+    assert not service.records.attempts("job")[0].settled
+    send(service, KEY, steps(30, 40).encode())
+    stored = soon(service, lambda: (one := current(service)) and one.verdict.progress.step == 39 and one)
+    assert stored and stored.verdict.compression.lines_in == 39
+
+
+def test_attempts_that_rest_are_given_up_in_the_end(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.1, hang=0.2, abandon=1.0)
+    send(service, KEY, STEPS + FATAL)
+    stored = soon(service, lambda: (one := current(service)) and one.final and one)
+    assert stored and stored.verdict.reason == "ECC Error"
