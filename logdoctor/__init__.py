@@ -30,14 +30,14 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
 
     from logdoctor import build, pipeline
     from logdoctor.attempts import attempts
-    from logdoctor.diagnose.ending import Told
+    from logdoctor.diagnose.ending import ReportedEnd
     from logdoctor.settings import read_settings
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")
-    told = Told(exit_code=exit_code, died=died)
-    if told.contradicts_itself:
+    reported = ReportedEnd(exit_code=exit_code, died=died)
+    if reported.contradicts_itself:
         raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
-    return pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), told)
+    return pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), reported)

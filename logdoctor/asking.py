@@ -11,7 +11,7 @@ from logdoctor import pipeline
 from logdoctor.attempts import Attempt
 from logdoctor.compress.cut import unpack
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import NOTHING, Told
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
@@ -32,13 +32,13 @@ class Asking:
         self._scanner, self._limits, self._taught, self._ladder = scanner, limits, taught, ladder
         self._job, self._number = job, 0
 
-    def by_rule(self, attempt: Attempt, told: Told = NOTHING) -> Question:
+    def by_rule(self, attempt: Attempt, reported: ReportedEnd = NOTHING) -> Question:
         """What is to be asked about an attempt, with its verdict by rules; `InputError` when it cannot be read."""
         begin = time.perf_counter()
         self._number += 1
         read = pipeline.records(attempt.streams, self._scanner, self._limits)
         records, book = self._taught.applied(read, self._scanner.book)
-        verdict = judge(records, book, told=told)
+        verdict = judge(records, book, reported=reported)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
         found = episodes(records, book) if is_unsure(verdict) or self._ladder.doubts(verdict) else []
         return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))

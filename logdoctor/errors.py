@@ -6,7 +6,7 @@
     ├── RuleRefused      a learned rule cannot be entered, or not take this step of its life
     │   └── PatternRefused  its pattern is not of the language of learned patterns
     ├── ConfirmationRefused  a failure cannot be confirmed as asked
-    │   └── ConfirmationOvertaken  somebody else was quicker
+    │   └── ConfirmationSuperseded  somebody else was quicker
     ├── RecallError      past cases cannot be searched: the vectors are damaged, held by others, or their server is away
     │   └── VectorsDamaged  their folder cannot be read; what was in it is made again
     ├── PromptError      a prompt file is wrong
@@ -82,7 +82,7 @@ class ConfirmationRefused(LogdoctorError):
     """A confirmation cannot be entered or withdrawn as asked, or does not exist."""
 
 
-class ConfirmationOvertaken(ConfirmationRefused):
+class ConfirmationSuperseded(ConfirmationRefused):
     """What was seen when something was said of a failure no longer stands: somebody else spoke meanwhile."""
 
 

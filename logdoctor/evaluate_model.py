@@ -201,11 +201,11 @@ def prepared(folder: str, log: Labelled, scanner: Scanner, limits: Limits, numbe
     """A labelled failure, read and judged by rules; `InputError` when it cannot be read."""
     begin = time.perf_counter()
     records = pipeline.records([Stream("main", log.path)], scanner, limits)
-    verdict = judge(records, scanner.book, told=FAILED)
+    verdict = judge(records, scanner.book, reported=FAILED)
     seconds = time.perf_counter() - begin
-    told = episodes(records, scanner.book)
+    reported = episodes(records, scanner.book)
     whole = WholeLog({"main": lambda: _chunks(log.path)})
-    return Prepared(folder, log, Question("", number, records, scanner.book, verdict, told, whole), seconds)
+    return Prepared(folder, log, Question("", number, records, scanner.book, verdict, reported, whole), seconds)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

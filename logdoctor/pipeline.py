@@ -18,7 +18,7 @@ from logdoctor.compress.excerpt import Excerpt, Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import NOTHING, Told
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.errors import InputError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Segment, Verdict
@@ -44,11 +44,11 @@ class Stream(NamedTuple):
     label: str = ""
 
 
-def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits, told: Told = NOTHING) -> Verdict:
-    """The verdict on one attempt whose streams are given, and of whose end something may be `told`; `InputError` when
-    one of them cannot be read."""
+def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits, reported: ReportedEnd = NOTHING) -> Verdict:
+    """The verdict on one attempt whose streams are given, and of whose end something may be `reported`; `InputError`
+    when one of them cannot be read."""
     begin = time.perf_counter()
-    verdict = judge(records(streams, scanner, limits), scanner.book, told=told)
+    verdict = judge(records(streams, scanner, limits), scanner.book, reported=reported)
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 

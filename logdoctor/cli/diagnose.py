@@ -10,7 +10,7 @@ import click
 
 from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain
 from logdoctor.cli.options import settings_with
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
@@ -50,11 +50,13 @@ def diagnose(
         raise click.UsageError("standard input (-) can be read only once.")
     if data_dir and not ask:
         raise click.UsageError("--data-dir is for --ask: rules alone need no data folder.")
-    told = Told(exit_code=exit_code, died=died)
-    if told.contradicts_itself:
+    reported = ReportedEnd(exit_code=exit_code, died=died)
+    if reported.contradicts_itself:
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
     worst = NOTHING_FAILED
-    for name, result in _asked(paths, data_dir, told) if ask else _verdicts(paths, told, show_progress=not as_json):
+    for name, result in (
+        _asked(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
+    ):
         if isinstance(result, LogdoctorError):
             complain(result)
             worst = COULD_NOT_WORK
@@ -79,7 +81,7 @@ def _found(paths: tuple[str, ...]) -> "list[tuple[str, Attempt | LogdoctorError]
 
 
 def _asked(
-    paths: tuple[str, ...], data_dir: Path | None, told: Told
+    paths: tuple[str, ...], data_dir: Path | None, reported: ReportedEnd
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Each attempt's name and verdict by rules, past cases and the model, one after another.
 
@@ -98,7 +100,7 @@ def _asked(
             yield name, attempt
             continue
         try:
-            question = asking.by_rule(attempt, told)
+            question = asking.by_rule(attempt, reported)
         except LogdoctorError as error:
             yield name, error
             continue
@@ -110,7 +112,7 @@ def _asked(
 
 
 def _verdicts(
-    paths: tuple[str, ...], told: Told, show_progress: bool
+    paths: tuple[str, ...], reported: ReportedEnd, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Each attempt's name and verdict, or why it could not be read, in the order given."""
     from logdoctor import build
@@ -125,7 +127,7 @@ def _verdicts(
         if isinstance(attempt, LogdoctorError):
             return attempt
         try:
-            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers), told)
+            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers), reported)
         except LogdoctorError as error:
             return error
 

@@ -24,7 +24,7 @@ Listed = TypeVar("Listed")
 
 HEALTHY, FOUND, UNDECIDED = 0, 1, 3
 _LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
-_STATES = ("waiting", "approved", "refused", "done", "failed", "overtaken")
+_STATES = ("waiting", "approved", "refused", "done", "failed", "superseded")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")

@@ -10,7 +10,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose import ending, missing, suspects
 from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import Finding
 from logdoctor.diagnose.progress import Course, Spike, Stall, stopped
@@ -38,39 +38,39 @@ _RIVALS = 3
 
 
 def diagnose(
-    records: Sequence[Record], book: RuleBook, idle: float | None = None, told: Told = ending.NOTHING
+    records: Sequence[Record], book: RuleBook, idle: float | None = None, reported: ReportedEnd = ending.NOTHING
 ) -> Verdict:
     """The verdict on one attempt, from the records of all its streams. Deterministic.
 
-    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `told` is what is
-    known of its end from outside of the log.
+    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `reported` is what
+    is known of its end from outside of the log.
     """
-    return ending.with_ending(_decide(examine(records, book), idle, told), told)
+    return ending.with_ending(_decide(examine(records, book), idle, reported), reported)
 
 
-def _decide(case: Case, idle: float | None, told: Told) -> Verdict:
+def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
     """The first answer that holds, from the surest down."""
     cause = case.judgement.cause
     most = 1.0
-    if cause is None and (told.failed or case.judgement.teardown) and not told.stopped:
+    if cause is None and (reported.failed or case.judgement.teardown) and not reported.stopped:
         cause, most = _overtaken(case), _DOUBTFUL
-    if cause is not None and told.succeeded and cause.role == "cascade":
+    if cause is not None and reported.succeeded and cause.role == "cascade":
         cause = None  # what follows from a failure, where none was
-    if cause is not None and not told.failed and _is_outlived(case, cause):
+    if cause is not None and not reported.failed and _is_outlived(case, cause):
         cause = None
-    if cause is not None and told.succeeded:
+    if cause is not None and reported.succeeded:
         most = _DOUBTFUL
         if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
             cause = None  # it was caught: the program went on, and ended well
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
-    if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, told):
+    if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # the launcher ends the rest after a death of its own accord
     if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
         cause = None
-    ended_well = completed is not None or told.succeeded
+    ended_well = completed is not None or reported.succeeded
     if case.spike and (not ended_well or cause is not None) and _is_spike(case.spike, cause):
         return _spiked(case, case.spike)
     if cause is not None:
@@ -79,8 +79,8 @@ def _decide(case: Case, idle: float | None, told: Told) -> Verdict:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
     if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was made and no error follows.")
-    ended = cancelled is not None or told.failed
-    if case.stall is not None and not told.succeeded and (ended or not _is_through_from_nought(case)):
+    ended = cancelled is not None or reported.failed
+    if case.stall is not None and not reported.succeeded and (ended or not _is_through_from_nought(case)):
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
@@ -90,7 +90,7 @@ def _decide(case: Case, idle: float | None, told: Told) -> Verdict:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
         noticed = _noticed(case)
-        return _unknown(case, noticed) if noticed is not None and told.failed else _unread(case, noticed)
+        return _unknown(case, noticed) if noticed is not None and reported.failed else _unread(case, noticed)
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
@@ -127,13 +127,13 @@ def _is_by_hand(cancelled: Finding) -> bool:
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
-def _is_of_a_death(cancelled: Finding, case: Case, told: Told) -> bool:
+def _is_of_a_death(cancelled: Finding, case: Case, reported: ReportedEnd) -> bool:
     """Whether a stop may follow from a death that was reported before it. A launcher that was told to stop may have
     been told so by another one, whose report may stand anywhere."""
     deaths = [report for report in case.judgement.teardown if not report.is_mild]
     if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-launcher"):
         cause = case.judgement.cause
-        return bool(deaths) or told.failed or (cause is not None and cause.reason not in _OF_PEERS)
+        return bool(deaths) or reported.failed or (cause is not None and cause.reason not in _OF_PEERS)
     return any(report.order < cancelled.order for report in deaths)
 
 

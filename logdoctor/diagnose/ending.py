@@ -16,7 +16,7 @@ _FAILED = {"FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED",
 _ALIVE = ("running", "completed", "recovered", "unknown")
 
 
-class Told(NamedTuple):
+class ReportedEnd(NamedTuple):
     """The end of an attempt as a sender, a launcher or a scheduler tells it; None and "" where it tells nothing.
 
     `died` tells that the process, or a part of it, is known to have failed, however it ended.
@@ -52,30 +52,30 @@ class Told(NamedTuple):
         return (self.state or "").split(" ")[0].rstrip("+").upper()
 
 
-NOTHING = Told()
+NOTHING = ReportedEnd()
 """Of a log that comes without any word of its end."""
-FAILED = Told(died=True)
+FAILED = ReportedEnd(died=True)
 """Of an attempt that is known to have failed, however it ended."""
 
 
-def with_ending(verdict: Verdict, told: Told) -> Verdict:
+def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     """The verdict that also accounts for how the process ended; the log's own report of a failure stands.
 
     A process that failed without a word is `Unknown`: its exit code is no line that could be quoted (law 3). One that
     ended with exit code 0 did not fail for a reason that nobody knows.
     """
-    if told.succeeded:
-        return _ended_well(verdict, told)
+    if reported.succeeded:
+        return _ended_well(verdict, reported)
     if verdict.outcome not in _ALIVE:
         return verdict
-    if told.stopped:
-        why = f"The scheduler reports {told.state}, and the log no error."
+    if reported.stopped:
+        why = f"The scheduler reports {reported.state}, and the log no error."
         return _unsuspicious(verdict, "cancelled", why)
-    return _died_silently(verdict, told) if told.failed else verdict
+    return _died_silently(verdict, reported) if reported.failed else verdict
 
 
-def _ended_well(verdict: Verdict, told: Told) -> Verdict:
-    how = "exit code 0" if told.exit_code == 0 else f"the state {told.state}"
+def _ended_well(verdict: Verdict, reported: ReportedEnd) -> Verdict:
+    how = "exit code 0" if reported.exit_code == 0 else f"the state {reported.state}"
     if verdict.outcome in ("running", "unknown"):
         return _unsuspicious(verdict, "completed", f"It ended with {how}, without an error.")
     if verdict.outcome == "failed" and verdict.reason == "Unknown":
@@ -102,10 +102,16 @@ def _unsuspicious(verdict: Verdict, outcome: str, why: str) -> Verdict:
     )
 
 
-def _died_silently(verdict: Verdict, told: Told) -> Verdict:
+def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     unknown = taxonomy.REASONS["Unknown"]
-    how = f"signal {told.signal}" if told.signal else f"exit code {told.exit_code}" if told.exit_code else "a failure"
-    said = f" ({told.state})" if told.state else ""
+    how = (
+        f"signal {reported.signal}"
+        if reported.signal
+        else f"exit code {reported.exit_code}"
+        if reported.exit_code
+        else "a failure"
+    )
+    said = f" ({reported.state})" if reported.state else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",

@@ -302,7 +302,7 @@ class LogAgent:
         A failure without a known cause, or an end that nobody knows, shows of no rule that it is harmless, unless the
         job is known to have `ended_well` and only its log says nothing that anybody knows.
         """
-        self.heed(attempt, verdict, at)
+        self.handle(attempt, verdict, at)
         if not kind:  # of such jobs nothing is learned
             return
         if (verdict.reason == "Unknown" or verdict.outcome == "unknown") and not ended_well:
@@ -316,11 +316,11 @@ class LogAgent:
             self.earn(kind, {rule: self.enough for rule, (matched, _) in hits.items() if matched})
             self.trust(kind, attempt)
 
-    def heed(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
+    def handle(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
         """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""
-        self.spare(life.quotes(verdict.evidence), f"{attempt[0]}/{attempt[1]}", at)
+        self.protect(life.quotes(verdict.evidence), f"{attempt[0]}/{attempt[1]}", at)
 
-    def spare(self, lines: Sequence[str], where: str, at: float) -> None:
+    def protect(self, lines: Sequence[str], where: str, at: float) -> None:
         """Let no rule, now or later, take these lines, which tell of the cause of a failure."""
         self._guards.remember(lines)
         if retired := life.retire_what_matches(self._rules, self.books, lines, where, at):

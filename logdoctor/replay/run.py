@@ -21,7 +21,7 @@ import structlog
 from logdoctor import pipeline
 from logdoctor.compress.kept import revived
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.evaluate import is_wrong_action
@@ -232,14 +232,14 @@ class _Course:
         self._path.write_bytes(data)
         found = pipeline.records([pipeline.Stream("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
-        verdict = diagnose(records, book, told=Told(exit_code=1))  # that it failed is known
-        told = episodes(records, book)
+        verdict = diagnose(records, book, reported=ReportedEnd(exit_code=1))  # that it failed is known
+        reported = episodes(records, book)
         whole = WholeLog({"main": lambda: iter((data,))})
-        question = Question(job, _ATTEMPT, records, book, verdict, told, whole)
-        self._teacher.settled(job, _ATTEMPT, records, verdict, told)
+        question = Question(job, _ATTEMPT, records, book, verdict, reported, whole)
+        self._teacher.settled(job, _ATTEMPT, records, verdict, reported)
         answered = self._climbed(question)
         if answered is not verdict:
-            self._teacher.settled(job, _ATTEMPT, records, answered, told)
+            self._teacher.settled(job, _ATTEMPT, records, answered, reported)
         return answered
 
     def _climbed(self, question: Question) -> Verdict:

@@ -17,8 +17,8 @@ from logdoctor.node_types import NAME, Action, Node, NodeHistory, NodeState, Pas
 from logdoctor.nodes.cordon.cordoning import Cordoning, Prospect
 from logdoctor.nodes.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.service.keeping import Keeper
-from logdoctor.service.outcomes import came_of
-from logdoctor.service.overtaking import displaced, is_restart, overtaken, resumed, superseded
+from logdoctor.service.outcomes import result_of
+from logdoctor.service.superseding import displaced, is_restart, resumed, superseded, verdict_superseded
 from logdoctor.service.testing import Bench, Options, Tester
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
@@ -193,15 +193,15 @@ class Actor:
         """Do what waits for a person; of advice it says that the person carries it out. What cannot be done now waits
         again, with the reason."""
         stored = self.records.action(action)
-        if stored is not None and stored.state == "waiting" and (cause := self._overtaken(stored)):
-            raise ActionRefused(f"action {action}", f"is overtaken: {cause}", "Look at what is known now.")
+        if stored is not None and stored.state == "waiting" and (cause := self._superseded(stored)):
+            raise ActionRefused(f"action {action}", f"is superseded: {cause}", "Look at what is known now.")
         return self._perform(self.records.decide(action, True, by, why, time.time()))
 
     def refuse(self, action: int, by: str, why: str) -> StoredAction:
         """Leave undone what waits for a person."""
         return self.records.decide(action, False, by, why, time.time())
 
-    def heed(self, stored: StoredVerdict) -> None:
+    def handle(self, stored: StoredVerdict) -> None:
         """Let policy look at a new verdict, in the background."""
         if stored.final and stored.current:
             self._news.put(stored)
@@ -220,7 +220,7 @@ class Actor:
                 look_at = time.monotonic() + _LOOK
             if self._taking_up and time.monotonic() >= peek_at:
                 with _logged("restarts not looked after"):
-                    self._overtake(is_restart)  # an attempt that begins has no verdict that would tell of it
+                    self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
                 peek_at = time.monotonic() + _PEEK
             try:
                 stored = self._news.get(timeout=_PEEK)
@@ -228,7 +228,7 @@ class Actor:
                 continue
             if stored is not None and not self._stopping.is_set():
                 with _logged("verdict not acted upon", verdict=stored.id):
-                    settled = self._overtake(partial(_is_for, stored.job, stored.attempt))
+                    settled = self._supersede(partial(_is_for, stored.job, stored.attempt))
                     self._react(stored)
                     if settled:
                         self._reopen()
@@ -245,7 +245,7 @@ class Actor:
             for stored in self.records.every_action("approved"):
                 if not self._stopping.is_set():
                     self._pick_up(stored, now)
-            self._overtake(lambda _: True)
+            self._supersede(lambda _: True)
             self._reopen()
 
     def _catch_up(self) -> None:
@@ -302,7 +302,7 @@ class Actor:
         if kept.conclusion is not None:
             found, verdict = kept.conclusion, kept.verdict
             modes = self._means.modes
-            if superseded(verdict, self._verdicts):
+            if verdict_superseded(verdict, self._verdicts):
                 verdict, modes = None, _asking(modes)
             elif time.time() - (kept.ended or 0.0) > _RECENT:
                 modes = _asking(modes)
@@ -312,7 +312,7 @@ class Actor:
             proposed = after_test(found, test, verdict, histories, modes, nodes)
             self._propose(proposed, stored.job if stored else None, stored.attempt if stored else None)
             tested = {node.name for node in kept.nodes}
-            self._overtake(lambda one: not tested.isdisjoint(one.action.nodes))
+            self._supersede(lambda one: not tested.isdisjoint(one.action.nodes))
         self.records.follow_test(test)
 
     def _propose(self, actions: Sequence[Action], job: str | None, attempt: int | None) -> None:
@@ -325,42 +325,42 @@ class Actor:
                 continue
             if stored is None:
                 continue
-            self._overtake(partial(_asks_alike, action))
+            self._supersede(partial(_asks_alike, action))
             if stored.state == "approved":
                 self._perform(stored)
 
-    def _overtake(self, concerned: Callable[[StoredAction], bool]) -> bool:
+    def _supersede(self, concerned: Callable[[StoredAction], bool]) -> bool:
         """Settle the waiting actions concerned that follow no more from what is known; whether there were any."""
-        return any([self._overtaken(one) for one in self.records.every_action("waiting") if concerned(one)])
+        return any([self._superseded(one) for one in self.records.every_action("waiting") if concerned(one)])
 
-    def _overtaken(self, stored: StoredAction) -> str:
+    def _superseded(self, stored: StoredAction) -> str:
         """Why a waiting action follows no more, and is settled so; "" when it does."""
         why = self._needless(stored)
         if why:
             with suppress(ActionRefused):  # somebody has just decided on it
-                self.records.overtake(stored.id, why, time.time())
+                self.records.supersede(stored.id, why, time.time())
         return why
 
     def _needless(self, stored: StoredAction) -> str:
         """Why an action that waits follows no more; "" when it does."""
-        why = overtaken(stored.action, self._verdicts, self.records) or resumed(stored, self._verdicts)
+        why = superseded(stored.action, self._verdicts, self.records) or resumed(stored, self._verdicts)
         return why or displaced(stored, self.records)
 
     def _reopen(self) -> None:
-        """Let those wait again whose place an action took that has been overtaken itself: nobody else asks for what
+        """Let those wait again whose place an action took that has been superseded itself: nobody else asks for what
         they ask."""
         for stored in self.records.displaced():
             if not self._needless(stored):
                 with suppress(ActionRefused):  # it was proposed again meanwhile
-                    self.records.reopen(stored.id, "what took its place is overtaken itself", time.time())
+                    self.records.reopen(stored.id, "what took its place is superseded itself", time.time())
 
     def _perform(self, stored: StoredAction) -> StoredAction:
         """Carry out an approved action. What cannot or may not be done now, or not without being asked any more, waits
         for a person with the reason: a cap, a test that runs, a cluster that does not answer."""
         action, now = stored.action, time.time()
-        if why := overtaken(action, self._verdicts, self.records):
-            return self.records.overtake(stored.id, why, now, approved=True)
-        stale = superseded(action.verdict, self._verdicts)
+        if why := superseded(action, self._verdicts, self.records):
+            return self.records.supersede(stored.id, why, now, approved=True)
+        stale = verdict_superseded(action.verdict, self._verdicts)
         if stale and stored.by == POLICY:
             return self.records.put_back(stored.id, stale, now)
         try:
@@ -375,7 +375,7 @@ class Actor:
             known = isinstance(error, LogdoctorError)
             if not known:
                 log.exception("action failed", action=stored.id)
-            if self._stopping.is_set() or (came := came_of(stored, self.records)) == "open":
+            if self._stopping.is_set() or (came := result_of(stored, self.records)) == "open":
                 return stored  # to be looked at later, by the next process perhaps
             if known and came != "done":
                 return self.records.put_back(stored.id, str(error), time.time())
@@ -387,7 +387,7 @@ class Actor:
         ago, and nobody began, is done now."""
         by_policy = stored.by == POLICY
         at_work = stored.changed > now - _GRACE and not (by_policy and stored.action.kind == "test_nodes")
-        if at_work or (came := came_of(stored, self.records)) == "open":
+        if at_work or (came := result_of(stored, self.records)) == "open":
             return
         with _logged("action not picked up", action=stored.id):
             if came is None and by_policy and stored.changed > now - _RECENT:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from logdoctor.compress.kept import revived
-from logdoctor.errors import Busy, ConfirmationOvertaken, ConfirmationRefused, LogdoctorError
+from logdoctor.errors import Busy, ConfirmationRefused, ConfirmationSuperseded, LogdoctorError
 from logdoctor.failure_agent.agent import DIAGNOSE
 from logdoctor.failure_agent.ladder import is_open
 from logdoctor.log_agent.kind import kind_of
@@ -64,8 +64,8 @@ class Casework:
     def confirm(self, verdict: int, by: str, ruling: Ruling, known: int | None = None) -> Confirmation:
         """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
 
-        `known` is the case that counted when they looked, 0 for none: `ConfirmationOvertaken` when another does now, or
-        when the verdict no longer stands. With None nobody asks.
+        `known` is the case that counted when they looked, 0 for none: `ConfirmationSuperseded` when another does now,
+        or when the verdict no longer stands. With None nobody asks.
         """
         stored = self._stored(verdict)
         if known is not None:
@@ -75,17 +75,17 @@ class Casework:
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
         entered = self.confirmed.add(new, time.time(), known)
         if self.consultant:
-            self.consultant.hurry()
+            self.consultant.wake()
         return entered
 
     def _require_current(self, stored: StoredVerdict, known: int) -> None:
         if stored.current:
             return
         live = self.confirmed.live(stored.job, stored.attempt)
-        told = f", {live.by} said meanwhile that it was {live.reason}" if live and live.id != known else ""
+        meanwhile = f", {live.by} said meanwhile that it was {live.reason}" if live and live.id != known else ""
         now = self._records.current(stored.job, stored.attempt)
         where = f"Look at verdict {now.id}, which replaced it." if now else "Look at its attempt."
-        raise ConfirmationOvertaken(f"verdict {stored.id}", f"it no longer stands{told}", where)
+        raise ConfirmationSuperseded(f"verdict {stored.id}", f"it no longer stands{meanwhile}", where)
 
     def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
         """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.
@@ -118,7 +118,7 @@ class Casework:
         """Let a confirmation count no more, durably; `ConfirmationRefused`."""
         withdrawn = self.confirmed.withdraw(case, by, why, time.time())
         if self.consultant:
-            self.consultant.hurry()
+            self.consultant.wake()
         return withdrawn
 
     def ask(self, verdict: int) -> None:
@@ -194,7 +194,7 @@ class Casework:
 
         self.watch.reissue(job, number, verdict, of=stands)
         if self._learner is not None:
-            self._learner.agent.heed((job, number), verdict, time.time())
+            self._learner.agent.handle((job, number), verdict, time.time())
 
     def rectify(self, confirmation: Confirmation) -> None:
         """Issue the verdict that a person made of one that was wrong, with the lines that were named."""
@@ -205,7 +205,7 @@ class Casework:
         verdict = rectified(current.verdict, confirmation, self.known(job, number), self._scanner.book)
         self.watch.reissue(job, number, verdict)
         if self._learner is not None:
-            self._learner.agent.heed((job, number), verdict, time.time())
+            self._learner.agent.handle((job, number), verdict, time.time())
 
     def reopen(self, reason: str, deciders: Collection[str]) -> None:
         """Have the attempts judged anew that cases or rules decided which count no more, as far as their logs are
@@ -220,10 +220,10 @@ class Casework:
             if cursor is None:
                 return
 
-    def spare(self, lines: Sequence[str], where: str) -> None:
+    def protect(self, lines: Sequence[str], where: str) -> None:
         """Keep filter rules off lines that tell of the cause of a failure."""
         if self._learner is not None and lines:
-            self._learner.agent.spare(lines, where, time.time())
+            self._learner.agent.protect(lines, where, time.time())
 
     def _stored(self, verdict: int) -> StoredVerdict:
         stored = self._records.verdict(verdict)

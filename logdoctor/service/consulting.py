@@ -87,7 +87,7 @@ class Desk(Protocol):
         """Put a verdict in the place of another that still stands."""
         ...
 
-    def spare(self, lines: Sequence[str], where: str) -> None:
+    def protect(self, lines: Sequence[str], where: str) -> None:
         """Keep filter rules off lines that tell of the cause of a failure."""
         ...
 
@@ -131,7 +131,7 @@ class Consultant:
         between the two."""
         with _shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
-            self._desk.spare(self._teacher.lines(), "a learned diagnosis rule")
+            self._desk.protect(self._teacher.lines(), "a learned diagnosis rule")
         for thread in self._threads:
             thread.start()
         if self._ladder.asks_a_model or self._confirmed.version():
@@ -169,7 +169,7 @@ class Consultant:
         """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing."""
         return self._teacher.preview(confirmation, records, seconds)
 
-    def hurry(self) -> None:
+    def wake(self) -> None:
         """Look at once for what was confirmed or approved."""
         self._hurried.set()
 
@@ -266,7 +266,7 @@ class Consultant:
         with _shielded("confirmation not taught", confirmation.job):
             if records := self._desk.known(confirmation.job, confirmation.attempt):
                 lesson = self._teacher.teach(confirmation, records)
-                self._desk.spare(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
+                self._desk.protect(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
         if confirmation.corrects:
             with _shielded("verdict not corrected", confirmation.job):
                 self._desk.rectify(confirmation)
@@ -309,7 +309,7 @@ class Consultant:
         named = naming(question.episodes, question.records, [(one.stream, one.line) for one in verdict.evidence])
         if named and self._teacher.agreeing(question.job, question.attempt, verdict, named.digest):
             self._confirmed.add(self._agreement(question, verdict), time.time())
-            self.hurry()
+            self.wake()
 
     @staticmethod
     def _agreement(question: Question, verdict: Verdict) -> NewConfirmation:

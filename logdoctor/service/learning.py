@@ -16,7 +16,7 @@ import structlog
 
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import BudgetSpent, LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.llm.spending import Guarded
 from logdoctor.log_agent.agent import Left, LogAgent
@@ -47,7 +47,7 @@ class Settled(NamedTuple):
     attempt: int
     hits: Mapping[str, tuple[int, int]]
     verdict: Verdict
-    told: Told
+    reported: ReportedEnd
     noticed: tuple[Noticed, ...]
 
 
@@ -175,7 +175,7 @@ class Learner:
             return
         attempt.in_lesson = due  # a look holds up no lesson
         try:
-            well = attempt.told.succeeded
+            well = attempt.reported.succeeded
             self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
             if due:
                 left.count_anew()
@@ -188,12 +188,12 @@ class Learner:
         for rule, lines in removed.items():
             self.lines[rule] = self.lines.get(rule, 0) + lines - attempt.removed.get(rule, 0)
         attempt.removed = removed
-        told, noticed = attempt.told, tuple(attempt.noticed)
+        reported, noticed = attempt.reported, tuple(attempt.noticed)
         kind = self._kind(attempt)
-        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, told, noticed))
+        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, reported, noticed))
 
     def _kind(self, attempt: Attempt) -> str:
-        retold, attempt.is_retold = attempt.is_retold, False  # first: another thread may set it now
+        retold, attempt.is_redescribed = attempt.is_redescribed, False  # first: another thread may set it now
         if retold and not self.agent.knows(attempt.kind or ""):
             attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
         if attempt.kind is None:
@@ -231,7 +231,7 @@ class Learner:
                     self.agent.earn(settled.kind, settled.lines)
                     continue
                 attempt = settled.job, settled.attempt
-                well = settled.told.succeeded
+                well = settled.reported.succeeded
                 self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, well, time.time())
                 with suppress(queue.Full):
                     self._rechecks.put_nowait(settled)
@@ -253,7 +253,7 @@ class Learner:
             attempt.lessons += 1
             if lesson.over:
                 self.agent.carry(kind, lesson.groups)
-            if lesson.well or attempt.told.succeeded:  # it may have ended since
+            if lesson.well or attempt.reported.succeeded:  # it may have ended since
                 self.agent.trust(kind, (attempt.job, attempt.number))
             if noticed:
                 self._notice(attempt, noticed)
@@ -272,17 +272,17 @@ class Learner:
     def _taught(self, lesson: _Lesson) -> str:
         """The kind that learns from a lesson, by what the log looks like; another than was told is remembered of the
         job. "" when none does: a model need not be asked for what is known of the kind that was recognised."""
-        attempt, told = lesson.attempt, lesson.kind
-        if kind_of(attempt.job, self._facts(attempt)) != told:
-            attempt.is_retold = True
+        attempt, reported = lesson.attempt, lesson.kind
+        if kind_of(attempt.job, self._facts(attempt)) != reported:
+            attempt.is_redescribed = True
             return ""  # more was told meanwhile: its lines come again
-        kind = self.agent.recognised(told, lesson.groups)
+        kind = self.agent.recognised(reported, lesson.groups)
         if lesson.due:
             kind = kind or self.agent.new_kind(attempt.job, lesson.groups)
-        if kind == told:
+        if kind == reported:
             return kind if lesson.due else ""
         self._records.put_job(attempt.job, JobFacts(like=kind), time.time())
-        attempt.is_retold = True
+        attempt.is_redescribed = True
         log.info("kind recognised", job=attempt.job, kind=kind)
         return kind if lesson.due and (self.agent.agent.free or not self.agent.knows(kind)) else ""
 

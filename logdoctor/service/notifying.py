@@ -85,7 +85,7 @@ class Notifier:
         for one in workers:
             one.join()
 
-    def heed(self, stored: StoredVerdict) -> None:
+    def handle(self, stored: StoredVerdict) -> None:
         """Look at incidents, in the background, because of a verdict."""
         self._turns.wake()
 

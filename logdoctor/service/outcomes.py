@@ -19,7 +19,7 @@ _OF_STATES: dict[str, Outcome] = {
 """What the state of a test or a cordon says of the action that wanted it."""
 
 
-def came_of(stored: StoredAction, records: NodeRecords) -> Outcome | None:
+def result_of(stored: StoredAction, records: NodeRecords) -> Outcome | None:
     """What came of an approved action; None when it was not begun. Advice is done: people carry it out."""
     nodes = stored.action.nodes
     if stored.action.kind == "test_nodes" and nodes:

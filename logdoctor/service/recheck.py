@@ -10,7 +10,7 @@ from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress, without_learned
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.log_agent.life import quotes
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
@@ -58,9 +58,9 @@ def _segments(file: StreamFile, name: str, wait: Callable[[], None]) -> Iterator
     yield from cutter.finish()
 
 
-def verdict(found: list[Record], book: RuleBook, told: Told) -> Verdict:
+def verdict(found: list[Record], book: RuleBook, reported: ReportedEnd) -> Verdict:
     """The verdict on records, held against how the attempt ended."""
-    return judge(found, book, None, told)
+    return judge(found, book, None, reported)
 
 
 def differs(one: Verdict, other: Verdict) -> bool:

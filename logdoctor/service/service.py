@@ -138,10 +138,10 @@ class Service:
         self.casework.watch, self.casework.consultant = self.watch, self.consultant
         self.actor = actor(self.records) if actor else None
         if self.actor:
-            self.listeners.append(self.actor.heed)
+            self.listeners.append(self.actor.handle)
         self.notifier = notifier(self.records) if notifier else None
         if self.notifier:
-            self.listeners.append(self.notifier.heed)
+            self.listeners.append(self.notifier.handle)
             self.incidents.listeners.append(self.notifier.wake)
         self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
 
@@ -233,7 +233,7 @@ class Service:
         kept = self.records.put_job(job, facts, at)
         with self.intake.lock:
             for attempt in self.intake.attempts.values():
-                attempt.is_retold = attempt.is_retold or attempt.job == job
+                attempt.is_redescribed = attempt.is_redescribed or attempt.job == job
         return kept
 
     def _reconsider(self, attempt: Attempt) -> None:
@@ -261,12 +261,12 @@ class Service:
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.told)
+        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.reported)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"
         agent, now = self.learner.agent, time.time()
-        agent.heed((job, number), again, now)
+        agent.handle((job, number), again, now)
         agent.demote(recheck.culprits(again, found, scanner), why, now)
         self.watch.reissue(job, number, again, of=lambda current: not recheck.differs(current, verdict))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.diagnose.ending import NOTHING, Told
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import StreamFile
 from logdoctor.store.journal import Entry
@@ -100,7 +100,7 @@ class Attempt:
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
         self.problems: dict[str, str] = {}
         self.kind: str | None = None
-        self.is_retold = False
+        self.is_redescribed = False
         self.leftovers: Leftovers | None = None
         self.lessons = 0
         self.watched: dict[str, int] = {}
@@ -131,12 +131,12 @@ class Attempt:
         return min(ends, key=lambda end: end.at, default=None)
 
     @property
-    def told(self) -> Told:
+    def reported(self) -> ReportedEnd:
         """What was said of its end, or of that of a part of it that failed."""
         ending = self.ending
-        return NOTHING if ending is None else Told(ending.exit_code, ending.signal, ending.scheduler_state)
+        return NOTHING if ending is None else ReportedEnd(ending.exit_code, ending.signal, ending.scheduler_state)
 
     @property
     def died(self) -> bool:
         """Whether its end, or that of a part of it, is known to be a failure."""
-        return self.told.failed
+        return self.reported.failed

@@ -314,7 +314,7 @@ class Watch:
             for stream in attempt.streams.values():
                 stream.scan = stream.scan or self._fresh(stream)
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
-            final, ended, told, ends = attempt.over, attempt.ended, attempt.told, dict(attempt.ends)
+            final, ended, reported, ends = attempt.over, attempt.ended, attempt.reported, dict(attempt.ends)
             changed_at = attempt.changed_at
         for stream in streams:
             if stream.key.stream in ended and stream.scan is not None and not stream.scan.finished:
@@ -328,10 +328,10 @@ class Watch:
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
         records, book = self.taught.applied(records, rules.book)
-        verdict = of_job(judge(records, book, idle, told), self._nodes(attempt.job))
+        verdict = of_job(judge(records, book, idle, reported), self._nodes(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
-        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and told.failed else []
+        silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and reported.failed else []
         problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:

@@ -11,13 +11,13 @@ from logdoctor.errors import ActionRefused
 from logdoctor.node_types import PERFORMED, Action, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
-from logdoctor.store.schema import OPEN_ACTION, STANDS, Database, incident_attempts, node_actions, verdicts
+from logdoctor.store.schema import CURRENT, OPEN_ACTION, Database, incident_attempts, node_actions, verdicts
 
 POLICY = "policy"
 """Who approves what is done at once."""
 MAX_NODES = 20_000
 
-ActionState = Literal["waiting", "approved", "refused", "done", "failed", "overtaken"]
+ActionState = Literal["waiting", "approved", "refused", "done", "failed", "superseded"]
 
 _OF_NODES = ("cordon", "reboot", "inspect_hardware")
 """Kinds that are the same whichever job they are proposed for."""
@@ -28,7 +28,7 @@ _c, _a = node_actions.c, incident_attempts.c
 
 class StoredAction(msgspec.Struct, frozen=True):
     """An action in its place, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is
-    when it came into its state, in seconds since the epoch. One is overtaken when what it follows from no longer
+    when it came into its state, in seconds since the epoch. One is superseded when what it follows from no longer
     counts: its verdict was superseded, a later test found the node healthy, or a newer one asks for the same."""
 
     id: int
@@ -105,22 +105,22 @@ class Actions:
         """The action with what came of it; `ActionRefused` when it was not approved, or settled before."""
         return self._step(id, ("approved",), state, None, why, at)
 
-    def overtake(self, id: int, why: str, at: float, approved: bool = False) -> StoredAction:
-        """The waiting action, with `approved` also one that was approved, which is overtaken now; `ActionRefused` when
+    def supersede(self, id: int, why: str, at: float, approved: bool = False) -> StoredAction:
+        """The waiting action, with `approved` also one that was approved, which is superseded now; `ActionRefused` when
         somebody has decided on it meanwhile."""
-        return self._step(id, ("waiting", "approved") if approved else ("waiting",), "overtaken", POLICY, why, at)
+        return self._step(id, ("waiting", "approved") if approved else ("waiting",), "superseded", POLICY, why, at)
 
     def put_back(self, id: int, why: str, at: float) -> StoredAction:
         """The approved action, which could not be done now and waits again; `ActionRefused` when it is not approved."""
         return self._step(id, ("approved",), "waiting", "", why, at)
 
     def reopen(self, id: int, why: str, at: float) -> StoredAction:
-        """The overtaken action, which waits again; `ActionRefused` when it is not, or the same one is open."""
+        """The superseded action, which waits again; `ActionRefused` when it is not, or the same one is open."""
         with self._database.writing() as connection:
             row = _found(connection, id)
             same = sa.select(_c.id).where(_c.subject == row.subject, OPEN_ACTION)
-            if row.state != "overtaken" or connection.scalar(same) is not None:
-                cause = f"is {row.state}" if row.state != "overtaken" else "is proposed again already"
+            if row.state != "superseded" or connection.scalar(same) is not None:
+                cause = f"is {row.state}" if row.state != "superseded" else "is proposed again already"
                 raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
             values = {"state": "waiting", "by": "", "why": "", "changed": at}
             connection.execute(sa.update(node_actions).where(_c.id == id).values(values))
@@ -129,7 +129,7 @@ class Actions:
 
     def newer(self, stored: StoredAction) -> StoredAction | None:
         """The newest action that takes the place of this one: proposed later for another attempt of the same incident,
-        to do the same with the same nodes (of the same job when it names none), and not overtaken itself."""
+        to do the same with the same nodes (of the same job when it names none), and not superseded itself."""
         if stored.job is None or stored.attempt is None or stored.action.kind in _OF_NODES:
             return None
         with self._database.reading() as connection:
@@ -137,15 +137,15 @@ class Actions:
             if not beside:
                 return None
             same = _c.subject.in_([_subject(stored.action, job, attempt) for job, attempt in beside])
-            query = sa.select(node_actions).where(same, _c.id > stored.id, _c.state != "overtaken")
+            query = sa.select(node_actions).where(same, _c.id > stored.id, _c.state != "superseded")
             row = connection.execute(query.order_by(_c.id.desc()).limit(1)).first()
         return None if row is None else _read(row)
 
     def displaced(self, limit: int = 200) -> list[StoredAction]:
-        """Overtaken actions for attempts whose verdicts still count, so that a newer one took their place; the newest
+        """Superseded actions for attempts whose verdicts still count, so that a newer one took their place; the newest
         first."""
         query = sa.select(node_actions).join(verdicts, verdicts.c.id == _c.verdict)
-        query = query.where(_c.state == "overtaken", _c.job.is_not(None), STANDS)
+        query = query.where(_c.state == "superseded", _c.job.is_not(None), CURRENT)
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(_c.id.desc()).limit(fit_limit(limit))).all()
         return [one for one in map(_read, rows) if one.action.kind not in _OF_NODES]

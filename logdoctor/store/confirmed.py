@@ -14,7 +14,7 @@ import structlog
 import zstandard
 
 from logdoctor import taxonomy
-from logdoctor.errors import ConfirmationOvertaken, ConfirmationRefused, CursorError
+from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, CursorError
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.schema import LIVE, Database, confirmations, counters, residuals
@@ -142,7 +142,7 @@ class Confirmed:
     def add(self, new: NewConfirmation, at: float, expected: int | None = None) -> Confirmation:
         """The confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is cut.
 
-        `expected` is the id of the one that counted when this was said, 0 for none: `ConfirmationOvertaken` when
+        `expected` is the id of the one that counted when this was said, 0 for none: `ConfirmationSuperseded` when
         another counts by now. None takes the place of any. `ConfirmationRefused` when it names nobody, or what is not
         in the taxonomy.
         """
@@ -362,18 +362,18 @@ def _find(connection: sa.Connection, id: int) -> sa.Row[Any]:
 def _require_expected(
     connection: sa.Connection, new: NewConfirmation, former: sa.Row[Any] | None, expected: int
 ) -> None:
-    """`ConfirmationOvertaken` when another confirmation counts than the one that was seen."""
+    """`ConfirmationSuperseded` when another confirmation counts than the one that was seen."""
     if (former.id if former is not None else 0) == expected:
         return
     thing = f"what was said of {new.job}/{new.attempt}"
     if former is not None:
         live = _read(former)
         cause = f"{live.by} said meanwhile that it was {live.reason}"
-        raise ConfirmationOvertaken(thing, cause, f"Look at case {live.id}, then say it again if you know better.")
+        raise ConfirmationSuperseded(thing, cause, f"Look at case {live.id}, then say it again if you know better.")
     seen = connection.execute(sa.select(_table).where(*_of(_table, new.job, new.attempt), _table.c.id == expected))
     gone = seen.first()
     cause = f"{gone.withdrawn_by} withdrew case {expected} meanwhile" if gone else f"it has no case {expected}"
-    raise ConfirmationOvertaken(thing, cause, "Look at it again, then say it again if it still holds.")
+    raise ConfirmationSuperseded(thing, cause, "Look at it again, then say it again if it still holds.")
 
 
 def _withdraw(connection: sa.Connection, id: int, by: str, why: str, at: float) -> None:

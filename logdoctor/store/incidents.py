@@ -18,8 +18,8 @@ from logdoctor.store.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incident_search import FACETS, State, WantedIncidents
 from logdoctor.store.records import VERDICT_FIELDS, Page, StoredVerdict, after, begins, cursor_of, read_verdicts
 from logdoctor.store.schema import (
+    CURRENT,
     OPEN_INCIDENT,
-    STANDS,
     Database,
     bodies,
     counters,
@@ -247,7 +247,7 @@ class Incidents:
         lone = verdicts.join(bodies, bodies.c.verdict == verdicts.c.id).outerjoin(
             incident_attempts, _a.verdict == verdicts.c.id
         )
-        query = sa.select(*VERDICT_FIELDS).select_from(lone).where(STANDS, verdicts.c.outcome == "failed")
+        query = sa.select(*VERDICT_FIELDS).select_from(lone).where(CURRENT, verdicts.c.outcome == "failed")
         query = query.where(_a.verdict.is_(None)).order_by(verdicts.c.at, verdicts.c.id).limit(_CAUGHT_UP)
         number = 0
         while True:

@@ -17,7 +17,7 @@ from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused,
 from logdoctor.store import grouping, rule_totals
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import MAX_ATTEMPT
-from logdoctor.store.schema import FACETS, STANDS, Database, attempts, bodies, counters, ends, jobs, next_event, nodes
+from logdoctor.store.schema import CURRENT, FACETS, Database, attempts, bodies, counters, ends, jobs, next_event, nodes
 from logdoctor.store.schema import verdicts as table
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.types import LEARNED, Evidence, Verdict
@@ -470,7 +470,7 @@ def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
 def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]:
     """The tables and the conditions of those that are wanted."""
     source: sa.FromClause = table
-    where: list[sa.ColumnElement[bool]] = [STANDS]
+    where: list[sa.ColumnElement[bool]] = [CURRENT]
     at = table.c.at
     if wanted.node is not None:
         source = nodes.join(table, table.c.id == nodes.c.verdict)
@@ -684,7 +684,7 @@ def _one(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> StoredVer
 
 
 def _current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
-    return _one(connection, STANDS, table.c.job == job, table.c.attempt == number)
+    return _one(connection, CURRENT, table.c.job == job, table.c.attempt == number)
 
 
 def _supersede(

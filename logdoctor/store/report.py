@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from logdoctor.store.confirmed import AGREEMENT
 from logdoctor.store.records import begins
-from logdoctor.store.schema import LIVE, STANDS, Database, attempts, confirmations, jobs, verdicts
+from logdoctor.store.schema import CURRENT, LIVE, Database, attempts, confirmations, jobs, verdicts
 
 MOST = 100_000
 """Failures that a report covers at most, those with the newest verdicts."""
@@ -69,7 +69,7 @@ _NEXT = (
     .scalar_subquery()
     .label("next")
 )
-_IS_FAILURE = (STANDS, verdicts.c.outcome == "failed")
+_IS_FAILURE = (CURRENT, verdicts.c.outcome == "failed")
 _QUERY = (
     sa.select(
         verdicts.c.job,

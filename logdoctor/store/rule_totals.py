@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.store.schema import STANDS, Database, bodies, rule_totals, verdicts
+from logdoctor.store.schema import CURRENT, Database, bodies, rule_totals, verdicts
 from logdoctor.types import Compression, DecidedBy, Evidence, Symptom, Verdict
 
 _SHIPPED = ("filter/", "diagnosis/")  # other names are learned rules, cases, or parts of the program
@@ -123,7 +123,7 @@ def _lines_of(verdict: Verdict | _Named) -> dict[str, int]:
 def _standing(connection: sa.Connection) -> Iterator[tuple[float, _Named]]:
     """The current verdicts with their times, few in memory at once."""
     query = sa.select(verdicts.c.id, verdicts.c.at, bodies.c.body).join(bodies, bodies.c.verdict == verdicts.c.id)
-    query = query.where(STANDS).order_by(verdicts.c.id).limit(_READ)
+    query = query.where(CURRENT).order_by(verdicts.c.id).limit(_READ)
     last = 0
     while rows := connection.execute(query.where(verdicts.c.id > last)).all():
         for row in rows:

@@ -92,7 +92,7 @@ verdicts = sa.Table(
 )
 """What lists look for. The bodies are elsewhere, so that a walk over many verdicts touches few pages."""
 
-STANDS = verdicts.c.superseded_by.is_(None)
+CURRENT = verdicts.c.superseded_by.is_(None)
 """True of the current verdict of an attempt."""
 
 FACETS = ("reason", "category", "user", "job", "outcome", "recovery", "fingerprint")
@@ -102,8 +102,8 @@ for _name, _columns in {"newest": (), **{facet: (facet,) for facet in FACETS}}.i
     sa.Index(
         f"ix_verdicts_{_name}",
         *(verdicts.c[column] for column in (*_columns, "at", "id")),
-        sqlite_where=STANDS,
-        postgresql_where=STANDS,
+        sqlite_where=CURRENT,
+        postgresql_where=CURRENT,
     )
 
 bodies = sa.Table(

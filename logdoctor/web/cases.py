@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from logdoctor.errors import ConfirmationOvertaken, ConfirmationRefused, RequestRefused
+from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
 from logdoctor.service.confirming import Foreseen, Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
@@ -117,8 +117,8 @@ def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int 
     decidable(service, caller, id)
     try:
         return service.casework.confirm(id, caller.who, ruling, known)
-    except ConfirmationOvertaken as error:
-        raise RequestRefused(409, "overtaken", error.thing, error.cause, error.next_step) from error
+    except ConfirmationSuperseded as error:
+        raise RequestRefused(409, "superseded", error.thing, error.cause, error.next_step) from error
     except ConfirmationRefused as error:
         raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
 

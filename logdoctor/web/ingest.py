@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor import pipeline
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
 from logdoctor.pipeline import Limits
 from logdoctor.service.service import Service
@@ -165,8 +165,8 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
 
         `exit_code` and `died` tell what the log cannot: how the job ended.
         """
-        told = Told(exit_code=exit_code, died=died)
-        if told.contradicts_itself:
+        reported = ReportedEnd(exit_code=exit_code, died=died)
+        if reported.contradicts_itself:
             raise InputError("died", "contradicts exit_code=0", "Send one of them.")
         if uploads.locked():
             raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
@@ -176,6 +176,6 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
                     await run_in_threadpool(file.write, chunk)
                 streams = [pipeline.Stream("main", file.path, name)]
                 async with diagnoses:
-                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, told))
+                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))
 
     return router

@@ -11,7 +11,7 @@ import zstandard
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import Told
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.pipeline import Limits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import file_name
@@ -37,18 +37,18 @@ def differences(
         for stream in attempt.streams:
             content = load.corpus.content(stream.recipe)
             whole = content if content.endswith(b"\n") else content + b"\n"
-            if told := difference(_lines(running.port, attempt, stream), whole):
-                yield f"lines of {attempt.path_of(stream)}: {told}"
+            if reported := difference(_lines(running.port, attempt, stream), whole):
+                yield f"lines of {attempt.path_of(stream)}: {reported}"
     if code := running.stop():
         yield f"exit code {code}: {running.messages()[-3000:]}"
     for attempt in load.attempts:
         for stream in attempt.streams:
-            if told := difference(_archived(running.folder, attempt, stream), load.corpus.content(stream.recipe)):
-                yield f"archive of {attempt.path_of(stream)}: {told}"
+            if reported := difference(_archived(running.folder, attempt, stream), load.corpus.content(stream.recipe)):
+                yield f"archive of {attempt.path_of(stream)}: {reported}"
         if stored := verdicts.get(attempt.path):
             wanted = plain(_wanted(attempt, load, work, scanner, limits))
-            if told := difference(plain(stored.verdict), wanted):
-                yield f"verdict on {attempt.path} ({attempt.ending}): {told}; whole: {wanted!r}"
+            if reported := difference(plain(stored.verdict), wanted):
+                yield f"verdict on {attempt.path} ({attempt.ending}): {reported}; whole: {wanted!r}"
     yield from _history(running.folder / "logdoctor.db", load.attempts)
     yield from _left_over(running.folder, load.attempts, kills)
 
@@ -133,14 +133,14 @@ def _wanted(attempt: Attempt, load: Load, work: Path, scanner: Scanner, limits: 
         path.write_bytes(load.corpus.content(stream.recipe))
         given.append(pipeline.Stream(stream.name, path))
     records = pipeline.records(given, scanner, limits)
-    return judge(records, scanner.book, told=Told(attempt.exit_code))
+    return judge(records, scanner.book, reported=ReportedEnd(attempt.exit_code))
 
 
 def _history(database: Path, attempts: list[Attempt]) -> Iterator[str]:
     """What is wrong with the verdicts in the database."""
     with sqlite3.connect(database) as connection:
-        if (told := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
-            yield f"database: {told}"
+        if (reported := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
+            yield f"database: {reported}"
         known = dict(connection.execute("SELECT job || '/' || number, settled FROM attempts").fetchall())
         query = "SELECT job || '/' || attempt, id, superseded_by, final FROM verdicts ORDER BY id"
         rows: dict[str, list[tuple[int, int | None, int]]] = {}

@@ -97,7 +97,7 @@ def test_nothing_is_lost_in_crashes_on_a_full_disk(bench: Bench, tmp_path: Path,
         while (trouble.kills < kills or (not load.counts["lost"] and trouble.kills < 5 * kills)) and not load.wrong:
             time.sleep(chance.random() * 0.5)
             with suppress(OSError):  # the service took the space first
-                fill(disk, spare=chance.randrange(1 << 20))
+                fill(disk, protect=chance.randrange(1 << 20))
             refused = load.counts["507"] + 3
             deadline = time.monotonic() + 20
             while load.counts["507"] < refused and not load.wrong:

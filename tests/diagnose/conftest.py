@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from logdoctor import pipeline
-from logdoctor.diagnose.ending import NOTHING, Told
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Verdict
@@ -18,7 +18,7 @@ Log = str | bytes | Mapping[str, str]
 class Diagnose(Protocol):
     """The verdict on a log, or on an attempt with several streams."""
 
-    def __call__(self, log: Log, told: Told = NOTHING) -> Verdict: ...
+    def __call__(self, log: Log, reported: ReportedEnd = NOTHING) -> Verdict: ...
 
 
 class Recorded(Protocol):
@@ -36,7 +36,7 @@ def recorded(scanner: Scanner, limits: Limits, tmp_path: Path) -> Recorded:
 @pytest.fixture
 def diagnose(scanner: Scanner, limits: Limits, tmp_path: Path) -> Diagnose:
     """Writes each log to a file and diagnoses all of them as one attempt with the shipped rules."""
-    return lambda log, told=NOTHING: pipeline.diagnose(_streams(log, tmp_path), scanner, limits, told)
+    return lambda log, reported=NOTHING: pipeline.diagnose(_streams(log, tmp_path), scanner, limits, reported)
 
 
 def _streams(log: Log, folder: Path) -> list[Stream]:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.diagnose.ending import NOTHING, Told, with_ending
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd, with_ending
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Line, Verdict
 from tests.diagnose.conftest import Diagnose, Recorded
@@ -26,7 +26,7 @@ def verdicts(diagnose: Diagnose) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize(
-    ("log", "told", "outcome"),
+    ("log", "reported", "outcome"),
     [
         ("running", (None, None, None), "running"),
         ("running", (0, None, None), "completed"),
@@ -59,21 +59,21 @@ def verdicts(diagnose: Diagnose) -> dict[str, Verdict]:
         ("teardown", (0, None, None), "completed"),
     ],
 )
-def test_the_outcome(verdicts: dict[str, Verdict], log: str, told: Words, outcome: str) -> None:
+def test_the_outcome(verdicts: dict[str, Verdict], log: str, reported: Words, outcome: str) -> None:
     before = verdicts[log]
-    after = with_ending(before, Told(*told))
+    after = with_ending(before, ReportedEnd(*reported))
     assert after.outcome == outcome
-    assert with_ending(after, Told(*told)) == after, "told twice is told once"
+    assert with_ending(after, ReportedEnd(*reported)) == after, "told twice is told once"
     assert after.progress == before.progress and after.compression == before.compression
 
 
-@pytest.mark.parametrize("told", [(0, None, None), (1, None, None), (None, 9, "FAILED"), (1, None, "CANCELLED")])
-def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], told: Words) -> None:
-    assert with_ending(verdicts["failed"], Told(*told)) == verdicts["failed"]
+@pytest.mark.parametrize("reported", [(0, None, None), (1, None, None), (None, 9, "FAILED"), (1, None, "CANCELLED")])
+def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], reported: Words) -> None:
+    assert with_ending(verdicts["failed"], ReportedEnd(*reported)) == verdicts["failed"]
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         ((1, None, None), ["exit code 1"]),
         ((None, 9, None), ["signal 9"]),
@@ -82,30 +82,34 @@ def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], told: Words) 
     ],
 )
 def test_a_silent_death_is_unknown_and_quotes_nothing(
-    verdicts: dict[str, Verdict], told: Words, words: list[str]
+    verdicts: dict[str, Verdict], reported: Words, words: list[str]
 ) -> None:
-    verdict = with_ending(verdicts["running"], Told(*told))
+    verdict = with_ending(verdicts["running"], ReportedEnd(*reported))
     assert (verdict.reason, verdict.fault, verdict.recovery) == ("Unknown", "unknown", "ask_human")
     assert (verdict.evidence, verdict.suspects, verdict.confidence) == ((), (), 0.0)
     assert all(word in verdict.why for word in words)
 
 
 def test_a_stop_from_outside_names_the_state(verdicts: dict[str, Verdict]) -> None:
-    assert "CANCELLED by 7" in with_ending(verdicts["running"], Told(0, None, "CANCELLED by 7")).why
+    assert "CANCELLED by 7" in with_ending(verdicts["running"], ReportedEnd(0, None, "CANCELLED by 7")).why
 
 
 def test_what_follows_from_a_failure_is_none_where_none_was(diagnose: Diagnose) -> None:
     log = steps(1, 30) + "NCCL WARN Net : Connection closed by remote peer gpu-7<41234>\n"
     assert diagnose(log).outcome == "failed"
-    assert diagnose(log, told=Told(exit_code=0)).outcome == "completed"
-    assert diagnose(log, told=Told(exit_code=1)).reason == "NCCL Remote Error"
+    assert diagnose(log, reported=ReportedEnd(exit_code=0)).outcome == "completed"
+    assert diagnose(log, reported=ReportedEnd(exit_code=1)).reason == "NCCL Remote Error"
 
 
 def test_a_line_that_the_log_agent_took_for_an_error_is_shown(recorded: Recorded, book: RuleBook) -> None:
     (record,) = recorded("hello\nthe loom jams\n")
     record = msgspec.structs.replace(record, lines=[Line(2, "the loom jams", noticed=True)])
-    for told, outcome in ((NOTHING, "unknown"), (Told(died=True), "failed"), (Told(exit_code=1), "failed")):
-        verdict = judge([record], book, told=told)
+    for reported, outcome in (
+        (NOTHING, "unknown"),
+        (ReportedEnd(died=True), "failed"),
+        (ReportedEnd(exit_code=1), "failed"),
+    ):
+        verdict = judge([record], book, reported=reported)
         assert (verdict.outcome, [one.quote for one in verdict.evidence]) == (outcome, ["the loom jams"])
         assert "the Log Agent took this line for an error" in verdict.why
 
@@ -114,4 +118,4 @@ def test_of_what_nothing_is_known_nothing_is_advised(diagnose: Diagnose) -> None
     verdict = diagnose("hello\n")
     assert (verdict.outcome, verdict.reason, verdict.recovery) == ("unknown", "None", "none")
     assert verdict.why and verdict.suggestion and not verdict.suspects
-    assert diagnose("hello\n", told=Told(died=True)).reason == "Unknown"
+    assert diagnose("hello\n", reported=ReportedEnd(died=True)).reason == "Unknown"

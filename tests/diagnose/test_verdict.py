@@ -200,7 +200,7 @@ def test_a_spike_that_a_guard_stopped_is_still_the_spike(diagnose: Diagnose) -> 
 
 @pytest.mark.parametrize("name", ["teardown only", "empty", "garbage", "prose"])
 def test_unknown_is_an_answer_and_asks_a_person(diagnose: Diagnose, name: str) -> None:
-    verdict = diagnose(FAILURES[name], told=FAILED)
+    verdict = diagnose(FAILURES[name], reported=FAILED)
     assert (verdict.outcome, verdict.reason, verdict.recovery) == ("failed", "Unknown", "ask_human")
     assert (verdict.category, verdict.fault, verdict.confidence) == ("None", "unknown", 0.0)
     assert verdict.decided_by.kind == "nobody"
@@ -213,7 +213,7 @@ def test_unknown_after_a_teardown_cites_it(diagnose: Diagnose) -> None:
 
 
 def test_all_bytes_there_are_are_unknown(diagnose: Diagnose) -> None:
-    assert diagnose(bytes(range(256)) * 1000, told=FAILED).reason == "Unknown"
+    assert diagnose(bytes(range(256)) * 1000, reported=FAILED).reason == "Unknown"
 
 
 def test_a_log_that_ends_inside_a_traceback_did_fail(diagnose: Diagnose) -> None:
@@ -361,7 +361,7 @@ def test_the_account_of_all_streams_adds_up(diagnose: Diagnose) -> None:
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_has_a_next_step_and_known_words(diagnose: Diagnose, name: str) -> None:
-    verdict = diagnose(FAILURES[name], told=FAILED)
+    verdict = diagnose(FAILURES[name], reported=FAILED)
     assert verdict.outcome == "failed"
     assert verdict.suggestion.strip()
     assert verdict.reason in taxonomy.REASONS
@@ -424,10 +424,12 @@ def test_zones_count_where_all_streams_tell_them(diagnose: Diagnose) -> None:
 
 def test_a_launcher_that_was_told_to_stop_was_stopped(diagnose: Diagnose) -> None:
     killing = "[2024-03-02 11:01:36,472] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 18138\n" * 2
-    told = "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
-    assert diagnose(HEAD + killing + told).outcome == "cancelled"
+    reported = (
+        "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
+    )
+    assert diagnose(HEAD + killing + reported).outcome == "cancelled"
     assert diagnose(HEAD + killing).outcome == "failed"
-    assert diagnose(HEAD + KEY + killing + told).reason == "Key Error"
+    assert diagnose(HEAD + KEY + killing + reported).reason == "Key Error"
 
 
 def test_a_job_whose_last_step_was_made_does_not_hang(diagnose: Diagnose) -> None:
@@ -447,9 +449,11 @@ def test_a_job_whose_last_step_was_made_does_not_hang(diagnose: Diagnose) -> Non
 )
 def test_a_launcher_that_was_told_to_stop_beside_a_death_was_not(diagnose: Diagnose, death: str) -> None:
     """Another launcher, or the scheduler, stops the rest."""
-    told = "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
-    assert diagnose(HEAD + death + told).outcome == "failed"
-    assert diagnose(HEAD + told + death).outcome == "failed"
+    reported = (
+        "[2024-03-02 11:01:36,551] [INFO] [launch.py:324:sigkill_handler] Main process received SIGTERM, exiting\n"
+    )
+    assert diagnose(HEAD + death + reported).outcome == "failed"
+    assert diagnose(HEAD + reported + death).outcome == "failed"
 
 
 @pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT])

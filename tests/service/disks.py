@@ -26,10 +26,10 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
 
 
-def fill(folder: Path, spare: int = 0) -> Path:
-    """The file that takes all space of a small disk but about `spare` bytes, whoever else writes there meanwhile."""
+def fill(folder: Path, protect: int = 0) -> Path:
+    """The file that takes all space of a small disk but about `protect` bytes, whoever else writes there meanwhile."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while (room := shutil.disk_usage(folder).free - spare) > 0:
+        while (room := shutil.disk_usage(folder).free - protect) > 0:
             file.write(bytes(min(room, 1 << 20)))
     return ballast

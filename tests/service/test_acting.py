@@ -87,7 +87,7 @@ def test_from_a_verdict_to_a_cordon(site: Site) -> None:
     site.cluster(ending(bad=["n3"]))
     actor = site.actor()
     stored = site.verdict("n[0-7]")
-    actor.heed(stored)
+    actor.handle(stored)
     eventually(lambda: any(one.action.kind == "restart" for one in site.nodes.actions().items))
     (test,) = site.nodes.tests().items
     assert (test.by, test.verdict, test.options["repeats"]) == ("policy", stored.id, 20)  # the job had made steps
@@ -97,8 +97,8 @@ def test_from_a_verdict_to_a_cordon(site: Site) -> None:
     assert states == {"test_nodes": "done", "cordon": "done", "reboot": "waiting", "restart": "waiting"}
     first = [world for world in site.launcher.asked if world.round == 1]
     assert all(len(world.nodes) == 2 for world in first)
-    actor.heed(stored)  # the same verdict again, after a restart perhaps
-    actor.heed(site.verdict("n[0-7]", msgspec.structs.replace(VERDICT, outcome="completed")))
+    actor.handle(stored)  # the same verdict again, after a restart perhaps
+    actor.handle(site.verdict("n[0-7]", msgspec.structs.replace(VERDICT, outcome="completed")))
     time.sleep(0.2)
     assert len(site.nodes.tests().items) == 1
 
@@ -106,7 +106,7 @@ def test_from_a_verdict_to_a_cordon(site: Site) -> None:
 @pytest.mark.parametrize("claimed", [None, "n[0-7]"])
 def test_words_of_a_log_and_claims_send_nothing_to_nodes(site: Site, claimed: str | None) -> None:
     actor = site.actor()
-    actor.heed(site.verdict(claimed, placed=False))
+    actor.handle(site.verdict(claimed, placed=False))
     eventually(lambda: bool(site.nodes.actions().items))
     (waiting,) = site.nodes.actions().items
     assert (waiting.action.kind, waiting.state) == ("test_nodes", "waiting") and not site.launcher.asked
@@ -118,7 +118,7 @@ def test_words_of_a_log_and_claims_send_nothing_to_nodes(site: Site, claimed: st
 
 def test_what_waits_is_refused(site: Site) -> None:
     actor = site.actor(Modes())
-    actor.heed(site.verdict("n[0-7]"))
+    actor.handle(site.verdict("n[0-7]"))
     eventually(lambda: bool(site.nodes.actions().items))
     (waiting,) = site.nodes.actions().items
     assert actor.refuse(waiting.id, "u1", "it was the switch").state == "refused"
@@ -130,7 +130,7 @@ def test_what_waits_is_refused(site: Site) -> None:
 def test_caps_hold_whatever_policy_says(site: Site) -> None:
     site.cluster(ending(bad=["n3", "n4"]))
     actor = site.actor(share=0.13)  # one of eight
-    actor.heed(site.verdict("n[0-7]"))
+    actor.handle(site.verdict("n[0-7]"))
     eventually(lambda: any(one.action.kind == "restart" for one in site.nodes.actions().items))
     states = sorted(one.state for one in site.nodes.actions().items if one.action.kind == "cordon")
     assert states == ["done", "waiting"] and len(site.cordons.read_text().splitlines()) == 1
@@ -146,7 +146,7 @@ def test_cordons_by_hand(site: Site) -> None:
 
 def test_an_action_that_nobody_carried_out_has_failed(site: Site) -> None:
     actor = site.actor(Modes())
-    actor.heed(site.verdict("n[0-7]"))
+    actor.handle(site.verdict("n[0-7]"))
     eventually(lambda: bool(site.nodes.actions().items))
     (waiting,) = site.nodes.actions().items
     site.nodes.decide(waiting.id, True, "u1", "", time.time() - 700)  # and the process died
@@ -172,7 +172,7 @@ def test_what_was_just_decided_is_left_to_who_decided(site: Site) -> None:
 def test_a_test_that_a_command_runs_is_left_to_it(site: Site) -> None:
     site.cluster(ending(bad=["n3"]), hanging=("n6",))
     command = site.actor(Modes(), taking_up=False)
-    command.heed(site.verdict("n[0-7]"))
+    command.handle(site.verdict("n[0-7]"))
     eventually(lambda: "test_nodes" in waiting(site))
     approved = command.approve(waiting(site)["test_nodes"], "u1", "go")
     site.actor()
@@ -186,7 +186,7 @@ def test_what_follows_from_a_test_is_done_by_the_next_process(site: Site) -> Non
     actor = site.actor()
     actor._concluded = lambda test: None  # type: ignore[method-assign] # as if killed there
     actor._tester._concluded = actor._concluded
-    actor.heed(site.verdict("n[0-7]"))
+    actor.handle(site.verdict("n[0-7]"))
     eventually(lambda: bool(site.nodes.tests().items) and not site.nodes.running())
     actor.stop()
     assert [one.state for one in site.nodes.actions().items] == ["approved"] and not site.cordons.exists()
@@ -264,7 +264,7 @@ def test_an_action_is_settled_by_what_came_of_it(site: Site, after: bool, monkey
 
 def test_a_cluster_that_does_not_answer_burns_no_approval(site: Site) -> None:
     actor = site.actor(Modes())
-    actor.heed(site.verdict("n[0-7]"))
+    actor.handle(site.verdict("n[0-7]"))
     eventually(lambda: "test_nodes" in waiting(site))
     action = waiting(site)["test_nodes"]
 
@@ -282,7 +282,7 @@ def test_a_cluster_that_does_not_answer_burns_no_approval(site: Site) -> None:
 def test_one_action_that_cannot_be_proposed_takes_no_other_with_it(site: Site) -> None:
     actor = site.actor(Modes())
     restart = msgspec.structs.replace(VERDICT, recovery="restart", reason="NCCL Error")
-    actor.heed(site.verdict("n[0-24999]", restart))
+    actor.handle(site.verdict("n[0-24999]", restart))
     eventually(lambda: "restart" in waiting(site))
     assert "test_nodes" not in waiting(site)
 
@@ -306,7 +306,7 @@ def test_verdicts_that_wait_do_not_hold_up_the_end(site: Site) -> None:
     actor = site.actor()
     site.cluster(ending()).slow = 3600.0
     for pair in ("n[0-1]", "n[2-3]", "n[4-5]", "n[6-7]"):
-        actor.heed(site.verdict(pair))
+        actor.handle(site.verdict(pair))
     eventually(lambda: bool(site.nodes.actions("approved").items))
     begin = time.monotonic()
     actor.stop()

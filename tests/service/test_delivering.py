@@ -152,7 +152,7 @@ def test_two_services_on_one_database_tell_each_incident_once(desk: Desk) -> Non
     for job in jobs:
         stored = desk.fail(job)
         for one in pair:
-            one.heed(stored)
+            one.handle(stored)
     eventually(lambda: sorted(desk.got()) == sorted(f"incident.opened {job}" for job in jobs))
     for job in jobs:
         desk.resolve(job)

@@ -253,7 +253,7 @@ def recognised(service: Service, key: Key, kind: str) -> None:
     """Wait until a job is known to be of a kind, and its attempt goes on as one."""
     eventually(lambda: (job := service.records.job(key.job)) is not None and job.facts.like == kind)
     attempt = service.intake.attempts[key.job, key.attempt]
-    eventually(lambda: attempt.is_retold or attempt.kind == kind)
+    eventually(lambda: attempt.is_redescribed or attempt.kind == kind)
 
 
 def test_jobs_of_which_nothing_is_told_are_recognised(folder: Path, scanner: Scanner, learns: Learning) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from logdoctor.node_types import Action, Conclusion
-from logdoctor.service.outcomes import came_of
+from logdoctor.service.outcomes import result_of
 from logdoctor.store.node_records import StoredAction
 from tests.service.sites import NODES, Site
 
@@ -19,14 +19,14 @@ def approved(site: Site, kind: Any, *nodes: str) -> StoredAction:
 
 def test_of_a_test(site: Site) -> None:
     action = approved(site, "test_nodes", "n1", "n2")
-    assert came_of(action, site.nodes) is None
+    assert result_of(action, site.nodes) is None
     other = site.nodes.begin_test("paper", NODES[:3], {"action": 99}, "u1", None, 5.0)
-    assert came_of(action, site.nodes) is None
+    assert result_of(action, site.nodes) is None
     test = site.nodes.begin_test("paper", NODES[:3], {"action": action.id}, "u1", None, 5.0)
-    assert came_of(action, site.nodes) == "open"
+    assert result_of(action, site.nodes) == "open"
     site.nodes.finish_test(test, Conclusion(()), 6.0)
     site.nodes.abort_test(other, "", 6.0)
-    assert came_of(action, site.nodes) == "done"
+    assert result_of(action, site.nodes) == "done"
 
 
 @pytest.mark.parametrize(("steps", "came"), [((), "open"), (("standing",), "done"), (("failed",), "failed")])
@@ -34,12 +34,12 @@ def test_of_a_cordon(site: Site, steps: tuple[str, ...], came: str) -> None:
     before = site.nodes.want_cordon("n1", "file", "u1", time.time() - 60, "another one")
     site.nodes.step_cordon(before.id, "failed", "u1", "", 5.0)
     action = approved(site, "cordon", "n1")
-    assert came_of(action, site.nodes) is None
+    assert result_of(action, site.nodes) is None
     cordon = site.nodes.want_cordon("n1", "file", "u1", time.time(), "so")
     for step in steps:
         site.nodes.step_cordon(cordon.id, step, "u1", "", 5.0)
-    assert came_of(action, site.nodes) == came
+    assert result_of(action, site.nodes) == came
 
 
 def test_of_advice(site: Site) -> None:
-    assert came_of(approved(site, "reboot", "n1"), site.nodes) == "done"
+    assert result_of(approved(site, "reboot", "n1"), site.nodes) == "done"

@@ -72,15 +72,15 @@ def counted(service: Service, id: str, jobs: int) -> None:
 
 
 def test_a_verdict_that_lacks_a_taken_line_is_issued_again(service: Service) -> None:
-    told: list[StoredVerdict] = []
-    service.listeners.append(told.append)
+    reported: list[StoredVerdict] = []
+    service.listeners.append(reported.append)
     id = harmless(service, SNAPS)
     send(service, KEY, STEPS + SNAP)
     end(service, KEY, 1)
-    first = eventually(lambda: told)[0]
+    first = eventually(lambda: reported)[0]
     assert not first.verdict.evidence and first.verdict.compression.rules[id].lines == 1
 
-    second = eventually(lambda: told[1:])[0]
+    second = eventually(lambda: reported[1:])[0]
     assert second.verdict.evidence[0].quote == SNAP.decode().rstrip() and second.verdict.evidence[0].line == 30
     assert conserves(second.verdict) and second.verdict.compression.lines_in == 30
     assert second.final and second.id != first.id
@@ -142,7 +142,7 @@ def settled(service: Service, id: str) -> Settled:
     stored = service.records.current("weave-1", 1)
     assert stored is not None
     attempt = service.intake.attempts.get(("weave-1", 1))
-    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.told if attempt else FAILED, ())
+    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.reported if attempt else FAILED, ())
 
 
 def test_a_deleted_log_is_left_alone(service: Service) -> None:
@@ -151,12 +151,12 @@ def test_a_deleted_log_is_left_alone(service: Service) -> None:
     end(service, KEY, 1)
     first = final(service, KEY)
     counted(service, id, 1)
-    told = settled(service, id)
+    reported = settled(service, id)
     attempt = service.intake.attempts["weave-1", 1]
     assert service.intake.forget(attempt)
     service.intake.empty_journal()
     assert service.intake.delete("weave-1", 1)
-    service._recheck(told)
+    service._recheck(reported)
     assert service.records.history("weave-1", 1) == [first] and service.rules.one(id).status == "active"
 
 
@@ -167,9 +167,9 @@ def test_a_log_with_late_lines_is_left_alone(service: Service) -> None:
     end(service, KEY, 1)
     first = final(service, KEY)
     eventually(lambda: was_counted(service))
-    told = settled(service, id)
+    reported = settled(service, id)
     send(service, KEY, ECC.encode())
-    service._recheck(told)
+    service._recheck(reported)
     last = eventually(lambda: (one := final(service, KEY)).verdict.reason == "ECC Error" and one)
     assert last and [one.id for one in service.records.history("weave-1", 1)] == [last.id, first.id]
     assert service.rules.one(id).status == "active"
@@ -192,12 +192,12 @@ def test_a_damaged_log_is_left_alone(service: Service) -> None:
     end(service, KEY, 1)
     first = final(service, KEY)
     counted(service, id, 1)
-    told = settled(service, id)
+    reported = settled(service, id)
     assert service.intake.forget(service.intake.attempts["weave-1", 1])
     (path,) = (path for path in Path(service.archive._folder).rglob("*.zst"))
     path.write_bytes(path.read_bytes()[:40])
     with suppress(LogdoctorError):
-        service._recheck(told)
+        service._recheck(reported)
     assert service.records.history("weave-1", 1) == [first] and service.rules.one(id).status == "active"
 
 
@@ -243,11 +243,11 @@ def test_learned_diagnosis_rules_are_heard_in_a_recheck(folder: Path, scanner: S
 def test_what_a_new_rule_thinned_is_always_looked_at_again(folder: Path, scanner: Scanner) -> None:
     """However few are chosen: the rule has proved itself in no attempt yet."""
     with serving(folder, scanner, log_agent=learning(scanner), recheck=10**9) as service:
-        told: list[StoredVerdict] = []
-        service.listeners.append(told.append)
+        reported: list[StoredVerdict] = []
+        service.listeners.append(reported.append)
         id = harmless(service, SNAPS)
         send(service, KEY, STEPS + SNAP)
         end(service, KEY, 1)
-        again = eventually(lambda: told[1:])[0]
+        again = eventually(lambda: reported[1:])[0]
         assert again.verdict.evidence[0].quote == SNAP.decode().rstrip()
         assert service.rules.one(id).status in ("shadow", "retired")

@@ -70,7 +70,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Told(em.Calls):
+class ReportedEnd(em.Calls):
     """What was said, which is told at the end: a run that nobody can read proves nothing."""
 
     def __init__(self) -> None:
@@ -90,9 +90,9 @@ class Told(em.Calls):
         return f"{len(self.seconds)} calls, {usable} usable as JSON, {mean:.1f} s each"
 
 
-def guarded(silly: Silly, told: Told) -> Guarded:
+def guarded(silly: Silly, reported: ReportedEnd) -> Guarded:
     model = LangChainModel(silly.url, silly.name, "", seconds=600.0)
-    return Guarded(model, MemoryLedger(), ENDLESS, exchanges=told, bears_nonsense=True)
+    return Guarded(model, MemoryLedger(), ENDLESS, exchanges=reported, bears_nonsense=True)
 
 
 # ---- diagnosing
@@ -147,10 +147,10 @@ def test_what_it_says_of_failures_does_no_harm(
     tmp_path: Path,
 ) -> None:
     """All are asked about: the cause is open, or the rules are not sure enough for who wants certainty."""
-    told = Told()
+    reported = ReportedEnd()
     masker = partial(Masker, False, False)
-    agent = FailureAgent(guarded(silly, told), prompts, None, None, masker)
-    asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below=1.0), told)
+    agent = FailureAgent(guarded(silly, reported), prompts, None, None, masker)
+    asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below=1.0), reported)
     ends: Counter[str] = Counter()
     found = []
     for one in read(files, rules, book, limits, tmp_path):
@@ -165,7 +165,7 @@ def test_what_it_says_of_failures_does_no_harm(
             for what in harm(one, verdict)
         ]
         msgspec.json.encode(verdict)
-    print(f"\n{rules}: {len(files)} questions, {told}; verdicts: {dict(ends)}")
+    print(f"\n{rules}: {len(files)} questions, {reported}; verdicts: {dict(ends)}")
     assert not found
 
 
@@ -188,13 +188,13 @@ def test_what_it_would_filter_takes_nothing(
     silly: Silly, prompts: Path, scanner: Scanner, book: RuleBook, tmp_path: Path
 ) -> None:
     """Its patterns are refused, or are watched without taking a line; none of them matches what tells of a cause."""
-    told = Told()
+    reported = ReportedEnd()
     guards = Guards(causes(book, rules_folder(Settings()) / "canary"))
     guards.remember([GOLD])
     records = Records(f"sqlite:///{tmp_path}/records.sqlite")
     with contextlib.closing(records):
         rules = LearnedRules(records.database)
-        model = ModelAgent(guarded(silly, told), prompts)
+        model = ModelAgent(guarded(silly, reported), prompts)
         agent = LogAgent(Books(scanner, rules), rules, model, guards, Lessons(2, Terms(2, 20)))
         left = Leftovers(agent.known(KIND))
         for segment in cut("main", [log()], 1 << 16):
@@ -203,8 +203,10 @@ def test_what_it_would_filter_takes_nothing(
             agent.learn(KIND, ("job-1", 1), left.groups(), SOURCE)
         known, refused = rules.list(KIND), rules.refusals(KIND)
         statuses = Counter(rule.status for rule in known)
-        print(f"\nlearning: {told}; rules: {dict(statuses)}, refused: {dict(Counter(one.guard for one in refused))}")
-        assert told.seconds, "nobody was asked"
+        print(
+            f"\nlearning: {reported}; rules: {dict(statuses)}, refused: {dict(Counter(one.guard for one in refused))}"
+        )
+        assert reported.seconds, "nobody was asked"
         assert set(statuses) <= {"shadow", "proposed"}
         assert guards.evidence_taken([rule.pattern for rule in known]) == {}
         (segment,) = cut("main", [log()], 1 << 30)

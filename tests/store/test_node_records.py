@@ -438,7 +438,7 @@ def test_a_waiting_action_takes_the_newer_proof(records: NodeRecords) -> None:
     ]  # fmt: skip
 
 
-def test_an_open_action_is_overtaken_or_waits_again(records: NodeRecords) -> None:
+def test_an_open_action_is_superseded_or_waits_again(records: NodeRecords) -> None:
     first = records.propose(CORDON, "run-1", 2, 5.0)
     assert first
     with pytest.raises(ActionRefused):
@@ -446,9 +446,9 @@ def test_an_open_action_is_overtaken_or_waits_again(records: NodeRecords) -> Non
     records.decide(first.id, True, "user-17", "go", 6.0)
     waiting = records.put_back(first.id, "a cap", 7.0)
     assert (waiting.state, waiting.by, waiting.why) == ("waiting", "", "a cap")
-    assert records.overtake(first.id, "found healthy", 8.0).state == "overtaken"
-    for call in (records.overtake, records.put_back):
-        with pytest.raises(ActionRefused, match="is overtaken"):
+    assert records.supersede(first.id, "found healthy", 8.0).state == "superseded"
+    for call in (records.supersede, records.put_back):
+        with pytest.raises(ActionRefused, match="is superseded"):
             call(first.id, "again", 9.0)
     assert records.propose(CORDON, "run-1", 2, 10.0) is None, "the same proof"
     assert records.propose(msgspec.structs.replace(CORDON, test=9), "run-1", 2, 10.0) is not None

@@ -133,12 +133,12 @@ def test_what_cannot_be_done_now_waits_again_with_the_reason(actor: Actor, clien
     assert "Cordon gpu-02" not in buttons(page(client, "/actions/1/approve")), "it would be refused again"
 
 
-def test_an_overtaken_action_is_not_done(actor: Actor, client: TestClient, tmp_path: Path) -> None:
+def test_an_superseded_action_is_not_done(actor: Actor, client: TestClient, tmp_path: Path) -> None:
     form = filled(page(client, "/actions/1/approve"))
-    actor.records.overtake(1, "a later test found gpu-02 healthy", time.time())
+    actor.records.supersede(1, "a later test found gpu-02 healthy", time.time())
     answer = client.post("/actions/1/approve", data=form, follow_redirects=False)
-    assert answer.status_code == 409 and "The action is overtaken" in checked(answer).text
-    assert "a later test found gpu-02 healthy" in page(client, "/actions?state=overtaken").text
+    assert answer.status_code == 409 and "The action is superseded" in checked(answer).text
+    assert "a later test found gpu-02 healthy" in page(client, "/actions?state=superseded").text
     assert not (tmp_path / "cordoned").exists()
 
 

@@ -346,13 +346,13 @@ def test_a_verdict_that_comes_while_the_page_is_made_breaks_nothing(
     put(service, NUMBERED)
     current = service.records.current
 
-    def overtaken(job: str, attempt: int) -> object:
+    def superseded(job: str, attempt: int) -> object:
         found = current(job, attempt)
         if found is None:
             publish(service)
         return found
 
-    monkeypatch.setattr(service.records, "current", overtaken)
+    monkeypatch.setattr(service.records, "current", superseded)
     found = page(client, URL)
     assert current("j", 1) is not None and numbers(found)
     assert any("incident" in words for words in page(client, URL).links())

@@ -393,7 +393,7 @@ def told_to_fail(guarded: Guarded, job: str, line: str, *scopes: str) -> dict[st
 def test_who_may_only_send_logs_has_no_nodes_tested(service: Service, tmp_path: Path) -> None:
     launcher = RecordedLauncher([f"local-{number}" for number in range(4)])
     actor = acting(service, launcher, tmp_path, Modes(test="auto", cordon="auto"))
-    service.listeners.append(actor.heed)
+    service.listeners.append(actor.handle)
     with local_client(service, options(wants_token=True)) as client:
         guarded = Guarded(client, service)
         verdict = told_to_fail(guarded, "alpha-x", f"local-2: {ECC}", "ingest")

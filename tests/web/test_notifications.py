@@ -33,7 +33,7 @@ def notified(folder: Path, scanner: Scanner, receiver: Receiver) -> Service:
     notices = Notices(service.records.database)
     terms = Terms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
     service.notifier = Notifier(targets, notices, terms, Way(5.0))
-    service.listeners.append(service.notifier.heed)
+    service.listeners.append(service.notifier.handle)
     service.incidents.listeners.append(service.notifier.wake)
     return service
 

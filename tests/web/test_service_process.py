@@ -215,7 +215,7 @@ def test_a_full_disk_is_told_and_recovered_from(disk: Path, runs: Runs, tmp_path
         running.messages_in(tmp_path / "messages")
         running.start()
         assert post(running.client, 0, LINES[:100_000]).status_code == 200
-        ballast = fill(disk, spare=min_free // 2)
+        ballast = fill(disk, protect=min_free // 2)
         noise = random.Random(1).randbytes(4 << 20)  # more than the service itself may free meanwhile
         answer = post(running.client, 100_000, noise)
         assert answer.status_code == 507, answer.text
@@ -233,7 +233,7 @@ def test_a_full_disk_is_told_and_recovered_from(disk: Path, runs: Runs, tmp_path
         running.client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 0})
         wait_for(lambda: final(running))
         assert running.client.post("/v1/jobs/k/attempts", json={"key": "x"}).status_code == 200
-        ballast = fill(disk, spare=4096)
+        ballast = fill(disk, protect=4096)
         assert post(running.client, len(LINES), noise).status_code == 507
         running.kill()
         ballast.unlink()

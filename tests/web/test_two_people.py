@@ -41,7 +41,7 @@ def test_programs_may_say_what_they_saw(client: TestClient, service: Service, wa
     first = client.post(url, json=body | {"known": 0})
     assert first.status_code == 200
     again = client.post(url, json=body | {"known": 0})
-    assert again.status_code == 409 and again.json()["error"]["code"] == "overtaken"
+    assert again.status_code == 409 and again.json()["error"]["code"] == "superseded"
     assert f"case {first.json()['id']}" in again.json()["error"]["next_step"]
     assert client.post(url, json=body | {"known": first.json()["id"]}).status_code == 200
     assert client.post(url, json=body).status_code == 200, "who does not say is not asked"

@@ -216,7 +216,7 @@ class Guards:
 
     def _effect(self, rule: DiagnosisRule, trial: Trial) -> tuple[str, str] | None:
         records, book = Taught([rule]).applied(trial.records, self._book)
-        verdict = diagnose(records, book, told=FAILED)
+        verdict = diagnose(records, book, reported=FAILED)
         wanted = rule.verdict
         if (verdict.outcome, verdict.reason, verdict.recovery) != ("failed", wanted.reason, wanted.recovery):
             said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"

@@ -210,8 +210,8 @@ class Teacher:
             rule = None
         why = known.why if known else refused[-1].cause if rule is None and refused else ""
         asks = self._writer.name if self._writer.name != writer.name and known is None else ""
-        told = (known.rule if known else "", proposal.tried, refused, steps, self._terms.attempts, asks)
-        return Preview(rule, proposal.chosen if rule else None, why, *told)
+        reported = (known.rule if known else "", proposal.tried, refused, steps, self._terms.attempts, asks)
+        return Preview(rule, proposal.chosen if rule else None, why, *reported)
 
     def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
         """The rules that were learned from a confirmation which counts no more; they are retired."""
@@ -342,7 +342,7 @@ class Teacher:
         taught: Taught,
     ) -> Lesson | None:
         """What is said when these rules know the failure already, active or in shadow."""
-        verdict = diagnose(*taught.applied(records, self._book), told=FAILED)
+        verdict = diagnose(*taught.applied(records, self._book), reported=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""
@@ -373,8 +373,10 @@ class Teacher:
         return None
 
     def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
-        told = [Refused(one.pattern, one.guard, one.cause) for one in refused]
-        self._rules.refuse(DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, told, self._clock())
+        reported = [Refused(one.pattern, one.guard, one.cause) for one in refused]
+        self._rules.refuse(
+            DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, reported, self._clock()
+        )
 
     def _count(
         self,

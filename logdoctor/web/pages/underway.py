@@ -124,7 +124,7 @@ def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequ
 
 
 def without_restarts(known: Underway) -> Underway:
-    """The same but for the restarts that wait: the job has been started again since, so that they are overtaken."""
+    """The same but for the restarts that wait: the job has been started again since, so that they are superseded."""
     return known._replace(waiting=[one for one in known.waiting if one.action.kind not in RESTARTS])
 
 
@@ -150,7 +150,7 @@ def _after(service: Service, verdicts: Sequence[int]) -> Underway:
 
 def _is_news(action: StoredAction, tested: bool) -> bool:
     """Whether a decided action tells more than the tests and cordons that came of it."""
-    if action.state in ("waiting", "overtaken"):
+    if action.state in ("waiting", "superseded"):
         return False
     if action.state == "done":
         return action.action.kind not in PERFORMED

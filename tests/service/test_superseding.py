@@ -45,24 +45,24 @@ def found(site: Site, actor: Actor, *bad: str) -> int:
 def test_a_superseded_verdict_sends_nothing_to_nodes(site: Site) -> None:
     actor = site.actor(Modes())
     stored = site.verdict("n[0-7]")
-    actor.heed(stored)
+    actor.handle(stored)
     action = waiting(site, "test_nodes")
     again = correct(site, stored)
     with pytest.raises(ActionRefused, match=f"verdict {stored.id} was superseded by verdict {again.id}"):
         actor.approve(action.id, "u1", "go")
     kept = site.nodes.action(action.id)
-    assert kept is not None and kept.state == "overtaken" and not site.launcher.asked
+    assert kept is not None and kept.state == "superseded" and not site.launcher.asked
 
 
 def test_a_correction_settles_what_waits(site: Site) -> None:
     actor = site.actor(Modes())
     stored, other = site.verdict("n[0-7]"), site.verdict("n[0-3]")
-    actor.heed(stored)
-    actor.heed(other)
+    actor.handle(stored)
+    actor.handle(other)
     eventually(lambda: len(site.nodes.actions("waiting").items) == 2)
-    actor.heed(correct(site, stored))
-    eventually(lambda: bool(site.nodes.actions("overtaken").items))
-    assert [one.action.verdict for one in site.nodes.actions("overtaken").items] == [stored.id]
+    actor.handle(correct(site, stored))
+    eventually(lambda: bool(site.nodes.actions("superseded").items))
+    assert [one.action.verdict for one in site.nodes.actions("superseded").items] == [stored.id]
     assert [one.action.verdict for one in site.nodes.actions("waiting").items] == [other.id]
 
 
@@ -70,7 +70,7 @@ def test_a_verdict_corrected_in_the_queue_is_not_acted_upon(site: Site) -> None:
     stored = site.verdict("n[0-7]")
     correct(site, stored)
     actor = site.actor()
-    actor.heed(stored)
+    actor.handle(stored)
     time.sleep(0.3)
     assert site.nodes.actions().items == []
 
@@ -80,7 +80,7 @@ def test_a_correction_during_the_test_leaves_the_cordon_to_people(site: Site) ->
     launcher.slow = 0.5
     actor = site.actor()
     stored = site.verdict("n[0-7]")
-    actor.heed(stored)
+    actor.handle(stored)
     eventually(lambda: bool(site.nodes.actions("approved").items))
     correct(site, stored)
     cordon = waiting(site, "cordon")
@@ -91,13 +91,13 @@ def test_a_correction_during_the_test_leaves_the_cordon_to_people(site: Site) ->
     assert actor.approve(cordon.id, "u1", "the test proves it").state == "done"
 
 
-def test_a_cordon_is_overtaken_by_a_test_that_found_the_node_healthy(site: Site) -> None:
+def test_a_cordon_is_superseded_by_a_test_that_found_the_node_healthy(site: Site) -> None:
     actor = site.actor(Modes())
     found(site, actor, "n3")
     cordon = waiting(site, "cordon")
     second = found(site, actor)
     kept = site.nodes.action(cordon.id)
-    assert kept is not None and kept.state == "overtaken" and f"test {second} found n3 healthy" in kept.why
+    assert kept is not None and kept.state == "superseded" and f"test {second} found n3 healthy" in kept.why
     with pytest.raises(ActionRefused):
         actor.approve(cordon.id, "u1", "go")
     assert not site.cordons.exists()
@@ -142,8 +142,8 @@ def asked(site: Site) -> list[tuple[str | None, int | None]]:
 def settled(site: Site, actor: Actor, stored: StoredVerdict) -> None:
     """Policy has looked at a verdict, and at all before it."""
     last = site.verdict("n[0-1]", msgspec.structs.replace(VERDICT, fingerprint=str(stored.id), suspects=()))
-    actor.heed(stored)
-    actor.heed(last)
+    actor.handle(stored)
+    actor.handle(last)
     eventually(lambda: bool(site.nodes.acted_on([last.id])))
     eventually(lambda: any(one.action.verdict == last.id for one in site.nodes.actions("waiting").items))
     site.nodes.decide(site.nodes.actions("waiting").items[0].id, False, "u1", "", time.time())
@@ -155,12 +155,12 @@ def test_a_newer_proposal_of_an_incident_takes_the_place_of_the_older_ones(site:
         settled(site, actor, again(site, "run", attempt))
     assert asked(site) == [("run", 3)]
     (newest,) = site.nodes.actions("waiting").items
-    older = site.nodes.actions("overtaken").items
+    older = site.nodes.actions("superseded").items
     assert [(one.attempt, one.why) for one in older] == [
         (2, f"action {newest.id} asks for the same after run / 3"),
         (1, f"action {older[0].id} asks for the same after run / 2"),
     ]
-    with pytest.raises(ActionRefused, match="is overtaken"):
+    with pytest.raises(ActionRefused, match="is superseded"):
         actor.approve(older[0].id, "u1", "go")
     assert not site.launcher.asked and actor.approve(newest.id, "u1", "go").state == "approved"
 
@@ -188,7 +188,7 @@ def test_restarts_of_two_jobs_are_two_questions(site: Site) -> None:
     assert asked(site) == [("run-a", 2), ("run-b", 1)]
 
 
-def test_what_was_approved_or_decided_is_not_overtaken(site: Site) -> None:
+def test_what_was_approved_or_decided_is_not_superseded(site: Site) -> None:
     launcher = site.cluster(ending())
     launcher.slow = 0.5
     actor = site.actor(Modes())
@@ -199,7 +199,7 @@ def test_what_was_approved_or_decided_is_not_overtaken(site: Site) -> None:
     assert kept is not None and kept.state in ("approved", "done") and asked(site)[-1] == ("run", 2)
 
 
-def test_an_older_question_waits_again_when_the_newer_one_is_overtaken_itself(site: Site) -> None:
+def test_an_older_question_waits_again_when_the_newer_one_is_superseded_itself(site: Site) -> None:
     actor = site.actor(Modes())
     settled(site, actor, again(site, "run", 1))
     settled(site, actor, again(site, "run", 2))
@@ -231,7 +231,7 @@ def test_of_a_decision_and_a_newer_proposal_one_comes_first(site: Site) -> None:
     site.nodes.propose(Action("test_nodes", ("n0", "n1"), "ask", "why"), "run", 1, 1.0)
     site.nodes.decide(1, True, "u1", "go", 2.0)
     with pytest.raises(ActionRefused, match="is approved"):
-        site.nodes.overtake(1, "a newer one", 3.0)
+        site.nodes.supersede(1, "a newer one", 3.0)
     with pytest.raises(ActionRefused, match="is approved"):
         site.nodes.reopen(1, "why", 3.0)
 
@@ -249,7 +249,7 @@ def test_a_restart_is_needed_no_more_once_the_job_runs_again(site: Site, monkeyp
     site.records.open_attempt("run", 2, time.time())  # it has no verdict yet
     eventually(lambda: asked(site) == [("other", 1)])
     kept = site.nodes.action(run.id)
-    assert kept is not None and (kept.state, kept.why) == ("overtaken", "attempt 2 of run began after it")
+    assert kept is not None and (kept.state, kept.why) == ("superseded", "attempt 2 of run began after it")
     settled(site, actor, again(site, "run", 3, CORRECTED))
     actor.stop()
     site.actor(Modes())  # which looks at all there is

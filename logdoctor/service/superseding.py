@@ -6,16 +6,16 @@ from logdoctor.store.node_records import NodeRecords, StoredAction
 from logdoctor.store.records import Records
 
 
-def overtaken(action: Action, verdicts: Records, nodes: NodeRecords) -> str:
+def superseded(action: Action, verdicts: Records, nodes: NodeRecords) -> str:
     """Why an action is to be done no more; "" when it still follows.
 
     What a test proved of a node stands without the verdict that led to it; what else follows from a superseded verdict
-    does not. A test that found a node healthy since overtakes what was to be done about it; one that could not decide
+    does not. A test that found a node healthy since supersedes what was to be done about it; one that could not decide
     does not.
     """
     if action.nodes and action.test is not None:
         return _found_since(action.nodes, action.test, nodes)
-    return superseded(action.verdict, verdicts)
+    return verdict_superseded(action.verdict, verdicts)
 
 
 def displaced(stored: StoredAction, nodes: NodeRecords) -> str:
@@ -39,7 +39,7 @@ def is_restart(stored: StoredAction) -> bool:
     return stored.action.kind in RESTARTS
 
 
-def superseded(verdict: int | None, verdicts: Records) -> str:
+def verdict_superseded(verdict: int | None, verdicts: Records) -> str:
     """Why a verdict counts no more; "" when it does, and for one that is not on record."""
     stored = None if verdict is None else verdicts.verdict(verdict)
     if stored is None or stored.current:
