@@ -20,9 +20,9 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/logdoctor rules list >/dev/null
 	@touch $(READY)
 
+# a service comes up, a job that dies is run with `logdoctor run`, its verdict is printed with the link to its page
 demo: setup
-	$(BIN)/logdoctor diagnose eval/corpus/failures/inf-028.log eval/corpus/failures/usr-061.log eval/corpus/failures/inf-005.log eval/corpus/healthy/ok-012.log || [ $$? -eq 1 ]
-	$(BIN)/logdoctor eval eval/corpus
+	$(BIN)/python eval/demo.py
 
 test: setup lint parts
 	$(BIN)/python -m pytest -n auto --dist loadgroup

@@ -1,4 +1,4 @@
-"""What is set is used, what cannot be is an error, and README.md lists all of it."""
+"""What is set is used, what cannot be is an error, and docs/settings.md lists all of it."""
 
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -9,9 +9,9 @@ import pytest
 from logdoctor import build
 from logdoctor.errors import SettingsError
 from logdoctor.pipeline import Limits
-from logdoctor.settings import MEANINGS, Settings, cache_folder, read_settings, rules_folder, table
+from logdoctor.settings import SECTIONS, Settings, cache_folder, read_settings, rules_folder, table
 
-README = Path(__file__).parents[1] / "README.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "settings.md"
 
 
 def test_nothing_set_means_the_defaults() -> None:
@@ -54,7 +54,7 @@ def test_block_bytes_have_bounds(value: int, good: bool) -> None:
     if good:
         assert read_settings(given).block_bytes == value
     else:
-        with pytest.raises(SettingsError, match=f"{value} is out of range"):
+        with pytest.raises(SettingsError, match=r"cannot be used \(Expected `int`"):
             read_settings(given)
 
 
@@ -63,21 +63,19 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings().workers == 5
 
 
-def test_readme_lists_every_setting_with_its_default() -> None:
-    rows = {
-        cells[1].strip(" `"): cells[2].strip(" `")
-        for line in README.read_text(encoding="utf-8").splitlines()
-        if line.startswith("| `LOGDOCTOR_") and (cells := line.split("|"))
-    }
-    defaults = Settings()
-    assert rows == {
-        f"LOGDOCTOR_{name.upper()}": "" if (default := getattr(defaults, name)) is None else str(default)
-        for name in Settings.__struct_fields__
-    }
+def test_the_document_lists_every_setting_with_its_default_and_meaning() -> None:
+    rows = [
+        tuple(cell.strip(" `") for cell in line.split("|")[1:4])
+        for line in DOCUMENT.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `LOGDOCTOR_") and line.count("|") == 4
+    ]
+    wanted = [(row.name, row.default, row.meaning.strip(" `")) for row in table()]
+    assert rows == wanted and all(meaning for _, _, meaning in wanted)
 
 
-def test_every_setting_has_a_meaning() -> None:
-    assert list(MEANINGS) == list(Settings.__struct_fields__)
+def test_the_document_has_the_sections_of_the_code() -> None:
+    sections = [line[3:] for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
+    assert sections[1:] == list(SECTIONS.values())
     assert all(row.meaning for row in table())
 
 
