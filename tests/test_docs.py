@@ -1,5 +1,6 @@
 """The documentation says what the code does."""
 
+import re
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -8,6 +9,7 @@ from logdoctor.cli import cli
 from logdoctor.web.labels import label_map
 
 ROOT = Path(__file__).parents[1]
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 
 
 def test_the_table_of_labels_is_the_default() -> None:
@@ -21,8 +23,22 @@ def test_every_command_is_named_in_the_readme() -> None:
         assert name in CliRunner().invoke(cli, ["--help"]).output
 
 
+def test_paths_that_the_architecture_names_exist() -> None:
+    words = re.findall(
+        r"`((?:logdoctor|tests|rules|eval|docs|prompts)/[^` ]*)`", ARCHITECTURE.read_text(encoding="utf-8")
+    )
+    assert len(words) > 60
+    assert [word for word in words if not (ROOT / word).exists()] == []
+
+
+def test_the_architecture_names_every_package() -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    parts = [path for path in (ROOT / "logdoctor").iterdir() if (path / "__init__.py").exists()]
+    assert [path.name for path in parts if f"`logdoctor/{path.name}/`" not in text] == []
+
+
 def test_pages_that_are_linked_exist() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for part in page.read_text(encoding="utf-8").split("](")[1:]:
             target = part.partition(")")[0].partition("#")[0]
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
