@@ -35,6 +35,7 @@ parts:
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests
 	$(BIN)/ruff format --check logdoctor eval tests
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 LOGHUB ?= ../loghub # a checkout of logpai/loghub; without it one measure is left out
