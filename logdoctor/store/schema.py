@@ -130,6 +130,11 @@ counters = sa.Table(
     sa.Column("value", sa.BigInteger, nullable=False),
 )
 
+_COUNTERS = sa.DDL(  # type: ignore[no-untyped-call] # SQLAlchemy gives it no types
+    "INSERT INTO counters (name, value) VALUES ('event', 0), ('learned', 0), ('confirmed', 0)"
+)
+sa.event.listen(counters, "after_create", _COUNTERS)
+
 
 def next_event(connection: sa.Connection) -> int:
     """A number above all given; the row stays locked until the transaction ends, so they are seen in order."""
@@ -702,42 +707,38 @@ class Database:
         self._writer = threading.Lock()
         try:
             with self.writing() as connection:
-                upgrade(connection)
+                upgrade(connection, metadata)
         except UnknownRevision as error:
             self.close()
-            raise StoreError(
-                self._thing,
-                f"was written by a newer logdoctor (revision {error.revision})",
-                "Upgrade logdoctor, or use another database.",
-            ) from error
+            raise _unknown(self._thing, error) from error
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Closes the connections that nobody uses."""
+        """Close the connections that nobody uses."""
         self._engine.dispose()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection that sees one state of the database. `StoreError` when the database fails."""
-        with self._told(), self._engine.connect() as connection:
+        """Yield a connection that sees one state of the database. `StoreError` when the database fails."""
+        with self._store_errors(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A connection in a transaction that nobody else writes beside; durable when the block is left.
+        """Yield a connection in a transaction beside which nobody else writes; durable when the block is left.
 
         `StoreError` when the database fails; then nothing of it was written.
         """
-        with self._told(), self._writer, self._engine.connect() as connection:
+        with self._store_errors(), self._writer, self._engine.connect() as connection:
             connection = connection.execution_options(**self._writes)
             with connection.begin():
                 yield connection
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turns what the database says into a `StoreError`."""
+    def _store_errors(self) -> Iterator[None]:
+        """Turn what the database says into a `StoreError`."""
         try:
             yield
         except (DBAPIError, PoolTimeout) as error:
@@ -750,6 +751,14 @@ class Database:
             raise StoreError(self._thing, f"fails ({cause})", f"Check the {checked}.") from error
         except (UnicodeEncodeError, OverflowError) as error:
             raise _unstorable(error) from error
+
+
+def _unknown(thing: str, error: UnknownRevision) -> StoreError:
+    if error.is_older:
+        cause = f"was written by a development version, before the first release (revision {error.revision})"
+        return StoreError(thing, cause, "Use a new data folder or database; this one is left as it is.")
+    cause = f"was written by a newer logdoctor (revision {error.revision})"
+    return StoreError(thing, cause, "Upgrade logdoctor, or use another database.")
 
 
 def _is_full(cause: object) -> bool:
@@ -791,7 +800,7 @@ def _bound_waiting(connection: Any, _record: object) -> None:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Makes a writer the only one at once: one that read first and then finds the database changed cannot wait."""
+    """Begin as the only writer: one that reads first and then finds the database changed cannot wait."""
     writes = connection.get_execution_options().get("logdoctor_writes")
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,30 +1,59 @@
-"""An empty database and an old one come to the same form; a newer one is left alone."""
+"""A new database and an existing one come to the same form; one of an unknown revision is left alone."""
 
 import re
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from logdoctor.store import migrations
-from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import JobFacts, Records
-from logdoctor.store.schema import StoreError, metadata
+from logdoctor.store.schema import FACETS, StoreError, metadata
+
+PARTIAL = {
+    *(f"ix_verdicts_{facet}" for facet in ("newest", *FACETS)),
+    "uq_confirmations_live",
+    "uq_node_cordons_open",
+    "uq_node_actions_open",
+    "ix_incidents_facets",
+    "uq_incidents_open",
+}
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "r0002"
+down_revision = "r0001"
 
 
-def form(connection: sa.Connection) -> set[tuple[str, ...]]:
-    """The database's form: each thing and the SQL that made it, without the order of its parts: a column that
-    was added stands last."""
+def upgrade() -> None:
+    op.add_column("tokens", sa.Column("note", sa.Text(), nullable=False, server_default=""))
+    op.create_index("ix_tokens_note", "tokens", ["note"], sqlite_where=sa.text("note != ''"))
+"""
+
+
+def sqlite_rows(connection: sa.Connection) -> list[tuple[str, str, str, str]]:
     rows = connection.exec_driver_sql("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
+    return [(kind, name, table, sql) for kind, name, table, sql in rows if "alembic_version" not in table]
+
+
+def forms(connection: sa.Connection, *kinds: str) -> set[tuple[str, ...]]:
+    """Each thing in the database and the SQL that made it, without the order of its parts: a column that was added
+    stands last."""
     return {
         (*row[:3], *sorted(part.strip(" ()\t") for part in re.split(r"[,\n]", row[3]) if part.strip(" ()\t")))
-        for row in rows
-        if "alembic_version" not in row[2]
+        for row in sqlite_rows(connection)
+        if not kinds or row[0] in kinds
     }
+
+
+def partial(indices: Iterable[str]) -> set[str]:
+    """The names of the partial ones among statements that create indices."""
+    return {found[1] for one in indices if (found := re.search(r"INDEX (\w+) ON .* WHERE ", one, re.DOTALL))}
 
 
 @pytest.fixture
@@ -32,69 +61,97 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/records.sqlite"
 
 
-def test_the_steps_lead_to_the_schema(url: str, tmp_path: Path) -> None:
+def test_a_new_database_has_the_schema_with_its_partial_indices(url: str) -> None:
     Records(url).close()
-    straight = sa.create_engine(f"sqlite:///{tmp_path}/straight.sqlite")
-    metadata.create_all(straight)
-    stepped = sa.create_engine(url)
-    with stepped.connect() as ours, straight.connect() as wanted:
-        assert compare_metadata(MigrationContext.configure(ours, opts={"compare_type": True}), metadata) == []
-        assert form(ours) == form(wanted)
-        assert any(name == "ix_verdicts_newest" for _, name, *_ in form(ours))
-    straight.dispose()
-    stepped.dispose()
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
+        kept = {name: sql for kind, name, _, sql in sqlite_rows(connection) if kind == "index" and sql}
+        assert connection.exec_driver_sql("SELECT name, value FROM counters ORDER BY name").all() == [
+            ("confirmed", 0),
+            ("event", 0),
+            ("learned", 0),
+        ]
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0001"
+    assert partial(kept.values()) == PARTIAL
+    engine.dispose()
+
+
+def test_a_new_database_of_postgresql_has_the_same_indices() -> None:
+    statements: list[str] = []
+
+    def keep(statement: sa.schema.ExecutableDDLElement, *_: object, **__: object) -> None:
+        statements.append(str(statement.compile(dialect=engine.dialect)))
+
+    engine = sa.create_mock_engine("postgresql://", keep)
+    metadata.create_all(engine, checkfirst=False)
+    made = [" ".join(one.split()) for one in statements]
+    assert partial(one for one in made if " INDEX " in one) == PARTIAL
+    assert sum(one.startswith("CREATE TABLE") for one in made) == len(metadata.tables)
+    assert {one.split()[2] for one in made if one.startswith("CREATE TRIGGER")} == {"tr_node_audit_kept"}
+
+
+def test_a_later_step_brings_an_existing_database_to_the_form_of_a_new_one(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "migrations"
+    shutil.copytree(Path(migrations.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "r0002_notes.py").write_text(SECOND)
+    later = sa.MetaData(naming_convention=metadata.naming_convention)
+    for table in metadata.tables.values():
+        table.to_metadata(later)
+    note = sa.Column("note", sa.Text, nullable=False, server_default="")
+    later.tables["tokens"].append_column(note)
+    sa.Index("ix_tokens_note", note, sqlite_where=note != sa.literal_column("''"))
+    records = Records(url)
+    records.put_job("a", JobFacts(user="user-17"), 1.0)
+    records.close()
+    ours, fresh = sa.create_engine(url), sa.create_engine(f"sqlite:///{tmp_path}/fresh.sqlite")
+    for engine in (ours, fresh):
+        with engine.begin() as connection:
+            migrations.upgrade(connection, later, folder)
+    with ours.connect() as upgraded, fresh.connect() as new:
+        assert compare_metadata(MigrationContext.configure(upgraded, opts={"compare_type": True}), later) == []
+        assert forms(upgraded, "table", "index") == forms(new, "table", "index")
+        assert upgraded.exec_driver_sql("SELECT job FROM jobs").scalar() == "a"
+        for connection in (upgraded, new):
+            assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0002"
+    ours.dispose()
+    fresh.dispose()
 
 
 def test_opening_again_changes_nothing(url: str) -> None:
     records = Records(url)
     records.put_job("a", JobFacts(user="user-17"), 1.0)
     with records.database.reading() as connection:
-        before = form(connection)
+        before = forms(connection)
     records.close()
     again = Records(url)
     with again.database.reading() as connection:
-        assert form(connection) == before
+        assert forms(connection) == before
     assert [job.job for job in again.jobs().items] == ["a"]
     again.close()
 
 
-def test_the_first_form_comes_to_the_newest_with_its_data(url: str, tmp_path: Path) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.exec_driver_sql("INSERT INTO jobs VALUES ('a', '{\"user\":\"user-17\"}', 1.0, 2.0)")
-        connection.exec_driver_sql("INSERT INTO attempts VALUES ('a', 1, 'key', 1.0, NULL, 0, NULL)")
-        connection.exec_driver_sql("UPDATE counters SET value = 41")
-        assert "learned_rules" not in sa.inspect(connection).get_table_names()
-    engine.dispose()
-    upgraded, fresh = Records(url), Records(f"sqlite:///{tmp_path}/fresh.sqlite")
-    with upgraded.database.reading() as ours, fresh.database.reading() as wanted:
-        assert form(ours) == form(wanted)
-    job, attempt = upgraded.job("a"), upgraded.attempt("a", 1)
-    assert job and job.facts == JobFacts(user="user-17") and attempt and attempt.started == 1.0
-    assert upgraded.allot_attempt("a", "key", 3.0) == 1 and upgraded.last_event() == 41
-    learned = LearnedRules(upgraded.database)
-    assert learned.version() == 0 and learned.list() == [] and learned.spent(None, 0.0).calls == 0
-    upgraded.close()
-    fresh.close()
-
-
-def test_a_newer_database_is_refused_and_left_alone(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("revision", "said"),
+    [
+        ("r9999", r"newer logdoctor \(revision r9999\)\. Upgrade logdoctor"),
+        ("0007", r"development version, before the first release \(revision 0007\)\. Use a new data folder"),
+    ],
+)
+def test_a_database_of_an_unknown_revision_is_refused_and_left_alone(
+    revision: str, said: str, url: str, tmp_path: Path
+) -> None:
     records = Records(url)
     with records.database.writing() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
     records.close()
     before = (tmp_path / "records.sqlite").read_bytes()
-    with pytest.raises(StoreError, match=r"newer logdoctor \(revision 9999\)\. Upgrade logdoctor"):
+    with pytest.raises(StoreError, match=said):
         Records(url)
     assert (tmp_path / "records.sqlite").read_bytes() == before
 
 
-def test_a_step_that_fails_leaves_nothing(url: str) -> None:
+def test_a_database_that_cannot_be_created_is_left_alone(url: str) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE tokens (mine TEXT)")
@@ -106,9 +163,7 @@ def test_a_step_that_fails_leaves_nothing(url: str) -> None:
 
 def test_the_folder_of_the_steps_is_a_part_of_the_package() -> None:
     folder = Path(migrations.__file__).parent
-    assert (folder / "env.py").is_file() and all(
-        list((folder / "versions").glob(f"{step}_*.py")) for step in ("0001", "0002")
-    )
+    assert (folder / "env.py").is_file() and list((folder / "versions").glob("r0001_*.py"))
 
 
 def test_a_database_is_opened_as_it_should_be(url: str) -> None:

@@ -1,6 +1,11 @@
-"""The forms that the database had, and the way to the newest one.
+"""The revisions of the database, and how it comes to the newest one.
 
-The steps lie in `versions/` and travel in the wheel. A step that was released is never changed.
+A new database is created from `schema.metadata` and stamped with the newest revision, so no revision repeats the
+schema. An existing one takes the steps in `versions/`, which travel in the wheel. A step that was released is never
+changed, and never reads `schema.metadata`, which moves on.
+
+The first change of the schema after a release adds a step, and to the tests a dump of the database as it was released:
+upgraded, it must have the form of a new one.
 """
 
 import threading
@@ -14,28 +19,36 @@ from alembic.script import ScriptDirectory
 
 _FOLDER = Path(__file__).parent
 _ALONE = threading.Lock()  # alembic's context is one for the whole process
+_DEVELOPMENT = frozenset(f"000{number}" for number in range(1, 8))  # revisions before the first release
 
 
 class UnknownRevision(Exception):
-    """The database has a form that this program does not know."""
+    """Says that the database has a revision to which this program knows no way. `is_older` when it was written during
+    development, before the first release; else the program that wrote it is newer."""
 
     def __init__(self, revision: str) -> None:
         super().__init__(revision)
         self.revision = revision
+        self.is_older = revision in _DEVELOPMENT
 
 
-def upgrade(connection: sa.Connection) -> None:
-    """Brings the database to the newest form, in the transaction of the connection.
+def upgrade(connection: sa.Connection, metadata: sa.MetaData, folder: Path = _FOLDER) -> None:
+    """Bring the database to the newest revision, whose schema is `metadata`, in the transaction of the connection.
 
-    `UnknownRevision` when it is newer than this program; then nothing was changed.
+    `UnknownRevision` when there is no way from where it is; then nothing was changed.
     """
     config = Config()
-    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     with _ALONE:
-        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        for revision in MigrationContext.configure(connection).get_current_heads():
+        scripts, context = ScriptDirectory.from_config(config), MigrationContext.configure(connection)
+        known, found = {script.revision for script in scripts.walk_revisions()}, context.get_current_heads()
+        for revision in found:
             if revision not in known:
                 raise UnknownRevision(revision)
-        command.upgrade(config, "head")
+        if not found:
+            metadata.create_all(connection, checkfirst=False)
+            context.stamp(scripts, "head")
+        elif set(found) != set(scripts.get_heads()):
+            command.upgrade(config, "head")
