@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from logdoctor.compress.cut import newlines_of
 from logdoctor.rules.match import Matcher
+from logdoctor.rules.pattern_size import require_small
 from logdoctor.text import ANSI, decode
 
 _MOST_LINES = 400  # of one window
@@ -54,11 +55,14 @@ class WholeLog:
         return found
 
     def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
-        """At most so many lines that a pattern matches, as (stream, number, text), of one stream or of all.
+        """Return at most so many lines that a pattern matches, as (stream, number, text), of one stream or of all.
 
-        `RuleError` for a pattern that Hyperscan does not take: it might not be linear in time.
+        Raise `RuleError` for a pattern that would take long to compile, or that Hyperscan refuses because it might not
+        be linear in time.
         """
-        matcher = Matcher([pattern[:_MOST_PATTERN]])
+        pattern = pattern[:_MOST_PATTERN]
+        require_small(pattern)
+        matcher = Matcher([pattern])
         found: list[tuple[str, int, str]] = []
         deadline = self._deadline()
         for name in self._chunks if stream is None else [stream] if stream in self._chunks else []:

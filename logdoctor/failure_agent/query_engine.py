@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import regex
 
-from logdoctor.errors import LogdoctorError
+from logdoctor.errors import LogdoctorError, RuleError
 from logdoctor.failure_agent.brief import Brief, Pages, Shown, handle, told
 from logdoctor.failure_agent.question import Log
 from logdoctor.llm.chat import Tool, ToolCall, estimate, weight
 from logdoctor.llm.prompts import fenced
 from logdoctor.rules.match import hyperscan_complaint
+from logdoctor.rules.pattern_size import require_small
 
 ROOM = 1000
 """Tokens of a prompt that are kept for the tools and all that they return."""
@@ -108,6 +109,10 @@ class Toolbox:
     def _grep(self, pattern: str) -> str:
         if not pattern or len(pattern) > _PATTERN:
             return f"A pattern has 1 to {_PATTERN} characters."
+        try:
+            require_small(pattern)
+        except RuleError as error:
+            return f"The pattern is refused: it {error.cause}."
         if hyperscan_complaint(pattern):
             return "The pattern is refused: no look-around, no back-references, nothing across lines."
         hits = self._log.grep(pattern, None, _LINES)[:_LINES]

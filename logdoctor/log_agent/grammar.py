@@ -22,6 +22,7 @@ from typing import NamedTuple, NoReturn
 import regex
 
 from logdoctor.errors import PatternRefused
+from logdoctor.rules.pattern_size import Bounds, size_of
 
 _STATES = (r"(?:\r*", r")+\r*")
 _ALL = frozenset(range(256)) - {10}  # bytes of a line
@@ -61,10 +62,8 @@ _OPENINGS = (
     ("(", "a capturing group"),
 )
 _DEEPEST = 5
-_LONGEST_REPEAT = 64
-_POSITIONS = 1200  # characters that a pattern stands for when its bounded repeats are written out
+_MOST = Bounds(repeat=64, positions=1200, steps=8000)
 _SPANS = 128  # the sum of (most - least) over bounded repeats
-_STEPS = 8000  # pairs of such characters that may follow each other
 """Bounds that keep compiling well below a second: Hyperscan needs 19 s for `x?` 450 times in a row."""
 
 
@@ -136,7 +135,7 @@ def parse(source: str) -> Pattern:
     if redrawn:
         body = body[len(_STATES[0]) : -len(_STATES[1])]
     pattern = Pattern(source, _Parser(source, body).whole())
-    _require_sound(pattern)
+    _require_sound(pattern, body)
     if redrawn and any(13 in chars.members for chars in _all_chars(pattern.nodes)):
         raise PatternRefused(source, "grammar", "a state of a redrawn bar may hold a carriage return")
     return pattern
@@ -279,60 +278,22 @@ class _Parser:
         most = int(found["most"]) if found["most"] else None if found["comma"] else least
         if most is not None and (most == 0 or most < least):
             self._refuse(f"the repeat {found.group()}")
-        if max(least, most or 0) > _LONGEST_REPEAT:
-            self._refuse(f"the repeat {found.group()} goes beyond {_LONGEST_REPEAT}", "compile")
+        if max(least, most or 0) > _MOST.repeat:
+            self._refuse(f"the repeat {found.group()} goes beyond {_MOST.repeat}", "compile")
         return least, most
 
 
-def _require_sound(pattern: Pattern) -> None:
-    chars, size = list(_all_chars(pattern.nodes)), _size(pattern.nodes)
+def _require_sound(pattern: Pattern, body: str) -> None:
+    size, chars = size_of(body, _MOST.repeat), _all_chars(pattern.nodes)
     if size.empty:
         raise PatternRefused(pattern.source, "grammar", "it matches the empty line")
     for count, bound, what in (
-        (sum(_written_out(c) for c in chars), _POSITIONS, "characters when written out"),
+        (size.positions, _MOST.positions, "characters when written out"),
         (sum(c.most - c.least for c in chars if c.most is not None), _SPANS, "characters of play in bounded repeats"),
-        (size.steps, _STEPS, "ways from one character to the next"),
+        (size.steps, _MOST.steps, "ways from one character to the next"),
     ):
         if count > bound:
             raise PatternRefused(pattern.source, "compile", f"it has {count} {what}, more than {bound}")
-
-
-def _written_out(chars: Chars) -> int:
-    return max(chars.least, 1) if chars.most is None else chars.most
-
-
-class _Size(NamedTuple):
-    """Of a part of a pattern: characters it may begin and end with, steps within, whether it may be empty."""
-
-    first: int
-    last: int
-    steps: int
-    empty: bool
-
-
-def _size(nodes: Sequence[Node]) -> _Size:
-    """How large the automaton of a sequence would be, without building it."""
-    whole = _Size(0, 0, 0, True)
-    for node in nodes:
-        part = _size_of_chars(node) if isinstance(node, Chars) else _size_of_choice(node)
-        whole = _Size(
-            whole.first + (part.first if whole.empty else 0),
-            part.last + (whole.last if part.empty else 0),
-            whole.steps + part.steps + whole.last * part.first,
-            whole.empty and part.empty,
-        )
-    return whole
-
-
-def _size_of_chars(chars: Chars) -> _Size:
-    count = _written_out(chars)
-    return _Size(1, 1 + max(count - max(chars.least, 1), 0), count, chars.least == 0)
-
-
-def _size_of_choice(choice: Choice) -> _Size:
-    branches = [_size(branch) for branch in choice.branches]
-    first, last, steps = (sum(sizes) for sizes in zip(*(branch[:3] for branch in branches), strict=True))
-    return _Size(first, last, steps, choice.optional or any(branch.empty for branch in branches))
 
 
 def _all_chars(nodes: Sequence[Node]) -> Iterator[Chars]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.errors import RuleError
+from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
 from logdoctor.text import PREFIX
 
 _CACHED = 64  # databases that are kept on disk, the newest
@@ -78,8 +79,19 @@ def _crosses(atom: str) -> bool:
         return False  # not for this package
 
 
+def size_complaint(pattern: str) -> str | None:
+    """Return why a rule's pattern is not compiled at all: it would take long; None when it may be compiled."""
+    try:
+        require_small(pattern, WRITTEN_OUT)
+    except RuleError as error:
+        return error.cause
+    return None
+
+
 def hyperscan_complaint(pattern: str) -> str | None:
-    """Why Hyperscan refuses a rule's pattern, or None when it compiles (and is thus linear in time)."""
+    """Return why a rule's pattern cannot be compiled; None when it can (and is thus linear in time)."""
+    if complaint := size_complaint(pattern):
+        return complaint
     try:
         _compile([expand(pattern)])
     except hyperscan.HyperscanError as error:
@@ -116,6 +128,8 @@ class Matcher:
         path = cache / f"{self._digest(expressions)}.hsdb" if cache else None
         database = _load(path) if path else None
         if database is None:
+            for pattern in patterns:
+                require_small(pattern, WRITTEN_OUT)
             try:
                 database = _compile(expressions)
             except hyperscan.HyperscanError as error:

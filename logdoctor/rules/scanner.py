@@ -17,7 +17,7 @@ import regex
 from logdoctor.errors import RuleError
 from logdoctor.rules import marks
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher, hyperscan_complaint
+from logdoctor.rules.match import Matcher, hyperscan_complaint, size_complaint
 from logdoctor.rules.schema import FilterRule
 
 _GENERIC = "filter/generic/"  # the pack of what many programs print: others know their lines better
@@ -104,15 +104,16 @@ class Scanner:
         return scanner
 
     def _compiled(self, patterns: list["Pattern"], cache: Path | None) -> "_Set":
-        """Patterns that are scanned together; `RuleError` names the rule whose pattern is refused."""
+        """Return patterns that are scanned together. Raise `RuleError` with the rule whose pattern is refused."""
         try:
             return _Set(patterns, cache)
         except RuleError as error:
-            for source, kind, number in patterns:
-                if (complaint := hyperscan_complaint(source)) and kind < Kind.STRONG:
-                    rules = self.book.filters if kind <= Kind.SHADOW else self.book.diagnoses
-                    cause = f"Hyperscan refuses its pattern {source!r} ({complaint})"
-                    raise RuleError(f"rule {rules[number].id}", cause, "Simplify the pattern.") from error
+            for complaint_of in (size_complaint, hyperscan_complaint):  # the one costs nothing, the other compiles
+                for source, kind, number in patterns:
+                    if kind < Kind.STRONG and (complaint := complaint_of(source)):
+                        rules = self.book.filters if kind <= Kind.SHADOW else self.book.diagnoses
+                        cause = f"its pattern {source!r} cannot be compiled ({complaint})"
+                        raise RuleError(f"rule {rules[number].id}", cause, "Simplify the pattern.") from error
             raise
 
     def scan(self, buffer: bytes, newlines: Ints) -> Scan:

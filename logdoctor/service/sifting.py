@@ -15,7 +15,7 @@ from logdoctor.compress.cut import newlines_of
 from logdoctor.diagnose.suspects import named_rank, rank_of_stream
 from logdoctor.errors import RuleError
 from logdoctor.rules.match import Matcher
-from logdoctor.service.pattern_size import require_small
+from logdoctor.rules.pattern_size import require_small
 from logdoctor.service.view import HEAD, RawLine, Run, StreamView, ends_of
 from logdoctor.text import ANSI, decode, origin, shown
 

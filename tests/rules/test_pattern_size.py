@@ -3,7 +3,7 @@
 import pytest
 
 from logdoctor.errors import RuleError
-from logdoctor.service.pattern_size import Size, require_small, size_of
+from logdoctor.rules.pattern_size import Size, require_small, size_of
 from logdoctor.service.sifting import sieve
 
 

@@ -1,7 +1,8 @@
 """How large the automaton of a pattern would be, without building it.
 
-To compile a pattern of thirty characters can take minutes, for counted repeats within others multiply, and it cannot be
-broken off. So what somebody typed is measured before.
+Compiling a pattern of thirty characters can take minutes, because counted repeats within others multiply, and it cannot
+be interrupted. So every pattern is measured before it is compiled (law 9): `rules.match` holds them all to
+`WRITTEN_OUT`, and patterns that a person types into a search or a model asks for are held to `TYPED`.
 """
 
 from typing import NamedTuple
@@ -10,17 +11,29 @@ import regex
 
 from logdoctor.errors import RuleError
 
-_MAX_REPEAT = 64
 _MAX_DEPTH = 20
-_MAX_POSITIONS = 600  # characters that a pattern stands for when its repeats are written out
-_MAX_STEPS = 6000  # pairs of these that may follow each other; with both bounds compiling takes about a second at most
+
+
+class Bounds(NamedTuple):
+    """The largest repeat that a pattern may count to, the characters it may stand for when its repeats are written out,
+    and the pairs of these that may follow each other."""
+
+    repeat: int
+    positions: int
+    steps: int
+
+
+TYPED = Bounds(64, 600, 6000)
+"""For patterns that are compiled while somebody waits: about a second at most."""
+WRITTEN_OUT = Bounds(4000, 5000, 20_000)
+"""For the patterns of rule books, of which the shipped ones need half."""
 
 _QUOTES = (r"\Q", r"\E")
 _ESCAPES = regex.compile(r"\\.", regex.DOTALL)
 _TOKEN = regex.compile(
     r"(?P<flags>\(\?[-ims]+\))"
     r"|(?P<group>\((?:\?(?:[-ims]*:|P?<\w+>)|(?![?*])))"
-    r"|(?P<special>\([?*])"
+    r"|(?P<special>\((?:\?<?.?|\*))"
     r"|(?P<end>\))"
     r"|(?P<bar>\|)"
     r"|(?P<repeat>(?:[*+?]|\{(?:(?P<least>\d+)(?P<open>,(?P<most>\d+)?)?|,(?P<upto>\d+))\})[?+]?)"
@@ -33,8 +46,8 @@ _TOKEN = regex.compile(
 
 
 class Size(NamedTuple):
-    """Of a part of a pattern: its characters when repeats are written out, with how many of them it may begin and end,
-    how many pairs of them may follow each other, and whether it may be empty."""
+    """The size of a part of a pattern: its characters when repeats are written out, with how many of them it may begin
+    and end, how many pairs of them may follow each other, and whether it may be empty."""
 
     positions: int = 0
     first: int = 0
@@ -43,7 +56,7 @@ class Size(NamedTuple):
     empty: bool = True
 
     def then(self, other: "Size") -> "Size":
-        """Of this part and another one after it."""
+        """Return the size of this part with another one behind it."""
         return Size(
             self.positions + other.positions,
             self.first + (other.first if self.empty else 0),
@@ -53,12 +66,12 @@ class Size(NamedTuple):
         )
 
     def beside(self, other: "Size") -> "Size":
-        """Of a choice between this part and another one."""
+        """Return the size of a choice between this part and another one."""
         positions, first, last, steps = (mine + its for mine, its in zip(self[:4], other[:4], strict=True))
         return Size(positions, first, last, steps, self.empty or other.empty)
 
     def repeated(self, least: int, most: int | None) -> "Size":
-        """Of this part so many times; `most` is None without end."""
+        """Return the size of this part repeated; `most` is None without end."""
         rest = Size()
         if most is None:
             rest = self._replace(steps=self.steps + self.last * self.first, empty=least == 0 or self.empty)
@@ -71,7 +84,7 @@ class Size(NamedTuple):
 
 
 class _Group:
-    """A group that is being read: the branches before, the sequence of this branch, and its last part."""
+    """A group that is being read: the branches before this one, and of this one all parts and the last part."""
 
     def __init__(self) -> None:
         self.branches: list[Size] = []
@@ -92,19 +105,19 @@ class _Group:
         return found
 
 
-def require_small(pattern: str) -> None:
-    """`RuleError` for a pattern that would take long to compile, or has something in it that is not measured here."""
-    size = size_of(pattern)
+def require_small(pattern: str, bounds: Bounds = TYPED) -> None:
+    """Raise `RuleError` for a pattern that would take long to compile, or holds something that is not measured here."""
+    size = size_of(pattern, bounds.repeat)
     for count, bound, what in (
-        (size.positions, _MAX_POSITIONS, "characters"),
-        (size.steps, _MAX_STEPS, "ways from one character to the next"),
+        (size.positions, bounds.positions, "characters"),
+        (size.steps, bounds.steps, "ways from one character to the next"),
     ):
         if count > bound:
             raise _refusal(pattern, f"is too large: with its repeats written out it has more than {bound} {what}")
 
 
-def size_of(pattern: str) -> Size:
-    """The size of a pattern; `RuleError` for one that has something in it that is not measured here."""
+def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
+    """Return the size of a pattern. Raise `RuleError` for one that holds something that is not measured here."""
     if any(escape in _QUOTES for escape in _ESCAPES.findall(pattern)):
         raise _refusal(pattern, r"has \Q or \E in it", "Write a backslash before each character instead.")
     groups = [_Group()]
@@ -122,28 +135,28 @@ def size_of(pattern: str) -> Size:
             case "bar":
                 groups[-1].branch()
             case "special":
-                raise _refusal(pattern, f"has {found.group()} in it, which cannot be searched for")
+                raise _refusal(pattern, f"has {found.group()} in it, which is not supported")
             case "atom":
                 count = len(found.group().encode(errors="replace")) if len(found.group()) == 1 else 1
                 groups[-1].add(Size(count, 1, 1, count, empty=False))
             case "flags" | "anchor":
                 groups[-1].add(Size())
             case _:
-                least, most = _repeat(pattern, found)
+                least, most = _repeat(pattern, found, most_repeats)
                 groups[-1].part = groups[-1].part.repeated(least, most)
     if len(groups) > 1:
         raise _refusal(pattern, "has a group that is not closed")
     return groups[0].whole()
 
 
-def _repeat(pattern: str, found: regex.Match[str]) -> tuple[int, int | None]:
-    """How many times a repeat wants at least and at most; None without end."""
+def _repeat(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:
+    """Return how often a repeat repeats at least and at most; None without end."""
     sign = found.group()[0]
     if sign != "{":
         return int(sign == "+"), 1 if sign == "?" else None
     least, most = found["least"] or "0", found["most"] or found["upto"]
-    if any(len(number) > 9 or int(number) > _MAX_REPEAT for number in (least, most or "0")):
-        raise _refusal(pattern, f"repeats something more than {_MAX_REPEAT} times")
+    if any(len(number) > 9 or int(number) > most_repeats for number in (least, most or "0")):
+        raise _refusal(pattern, f"repeats something more than {most_repeats} times")
     if most is None:
         return int(least), None if found["open"] else int(least)
     return int(least), int(most)
