@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from logdoctor.cli import cli
-from logdoctor.web.labels import label_map
+from logdoctor.web.push.labels import label_map
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"

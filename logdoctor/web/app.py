@@ -15,35 +15,51 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.pipeline import Limits
 from logdoctor.service.service import Service
-from logdoctor.web import (
-    actions,
-    cases,
-    downloads,
-    events,
-    health,
-    incidents,
-    ingest,
-    node_tests,
-    nodes,
-    notifications,
-    openapi,
-    pages,
-    problems,
-    report,
-    rules,
-    shippers,
-    verdicts,
-)
+from logdoctor.web import events, health, openapi, problems, rendering, signing_in
 from logdoctor.web.bodies import Allowed
+from logdoctor.web.cases import api as cases
+from logdoctor.web.cases import correcting
+from logdoctor.web.cases import pages as case_pages
 from logdoctor.web.gate import Gate
-from logdoctor.web.labels import LabelMap
-from logdoctor.web.pages import rendering
+from logdoctor.web.incidents import api as incidents
+from logdoctor.web.incidents import incident_page
+from logdoctor.web.incidents import pages as incident_pages
+from logdoctor.web.jobs import api as verdicts
+from logdoctor.web.jobs import downloads, ingest, log_pages
+from logdoctor.web.jobs import pages as attempt_pages
+from logdoctor.web.nodes import actions_api as actions
+from logdoctor.web.nodes import actions_pages, tests_pages
+from logdoctor.web.nodes import api as nodes
+from logdoctor.web.nodes import pages as node_pages
+from logdoctor.web.nodes import tests_api as node_tests
+from logdoctor.web.notifications import api as notifications
+from logdoctor.web.notifications import pages as notification_pages
 from logdoctor.web.problems import SECURITY_HEADERS
+from logdoctor.web.push import api as shippers
+from logdoctor.web.push.labels import LabelMap
+from logdoctor.web.report import api as report
+from logdoctor.web.report import pages as report_pages
+from logdoctor.web.rules import api as rules
+from logdoctor.web.rules import pages as rule_pages
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
 it is, whether a restart helps and which node to take out, with the lines that prove it."""
 
 
+_PAGES = (
+    incident_pages,
+    attempt_pages,
+    incident_page,
+    correcting,
+    case_pages,
+    rule_pages,
+    log_pages,
+    report_pages,
+    node_pages,
+    tests_pages,
+    actions_pages,
+    notification_pages,
+)
 _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
@@ -98,7 +114,7 @@ def application(service: Service, options: Options) -> FastAPI:
         redoc_url=None,
     )
     app.state.stopping = stopping
-    app.state.waiting = partial(pages.actions.waiting, service)
+    app.state.waiting = partial(actions_pages.waiting, service)
     gate = Gate(service.tokens, options.wants_token, options.rate)
     app.state.problem_page = partial(rendering.problem_page, gate)
     for router in (
@@ -116,7 +132,8 @@ def application(service: Service, options: Options) -> FastAPI:
         node_tests.routes(service, gate, of_nodes),
         actions.routes(service, gate),
         notifications.routes(service, gate),
-        *pages.routes(service, gate),
+        *(part.routes(service, gate) for part in _PAGES),
+        signing_in.routes(gate),
     ):
         # as they are: `include_router` makes all of them anew at the first request, which waits for it
         app.router.routes += [found.original_route for found in iter_route_contexts(router.routes)]

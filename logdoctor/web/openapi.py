@@ -8,7 +8,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
-from logdoctor.web import incident_answers, node_answers, report_answers
+from logdoctor.web.incidents import answers as incident_answers
+from logdoctor.web.nodes import answers as node_answers
+from logdoctor.web.report import answers as report_answers
 
 _REFERENCE = "#/components/schemas/{name}"
 _OPEN = ("/healthz", "/readyz")

@@ -14,7 +14,7 @@ from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed
-from logdoctor.web.labels import DEFAULT, label_map
+from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 
 _GC = (50_000, 20, 20)

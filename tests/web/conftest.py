@@ -27,8 +27,8 @@ from logdoctor.service.watch import Timing
 from logdoctor.settings import Settings
 from logdoctor.web.app import Options, application
 from logdoctor.web.bodies import Allowed
-from logdoctor.web.labels import label_map
-from logdoctor.web.pages import background
+from logdoctor.web.nodes import background
+from logdoctor.web.push.labels import label_map
 from logdoctor.web.server import listener, server
 
 LOCAL = "http://127.0.0.1"

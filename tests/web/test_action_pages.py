@@ -11,7 +11,7 @@ from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.gate import Caller
-from logdoctor.web.pages.actions import PAGE, waiting
+from logdoctor.web.nodes.actions_pages import PAGE, waiting
 from tests.recorded_nodes import CORDON, NOW, RecordedLauncher, kept_test
 from tests.web.conftest import Guarded
 from tests.web.test_node_pages import buttons, filled, named, post, rehearsing

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from logdoctor.errors import Busy
-from logdoctor.web.pages import background
-from logdoctor.web.pages.background import Deeds
+from logdoctor.web.nodes import background
+from logdoctor.web.nodes.background import Deeds
 
 
 def test_acts_that_begin_together_are_counted() -> None:

@@ -22,7 +22,7 @@ from logdoctor.service.service import Service, Stores
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
 from logdoctor.text import harmless
 from logdoctor.types import Alternative, DecidedBy
-from logdoctor.web import cases as module
+from logdoctor.web.cases import api as module
 from tests.web.conftest import Guarded, bearer, local_client, new_service, wait_for
 from tests.web.test_gate import cookie
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in

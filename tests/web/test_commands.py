@@ -12,8 +12,8 @@ import pytest
 
 from logdoctor.store.records import JobFacts
 from logdoctor.types import Suspect
-from logdoctor.web.commands import restart
-from logdoctor.web.shell_words import command_of
+from logdoctor.web.incidents.restart_commands import restart
+from logdoctor.web.incidents.shell_words import command_of
 from tests.web.test_pages import FAULT, changed
 
 COMMAND = "torchrun --nproc-per-node 8 train.py --name 'run 3'"

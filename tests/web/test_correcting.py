@@ -24,7 +24,7 @@ from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.records import StoredVerdict
 from logdoctor.types import Evidence
 from logdoctor.web import wording
-from logdoctor.web.pages.choosing import lines_of
+from logdoctor.web.cases.choosing import lines_of
 from tests.failure_agent.write_back.conftest import HEAD, LEASE, LEASE_AGAIN
 from tests.web.conftest import Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import STRANGE, enter, forms

@@ -10,8 +10,8 @@ from logdoctor.service.service import Service
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Suspect
 from logdoctor.web import wording
-from logdoctor.web.excerpts import gist
-from logdoctor.web.incident_filters import IncidentFilters
+from logdoctor.web.incidents.filters import IncidentFilters
+from logdoctor.web.jobs.excerpts import gist
 from logdoctor.web.url_query import PAGE
 from tests.web.conftest import FAILED, LOCAL, Guarded
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send

@@ -29,9 +29,9 @@ from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
 from logdoctor.web import wording
-from logdoctor.web.attempt_filters import AttemptFilters
-from logdoctor.web.excerpts import gist, named_part
-from logdoctor.web.pages.telling import changes, node_line
+from logdoctor.web.incidents.telling import changes, node_line
+from logdoctor.web.jobs.excerpts import gist, named_part
+from logdoctor.web.jobs.filters import AttemptFilters
 from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import enter, forms
 from tests.web.test_gate import cookie

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import SettingsError
 from logdoctor.store.names import Key, key
-from logdoctor.web.labels import DEFAULT, SETTING, allowed, label_map
-from logdoctor.web.pushes import Entry, Limits, PushRefused, batches
+from logdoctor.web.push.labels import DEFAULT, SETTING, allowed, label_map
+from logdoctor.web.push.pushes import Entry, Limits, PushRefused, batches
 
 DEFAULT_MAP = label_map()
 

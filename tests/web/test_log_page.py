@@ -17,7 +17,7 @@ from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
 from logdoctor.store.records import End
 from logdoctor.types import Evidence
-from logdoctor.web.downloads import disposition
+from logdoctor.web.jobs.downloads import disposition
 from tests.web.conftest import Guarded, Served, local_client, new_service
 from tests.web.test_pages import FAULT, HOSTILE, Page, page, publish
 

@@ -12,8 +12,8 @@ from google.protobuf.text_format import Parse  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.web.loki import decode, parse_labels
-from logdoctor.web.pushes import Limits, PushRefused
+from logdoctor.web.push.loki import decode, parse_labels
+from logdoctor.web.push.pushes import Limits, PushRefused
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"

@@ -21,9 +21,9 @@ from logdoctor.store import schema
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import JobFacts
 from logdoctor.types import Suspect
-from logdoctor.web import node_wording
-from logdoctor.web.pages import background
-from logdoctor.web.pages.nodes import PAGE
+from logdoctor.web.nodes import background
+from logdoctor.web.nodes import words as node_wording
+from logdoctor.web.nodes.pages import PAGE
 from tests.recorded_nodes import FAULTY, LINK, NOW, OPEN, RecordedLauncher, kept_test
 from tests.web.conftest import Guarded, wait_for
 from tests.web.test_nodes import NAMES, acting, begin, ended

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.nodes.slurm import expanded
-from logdoctor.web import node_wording
+from logdoctor.web.nodes import words as node_wording
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 from opentelemetry.sdk.resources import Resource
 
 from logdoctor.text import origin
-from logdoctor.web.labels import label_map
-from logdoctor.web.otlp import JSON, PROTOBUF, answer, decode, failure
-from logdoctor.web.pushes import Batch, Limits, PushRefused
+from logdoctor.web.push.labels import label_map
+from logdoctor.web.push.otlp import JSON, PROTOBUF, answer, decode, failure
+from logdoctor.web.push.pushes import Batch, Limits, PushRefused
 
 NOW = 1_790_000_000_123_456_789
 

@@ -17,8 +17,8 @@ from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.text import harmless
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
 from logdoctor.web import gate, wording
-from logdoctor.web.attempt_filters import AttemptFilters
-from logdoctor.web.pages.rendering import local
+from logdoctor.web.jobs.filters import AttemptFilters
+from logdoctor.web.rendering import local
 from logdoctor.web.url_query import PAGE
 from tests.web.conftest import FAILED, LOCAL, Guarded, wait_for
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
 from logdoctor.store.records import JobFacts
-from logdoctor.web.pages.report import Period
+from logdoctor.web.report.pages import Period
 from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran
 from tests.web.conftest import Guarded, wait_for
 from tests.web.test_pages import changed, page, publish, sign_in

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from logdoctor.errors import LogdoctorError, StoreError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
+from logdoctor.web import rendering
 from logdoctor.web.app import application
-from logdoctor.web.pages import rendering
 from tests.web.conftest import FAILED, LOCAL, Served, new_service, options, serving, wait_for
 
 SLOW = 0.5

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from logdoctor.store.names import Key
-from logdoctor.web import loki, otlp
-from logdoctor.web.labels import label_map
-from logdoctor.web.pushes import Batch
+from logdoctor.web.push import loki, otlp
+from logdoctor.web.push.labels import label_map
+from logdoctor.web.push.pushes import Batch
 from tests.web.shippers import opentelemetry, syslog_ng
 
 

@@ -1,0 +1,1 @@
+"""Past cases: what people say a failure was."""

@@ -1,0 +1,243 @@
+"""Past cases over HTTP: what people say that a failure was, and what a model was asked because of it.
+
+A token that is bound to jobs sees the cases of these and nothing of others; it confirms none, because a case decides
+about the failures of all jobs.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
+from logdoctor.service.confirming import Foreseen, Ruling
+from logdoctor.service.service import Service
+from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.exchanges import StoredExchange
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.jobs.api import not_found, visible
+from logdoctor.web.json_answer import Json
+from logdoctor.web.models import (
+    AskOut,
+    CaseId,
+    CaseOut,
+    CasePage,
+    ConfirmIn,
+    CorrectIn,
+    Cursor,
+    LessonOut,
+    Limit,
+    ModelCallPage,
+    VerdictId,
+)
+from logdoctor.web.paging import page
+from logdoctor.web.problems import Problem, describe
+
+HIDDEN = "(not shown to a token that is bound to jobs: it may tell of other jobs)"
+"""What such a token sees of the texts of model calls."""
+
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "this cannot be confirmed, asked or withdrawn"}
+}
+
+OfReason = Annotated[str | None, Query(max_length=200, description="only cases of this reason")]
+Withdrawn = Annotated[bool, Query(description="also those that were withdrawn or replaced")]
+Why = Annotated[str, Query(max_length=2000, description="the reason, for those who ask later")]
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The routes for cases and model calls."""
+    reading = APIRouter(prefix="/v1", tags=["cases"])
+    deciding = APIRouter(prefix="/v1", tags=["decisions"])
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
+
+    @reading.get("/cases", response_model=CasePage, responses=describe(400, 422))
+    def cases(
+        caller: Reader, reason: OfReason = None, withdrawn: Withdrawn = False, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """Confirmed failures, newest first: what past failures were, and what fixed them."""
+
+        return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
+
+    @reading.get("/cases/{id}", response_model=CaseOut, responses=describe(404, 422))
+    def case(caller: Reader, id: CaseId) -> Response:
+        """One confirmed failure, withdrawn or not."""
+        return Json(visible_case(service, caller, id))
+
+    @reading.get("/verdicts/{id}/model-calls", response_model=ModelCallPage, responses=describe(404, 422))
+    def model_calls(caller: Reader, id: VerdictId) -> Response:
+        """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
+        came back, with tokens, dollars, seconds, and the digest of the prompt."""
+        stored = visible(caller, service.records.verdict(id), f"verdict {id}")
+        return Json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
+
+    @deciding.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+    def confirm(caller: Operator, id: VerdictId, said: ConfirmIn) -> Response:
+        """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
+        return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
+
+    @deciding.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+    def correct(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
+        """Say what a failure was instead. Without `evidence` the lines count that look worst."""
+        return Json(enter(service, caller, id, _ruling(said), said.known))
+
+    @deciding.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
+    def lesson(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
+        """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
+        model is asked."""
+        return Json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
+
+    @deciding.post(
+        "/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED
+    )
+    def ask(caller: Operator, id: VerdictId) -> Response:
+        """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
+        look_again(service, caller, id)
+        return Json({"verdict": id}, 202)
+
+    @deciding.delete("/cases/{id}", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+    def withdraw(caller: Operator, id: CaseId, why: Why = "") -> Response:
+        """Let a case decide nothing any more; it stays on record."""
+        return Json(take_back(service, caller, id, why))
+
+    router = APIRouter()
+    router.include_router(reading)
+    router.include_router(deciding)
+    return router
+
+
+def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int | None = None) -> Confirmation:
+    """The case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken.
+
+    `known` is the case that they saw to count, 0 for none; None when they do not say.
+    """
+    decidable(service, caller, id)
+    try:
+        return service.casework.confirm(id, caller.who, ruling, known)
+    except ConfirmationSuperseded as error:
+        raise RequestRefused(409, "superseded", error.thing, error.cause, error.next_step) from error
+    except ConfirmationRefused as error:
+        raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+
+
+def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Foreseen:
+    """What a caller's words on a verdict would enter and teach; `RequestRefused` as for `enter`."""
+    decidable(service, caller, id)
+    try:
+        return service.casework.preview(id, caller.who, ruling)
+    except ConfirmationRefused as error:
+        raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+
+
+def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
+    """A failure that the caller may say something about; `RequestRefused` for any other."""
+    stored = _operable(service, caller, id)
+    caller.unbound("a case decides about failures of all jobs")
+    if stored.verdict.outcome != "failed":
+        cause = f"it says {stored.verdict.outcome}, not failed"
+        raise RequestRefused(409, "not_failed", f"verdict {id}", cause, "Only failures become cases.")
+    return stored
+
+
+def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmation:
+    """The case, withdrawn by a caller; `RequestRefused` when they may not, or when it was withdrawn before."""
+    visible_case(service, caller, id, "operate")
+    caller.unbound("a case decides about failures of all jobs")
+    try:
+        return service.casework.withdraw(id, caller.who, why)
+    except ConfirmationRefused as error:
+        raise RequestRefused(409, "case_refused", error.thing, error.cause, error.next_step) from error
+
+
+def look_again(service: Service, caller: Caller, id: int) -> None:
+    """Have a failure looked up again; `RequestRefused` when the caller may not, or when there is none."""
+    _operable(service, caller, id)
+    try:
+        service.casework.ask(id)
+    except ConfirmationRefused as error:
+        raise RequestRefused(409, "cannot_ask", error.thing, error.cause, error.next_step) from error
+
+
+def case_page(
+    service: Service, caller: Caller, cursor: str | None, limit: int, reason: str | None, withdrawn: bool
+) -> dict[str, object]:
+    """A page of the cases that the caller may see, newest first, and the cursor of the next one."""
+
+    def fetch(cursor: str | None, limit: int) -> tuple[list[Confirmation], str | None]:
+        found = service.casework.confirmed.page(cursor, limit, reason, withdrawn)
+        return found.items, found.next
+
+    return page(fetch, cursor, limit, lambda case: caller.may("read", case.job))
+
+
+def visible_case(service: Service, caller: Caller, id: int, scope: str = "read") -> Confirmation:
+    """The case, when the caller has the scope for its job; otherwise it is not found."""
+    try:
+        found = service.casework.confirmed.one(id)
+    except ConfirmationRefused as error:
+        raise not_found(f"case {id}") from error
+    if not caller.may(scope, found.job):
+        raise not_found(f"case {id}")
+    return found
+
+
+def calls_about(service: Service, caller: Caller, stored: StoredVerdict) -> list[StoredExchange]:
+    """What models were asked about an attempt, the last hundred calls, the oldest first. Past cases of other jobs are
+    shown to a model, so a caller who may not see these jobs gets the figures without the texts."""
+    found = service.casework.exchanges.of(stored.job, stored.attempt)
+    return [_without_texts(one) for one in found] if caller.prefixes else found
+
+
+def may_decide(caller: Caller) -> bool:
+    """Whether the caller may confirm and withdraw."""
+    return not caller.prefixes and caller.may("operate", "")
+
+
+def _operable(service: Service, caller: Caller, id: int) -> StoredVerdict:
+    """The verdict, when its job is one that the caller may decide about; otherwise it is not found."""
+    stored = service.records.verdict(id)
+    if stored is None or not caller.may("operate", stored.job):
+        raise not_found(f"verdict {id}")
+    return stored
+
+
+def _without_texts(call: StoredExchange) -> StoredExchange:
+    sent = tuple((role, HIDDEN) for role, _ in call.sent)
+    return msgspec.structs.replace(call, sent=sent, request=HIDDEN, got=HIDDEN, calls="[]", cause="")
+
+
+def _as_out(call: StoredExchange) -> dict[str, object]:
+    sent = [{"role": role, "text": text} for role, text in call.sent]
+    return msgspec.structs.asdict(call) | {"sent": sent}
+
+
+def _ruling(said: CorrectIn) -> Ruling:
+    evidence = tuple((one.stream, one.line) for one in said.evidence)
+    return Ruling(**said.model_dump(exclude={"evidence", "known"}), evidence=evidence)
+
+
+def _foreseen_out(foreseen: Foreseen) -> dict[str, object]:
+    """What will be taught, as JSON."""
+    said, lesson = foreseen.confirmation, foreseen.lesson
+    told: dict[str, object] = {
+        "reason": said.reason,
+        "corrects": said.corrects,
+        "digests": said.digests,
+        "evidence": said.evidence,
+        "why": lesson.why if lesson else foreseen.why,
+        "rule": None,
+        "known": lesson.known if lesson else "",
+        "backtest": None,
+        "refused": [one._asdict() for one in lesson.refused] if lesson else [],
+        "put_back": [{"rule": one.rule.id, "status": one.status} for one in lesson.steps] if lesson else [],
+        "asks": lesson.asks if lesson else "",
+    }
+    if lesson and lesson.rule and lesson.candidate:
+        rule = {name: getattr(lesson.rule, name) for name in ("pattern", "title", "status", "waits_for", "claim")}
+        where = {"stream": lesson.candidate.stream, "line": lesson.candidate.line}
+        told["rule"] = rule | where | {"attempts": lesson.attempts}
+        told["backtest"] = lesson.tried._asdict() | {"hits": [hit._asdict() for hit in lesson.tried.hits]}
+    return told

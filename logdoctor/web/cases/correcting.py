@@ -1,0 +1,155 @@
+"""What people say of a verdict: that it is right, or what it was instead; what that teaches is shown before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from logdoctor.errors import LogdoctorError, RequestRefused
+from logdoctor.service.confirming import Foreseen, Ruling
+from logdoctor.service.service import Service
+from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web.cases.api import decidable, enter, foresee, look_again
+from logdoctor.web.cases.choosing import MOST, Chosen, Place, chosen, named, passages, written
+from logdoctor.web.cases.saving import Ruled, ruled
+from logdoctor.web.gate import Caller, Gate, form_key
+from logdoctor.web.jobs.excerpts import Viewer
+from logdoctor.web.models import VerdictId
+from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
+
+SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion")
+"""Fields of what a person says."""
+_REMARKS = ("fix", "comment", "suggestion")
+_MAX_WORDS = 4000
+_MAX_FIELDS = 500  # of a form: some boxes for each line that is shown
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The routes of those who say what a failure was."""
+    pages = router(gate)
+    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
+    Sender = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
+
+    @pages.post("/verdicts/{id}/confirm")
+    async def confirm(request: Request, caller: Sender, id: VerdictId) -> Response:
+        """A verdict is right."""
+        given = await checked_form(request, WORDS)
+        fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
+        ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
+        entered = await run_in_threadpool(enter, service, caller, id, ruling, _known(given))
+        return RedirectResponse(_back(service, entered), 303)
+
+    @pages.get("/verdicts/{id}/correct")
+    def form(request: Request, caller: Operator, id: VerdictId) -> Response:
+        """The form for what it was instead."""
+        stored = decidable(service, caller, id)
+        cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
+        return _correct_page(request, gate, service, stored, {}, cited)
+
+    @pages.post("/verdicts/{id}/correct")
+    async def correct(request: Request, caller: Sender, id: VerdictId) -> Response:
+        """What a correction will teach; with `step=save` it is entered."""
+        fields = await checked_fields(request, WORDS, _MAX_FIELDS)
+        given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
+
+        def take() -> Response:
+            stored = decidable(service, caller, id)
+            try:
+                streams = service.streams(stored.job, stored.attempt)
+                lines = named(boxes, given.get("evidence", ""), stored.verdict, streams)
+                ruling = _ruling(given, lines)
+                if given.get("step") == "save":
+                    entered = enter(service, caller, id, ruling, _known(given))
+                    return RedirectResponse(_back(service, entered), 303)
+                foreseen = foresee(service, caller, id, ruling)
+            except RequestRefused as error:
+                if error.status not in (409, 422):
+                    raise
+                left = Chosen(frozenset(boxes), given.get("evidence", "").replace("\r\n", "\n"))
+                return _correct_page(request, gate, service, stored, given, left, None, error)
+            return _correct_page(request, gate, service, stored, given, lines, foreseen)
+
+        return await run_in_threadpool(take)
+
+    @pages.post("/verdicts/{id}/ask")
+    async def ask(request: Request, caller: Sender, id: VerdictId) -> Response:
+        """Have a failure looked up again."""
+        await checked_form(request)
+        await run_in_threadpool(look_again, service, caller, id)
+        return RedirectResponse(f"/verdicts/{id}?asked=1#decision", 303)
+
+    return pages
+
+
+def _correct_page(
+    request: Request,
+    gate: Gate,
+    service: Service,
+    stored: StoredVerdict,
+    given: Mapping[str, str],
+    lines: Sequence[Place] | Chosen,
+    foreseen: Foreseen | None = None,
+    refusal: LogdoctorError | None = None,
+) -> Response:
+    """The form, as it was filled in, with the lines that were named, as they were sent where they cannot be taken; with
+    what it will teach, or why it cannot be taken."""
+    live = service.casework.confirmed.live(stored.job, stored.attempt)
+    streams = service.streams(stored.job, stored.attempt)
+    shown = passages(service, stored, streams)
+    back = _page_of(service, stored.job, stored.attempt)
+    content: dict[str, Any] = {
+        "stored": stored,
+        "verdict": stored.verdict,
+        "viewer": Viewer(stored.job, stored.attempt, streams),
+        "passages": shown,
+        "chosen": lines if isinstance(lines, Chosen) else chosen(lines, shown),
+        "proof": "" if isinstance(lines, Chosen) else written(lines),
+        "streams": streams,
+        "here": "incidents" if back else "attempts",
+        "back": back or f"/verdicts/{stored.id}",
+        "confirmed": live,
+        "given": given,
+        "spoken": SPOKEN,
+        "foreseen": foreseen,
+        "ruled": foreseen and _ruled(service, stored, foreseen),
+        "refusal": refusal,
+        "may_take": stored.current and stored.verdict.outcome == "failed",
+        "known": live.id if live else 0,
+        "key": form_key(request),
+    }
+    return page(request, gate, "correct.html", content, getattr(refusal, "status", 422) if refusal else 200)
+
+
+def _ruled(service: Service, stored: StoredVerdict, foreseen: Foreseen) -> Ruled | None:
+    """The rule that will still say something else when the correction is saved."""
+    put_back = [step.rule.id for step in foreseen.lesson.steps] if foreseen.lesson else []
+    return ruled(service, foreseen.confirmation, stored.verdict, put_back)
+
+
+def _page_of(service: Service, job: str, attempt: int) -> str:
+    """The incident that an attempt is in, "" when it is in none."""
+    number = service.incidents.of(job, attempt)
+    return "" if number is None else f"/incidents/{number}"
+
+
+def _back(service: Service, entered: Confirmation) -> str:
+    """Where what was said is shown: the incident, which the correction may move to another one."""
+    page = _page_of(service, entered.job, entered.attempt) or f"/verdicts/{entered.verdict}"
+    return f"{page}?case={entered.id}#confirmed"
+
+
+def _known(given: Mapping[str, str]) -> int:
+    """The case that counted when the form was made, 0 for none."""
+    said = given.get("known", "")
+    return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
+
+
+def _ruling(given: Mapping[str, str], lines: tuple[Place, ...]) -> Ruling:
+    """What a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
+    said = {name: given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN}
+    if not (reason := said.pop("reason")):  # None would mean that the verdict is right
+        raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")
+    return Ruling(reason, **said, evidence=lines)

@@ -1,0 +1,1 @@
+"""Incidents: failures grouped by their cause, and the page of a failure."""

@@ -1,0 +1,153 @@
+"""An incident, and the verdict on one of its attempts: the answer, the proof, and what to do."""
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from logdoctor.errors import IncidentRefused, LogdoctorError, RequestRefused
+from logdoctor.service.service import Service
+from logdoctor.store.incidents import Incident, Step
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web.cases import saving
+from logdoctor.web.cases.saving import Saved
+from logdoctor.web.gate import Caller, Gate, form_key
+from logdoctor.web.incidents.telling import told
+from logdoctor.web.jobs.api import not_found, visible
+from logdoctor.web.models import Cursor, VerdictId
+from logdoctor.web.rendering import WORDS, checked_form, page, router
+
+IncidentId = Annotated[int, Path(ge=1, le=(1 << 63) - 1)]
+OfVerdict = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
+_MAX_NOTE = 2000
+_MEMBERS = 25
+_EVENTS = 50
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The routes of incidents and verdicts."""
+    pages, records = router(gate), service.records
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    Operator = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
+
+    @pages.get("/incidents/{id}")
+    def incident(
+        request: Request,
+        caller: Reader,
+        id: IncidentId,
+        verdict: OfVerdict = None,
+        case: OfVerdict = None,
+        cursor: Cursor = None,
+    ) -> Response:
+        """One incident, with the verdict on its newest attempt or on another one; with `case` the one of which this was
+        said just now, wherever its attempt is by then."""
+        if case is not None and (moved := saving.moved(service, caller, case, id)):
+            return RedirectResponse(moved, 303)
+        found = _visible_incident(service, caller, id)
+        if found.id != id:
+            return RedirectResponse(f"/incidents/{found.id}", 303)
+        said = saving.saved(service, caller, case)
+        stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
+        return _incident_page(request, gate, service, caller, found, said.stored if said else stored, cursor, said=said)
+
+    @pages.post("/incidents/{id}/{step}")
+    async def step(request: Request, caller: Operator, id: IncidentId, step: Step) -> Response:
+        """Acknowledge, resolve or reopen an incident; when somebody was quicker, the page says who."""
+        given = await checked_form(request, WORDS)
+        note, seen_as = given.get("note", "").strip()[:_MAX_NOTE], given.get("seen_as", "")
+        seen: Any = seen_as if seen_as in ("new", "acknowledged", "resolved") else None
+
+        def take() -> Response:
+            found = _visible_incident(service, caller, id)
+            if not may_step(service, caller, found):
+                cause = "it may not decide about all attempts of it"
+                raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
+            try:
+                service.incidents.step(id, step, caller.who, note, time.time(), seen)
+            except IncidentRefused as error:
+                now = _visible_incident(service, caller, id)
+                return _incident_page(request, gate, service, caller, now, now.newest, None, error, note)
+            return RedirectResponse(f"/incidents/{id}", 303)
+
+        return await run_in_threadpool(take)
+
+    @pages.get("/verdicts/{id}")
+    def verdict(request: Request, caller: Reader, id: VerdictId, case: OfVerdict = None) -> Response:
+        """One verdict, of an attempt that failed or not."""
+        stored = visible(caller, records.verdict(id), f"verdict {id}")
+        number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
+        incident = None if number is None else service.incidents.one(number, caller.prefixes)
+        said = saving.saved(service, caller, case)
+        content = told(service, caller, stored, incident) | _around(request, service, caller, incident, said)
+        return saving.refreshed(page(request, gate, "verdict.html", content), said, f"/verdicts/{id}")
+
+    return pages
+
+
+def may_step(service: Service, caller: Caller, incident: Incident) -> bool:
+    """Whether the caller may acknowledge, resolve and reopen an incident: they decide about every attempt of it."""
+    if not caller.prefixes:
+        return caller.may("operate", "")
+    if incident.newest is None or not caller.may("operate", incident.newest.job):
+        return False
+    return service.incidents.covers(incident.id, caller.prefixes)
+
+
+def _incident_page(
+    request: Request,
+    gate: Gate,
+    service: Service,
+    caller: Caller,
+    incident: Incident,
+    stored: StoredVerdict | None,
+    cursor: str | None,
+    refusal: LogdoctorError | None = None,
+    note: str = "",
+    said: Saved | None = None,
+) -> Response:
+    """The page of an incident; with what was written when it could not be taken."""
+    around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note}
+    status = 409 if refusal else 200
+    around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
+    if stored is None:
+        return page(request, gate, "incident_left.html", around, status)
+    members = service.incidents.members(incident.id, cursor, _MEMBERS, caller.prefixes)
+    around |= {"members": members.items, "next": members.next, "cursor": cursor}
+    content = told(service, caller, stored, incident, members.items) | around
+    return saving.refreshed(page(request, gate, "incident.html", content, status), said, f"/incidents/{incident.id}")
+
+
+def _around(
+    request: Request, service: Service, caller: Caller, incident: Incident | None, said: Saved | None
+) -> dict[str, Any]:
+    """What the page knows of the incident and of the request."""
+    return {
+        "saved": said,
+        "incident": incident,
+        "may_step": incident is not None and may_step(service, caller, incident),
+        "asked_again": "asked" in request.query_params,
+        "refusal": None,
+        "note": "",
+        "key": form_key(request),
+    }
+
+
+def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
+    """The incident, or the one that it was merged into, as far as the caller may see both; otherwise it is not
+    found."""
+    found = service.incidents.one(id, caller.prefixes)
+    while found is not None and found.merged_into is not None:
+        found = service.incidents.one(found.merged_into, caller.prefixes)
+    if found is None:
+        raise not_found(f"incident {id}")
+    return found
+
+
+def _of_incident(service: Service, caller: Caller, incident: Incident, verdict: int) -> StoredVerdict:
+    """A verdict on an attempt of the incident."""
+    stored = visible(caller, service.records.verdict(verdict), f"verdict {verdict}")
+    if service.incidents.of(stored.job, stored.attempt) != incident.id:
+        raise not_found(f"verdict {verdict} in incident {incident.id}")
+    return stored

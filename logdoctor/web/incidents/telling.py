@@ -1,0 +1,304 @@
+"""What a page tells of one verdict beside the verdict itself: its proof, what else is known, and what may be done."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from logdoctor import taxonomy
+from logdoctor.errors import RequestRefused
+from logdoctor.failure_agent.ladder import is_open
+from logdoctor.node_types import NAME, NodeHistory, PastCordon
+from logdoctor.service.service import Service
+from logdoctor.store.confirmed import AGREEMENT, Confirmation
+from logdoctor.store.grouping import BY_US
+from logdoctor.store.incidents import Incident, WantedIncidents
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
+from logdoctor.types import Progress, Verdict, names_node
+from logdoctor.web import units, wording
+from logdoctor.web.cases.api import calls_about, may_decide, visible_case
+from logdoctor.web.cases.saving import corrected
+from logdoctor.web.gate import Caller
+from logdoctor.web.incidents import restart_commands as commands
+from logdoctor.web.incidents import underway
+from logdoctor.web.incidents.later import later_attempt
+from logdoctor.web.jobs.excerpts import Viewer, decisive, ending, proofs
+from logdoctor.web.nodes import words as node_wording
+
+_CALLS = 20  # model calls on a page, the newest
+_ENDS = 20
+_RULES = 20
+_SUSPECTS = 20  # whose history is told
+_HISTORY = 50  # failures, findings and cordons of a node that are counted
+_LOOKED = 100  # cases that are looked at for those like a failure
+_ALIKE = 6
+_SYMPTOMS = ("cascade", "teardown")
+"""Parts of errors that only follow from what failed elsewhere."""
+_OTHERS = 8  # incidents with the same fingerprint
+
+
+class Alike(NamedTuple):
+    """A past case like this failure; `same` when a line of both names it, else it only had the same reason."""
+
+    case: Confirmation
+    same: bool
+
+
+class FirstRank(NamedTuple):
+    """The rank that spoke first, None when none did, and what it is called."""
+
+    label: str
+    said: int | str | None
+
+
+class Change(NamedTuple):
+    """A verdict of an attempt, and what it says otherwise than the one before."""
+
+    stored: StoredVerdict
+    changes: list[str]
+
+
+def told(
+    service: Service,
+    caller: Caller,
+    stored: StoredVerdict,
+    incident: Incident | None,
+    others: Sequence[StoredVerdict] = (),
+) -> dict[str, Any]:
+    """All that the page of a verdict shows to a caller who may see its job; `others` are verdicts on other attempts of
+    its incident, because of which something may be under way."""
+    records, verdict = service.records, stored.verdict
+    job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
+    facts = job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
+    calls = calls_about(service, caller, stored)
+    former = records.history(stored.job, stored.attempt)
+    failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
+    failed_at = failed.get((stored.job, stored.attempt))
+    known = underway.underway(service, caller, stored, failed_at)
+    if later := later_attempt(service, stored):
+        known = underway.without_restarts(known)
+    streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
+    may_act = service.actor is not None and may_decide(caller) and stored.current and verdict.outcome == "failed"
+    nodes = _nodes(service, caller, verdict)
+    others_alike = _others(service, caller, stored, incident)
+    return {
+        "stored": stored,
+        "verdict": verdict,
+        "incident": incident,
+        "viewer": Viewer(stored.job, stored.attempt, streams),
+        "proofs": proof,
+        "decisive": decisive(service, stored, proof),
+        "ending": ending(service, stored, attempt, streams) if _is_unproven(verdict) else None,
+        "restart": commands.restart(stored.job, facts, verdict, known.faulty)
+        if later is None
+        else commands.Restart(why_not=later.why_no_restart),
+        "later": later,
+        "failed_at": stored.at if failed_at is None else failed_at,
+        "failed": failed,
+        "first_rank": first_rank(verdict),
+        "headline": underway.headline(verdict, known, later),
+        "underway": known,
+        "beside": underway.beside(service, caller, stored, others),
+        "tested": underway.outcome,
+        "does": node_wording.act,
+        "nodes": {name: node_line(history, time.time()) for name, history in nodes.items()},
+        "held": {name: held for name, history in nodes.items() if (held := standing(history))},
+        "is_node": is_node,
+        "by_step": _by_step(verdict.progress),
+        "losses": _readings(verdict.progress, "loss"),
+        "rates": _readings(verdict.progress, "rate"),
+        "unit": units.throughput(verdict.compression, service.scanner.book),
+        "facts": facts,
+        "attempt": attempt,
+        "ends": _ends(attempt),
+        "streams": streams,
+        "history": history(former),
+        "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
+        "confirmed": (live := service.casework.confirmed.live(stored.job, stored.attempt)),
+        "agrees": live is not None and _agrees(live, verdict),
+        "correction": corrected(service, live) if live else "",
+        "decider": _decider(service, caller, stored),
+        "alike": (alike := _alike(service, caller, stored) if verdict.outcome == "failed" else []),
+        "before": _before(alike, verdict),
+        "called_otherwise": _called_otherwise(alike, verdict),
+        "others": others_alike,
+        "may_decide": may_decide(caller) and stored.current and verdict.outcome == "failed",
+        "may_ask": stored.current and is_open(verdict) and caller.may("operate", stored.job),
+        "may_act": may_act,
+        "may_test": may_act and verdict.fault not in ("user", "nobody") and not known.is_decided,
+        "testable": may_act and service.actor is not None and bool(service.actor.nodes_of(stored)),
+        "remark": remark,
+        "fixed": next((one for one in others_alike if one.state == "resolved" and one.by != BY_US and one.note), None),
+        "calls": calls[-_CALLS:],
+        "calls_in_all": len(calls),
+    }
+
+
+def remark(incident: Incident) -> str:
+    """What was said of an incident when it came into its state, and by whom; "" when nothing was said of an open one.
+    What logdoctor did by itself is told as that."""
+    if incident.by in ("", BY_US):
+        return f"closed by itself: {incident.note}" if incident.state == "resolved" and incident.note else ""
+    if incident.state == "resolved":
+        return f"{incident.by}: {incident.note}" if incident.note else f"{incident.by} resolved it without a note"
+    return f"{incident.by}: {incident.note}" if incident.note else ""
+
+
+def _is_unproven(verdict: Verdict) -> bool:
+    """Whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
+    return verdict.outcome == "failed" and not verdict.evidence
+
+
+def first_rank(verdict: Verdict) -> FirstRank:
+    """The rank that spoke first: one that only reports what happened elsewhere is not the one that failed."""
+    own = [one for one in verdict.ranks if one.rank == verdict.first_rank and one.rank is not None]
+    if not own or any(one.role not in _SYMPTOMS for one in own):
+        return FirstRank("First rank to fail", verdict.first_rank)
+    alike = sum(one.count for one in verdict.ranks if (one.reason, one.role) == (own[0].reason, own[0].role))
+    reported = f" ({alike:,} ranks reported)" if alike > 1 else ""
+    return FirstRank("First rank to report", f"{verdict.first_rank}{reported}")
+
+
+def is_node(name: str | None) -> bool:
+    """Whether a name that a log gave can be that of a node, so that a page is there for it."""
+    return bool(name and NAME.fullmatch(name))
+
+
+def history(verdicts: Sequence[StoredVerdict]) -> list[Change]:
+    """The verdicts on an attempt, the newest first, each with what it changed."""
+    former = [*verdicts[1:], None]
+    return [Change(one, changes(before, one) if before else []) for one, before in zip(verdicts, former, strict=True)]
+
+
+def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
+    """What one verdict says otherwise than another, in words."""
+    old, new = before.verdict, after.verdict
+    found = []
+    for name, say in _SAID.items():
+        if (was := say(old)) != (now := say(new)):
+            found.append(f"{name}: {was or 'none'}, now {now or 'none'}")
+    if len(old.evidence) != len(new.evidence):
+        found.append(f"lines of evidence: {len(old.evidence)}, now {len(new.evidence)}")
+    elif {(one.stream, one.line) for one in old.evidence} != {(one.stream, one.line) for one in new.evidence}:
+        found.append("other lines of evidence")
+    return found or ["the same answer from more of the log" if old.compression != new.compression else "details"]
+
+
+def _said_suspects(verdict: Verdict) -> str:
+    named = [wording.suspect(one) for one in wording.suspects(verdict)]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+
+
+_SAID: dict[str, Callable[[Verdict], str]] = {
+    "reason": wording.title,
+    "what to do": lambda verdict: taxonomy.advice(verdict.recovery, names_node(verdict)),
+    "decided by": wording.decided,
+    "suspects": _said_suspects,
+    "outcome": lambda verdict: verdict.outcome,
+}
+
+
+def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
+    """The history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
+    names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
+    if caller.prefixes or not names:
+        return {}
+    histories = NodeRecords(service.records.database).histories(names, _HISTORY)
+    return {name: histories[name] for name in names}
+
+
+def standing(known: NodeHistory) -> PastCordon | None:
+    """The cordon of ours that holds a node, or is being made."""
+    return next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
+
+
+def node_line(known: NodeHistory, now: float) -> str:
+    """What is on record of a node, in a line."""
+    failures = len(known.failures)
+    parts = [f"{failures}+ failures" if failures >= _HISTORY else wording.count(failures, "failure")]
+    if known.findings:
+        last = known.findings[0]
+        parts.append(f"last test: {last.standing}, {wording.age(now - last.at)}")
+    else:
+        parts.append("never tested")
+    if held := standing(known):
+        parts.append(f"cordoned by {held.by}, {wording.age(now - held.at)}")
+    return "; ".join(parts)
+
+
+def _readings(progress: Progress, name: str) -> list[tuple[float, float | None]]:
+    """A quantity over the steps (over the lines where no step is told), when it was read at least twice."""
+    by_step = _by_step(progress)
+    found = [(float((point.step if by_step else point.line) or 0), getattr(point, name)) for point in progress.curve]
+    return found if sum(value is not None for _, value in found) > 1 else []
+
+
+def _by_step(progress: Progress) -> bool:
+    return all(point.step is not None for point in progress.curve)
+
+
+def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alike]:
+    """Past cases like a failure, those first that a line of both names, of these the newest."""
+    confirmed, reason = service.casework.confirmed, stored.verdict.reason
+    digest = confirmed.digest(stored.job, stored.attempt)
+    newest = confirmed.page(limit=_LOOKED).items
+    cases = {one.id: one for one in newest}
+    if reason != "Unknown" and len(newest) == _LOOKED:
+        cases |= {one.id: one for one in confirmed.page(limit=_LOOKED, reason=reason).items}
+    found = []
+    for one in cases.values():
+        own = (one.job, one.attempt) == (stored.job, stored.attempt)
+        same = bool(digest) and digest in one.digests
+        if not own and (same or one.reason == reason) and caller.may("read", one.job):
+            found.append(Alike(one, same))
+    return sorted(found, key=lambda alike: (not alike.same, -alike.case.id))[:_ALIKE]
+
+
+def _before(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
+    """The newest case of the same line and cause of which it is known what fixed it; of a failure whose cause nobody
+    knows, that of the same line."""
+    same = (one.case for one in alike if one.same and one.case.fix)
+    return next((case for case in same if verdict.reason in (case.reason, "Unknown")), None)
+
+
+def _called_otherwise(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
+    """The newest case in which a person called the same line something else than a verdict does that knows the
+    cause."""
+    same = (one.case for one in alike if one.same and one.case.by != AGREEMENT)
+    return next((case for case in same if verdict.reason not in (case.reason, "Unknown")), None)
+
+
+def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
+    """Other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
+    if _is_unproven(stored.verdict) and stored.verdict.reason == "Unknown":
+        return []
+    if stored.verdict.outcome != "failed" or not stored.verdict.fingerprint:
+        return []
+    wanted = WantedIncidents(
+        states=("new", "acknowledged", "resolved"), fingerprint=stored.verdict.fingerprint, prefixes=caller.prefixes
+    )
+    found = service.incidents.search(wanted, limit=_OTHERS + 1).items
+    return [one for one in found if incident is None or one.id != incident.id][:_OTHERS]
+
+
+def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirmation | None:
+    """The case that decided, when there is one that the caller may see."""
+    number = wording.case_of(stored.verdict.decided_by)
+    try:
+        return None if number is None else visible_case(service, caller, number)
+    except RequestRefused:
+        return None
+
+
+def _agrees(said: Confirmation, verdict: Verdict) -> bool:
+    """Whether a verdict says what was said of its attempt."""
+    recovery = said.recovery or taxonomy.REASONS[said.reason].recovery
+    return (said.reason, recovery) == (verdict.reason, verdict.recovery)
+
+
+def _ends(attempt: Attempt | None) -> list[End]:
+    """How the attempt and its processes ended: the attempt first, then those that failed."""
+    ends = attempt.ends if attempt else ()
+    return sorted(ends, key=lambda end: (end.stream != "", not (end.exit_code or end.signal), end.at))[:_ENDS]

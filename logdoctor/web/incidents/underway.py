@@ -1,0 +1,204 @@
+"""What is proposed, running or done with nodes because of a failure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from logdoctor.node_types import PERFORMED, RESTARTS, Conclusion, PastCordon
+from logdoctor.nodes.policy import JobNodes, of_job, trouble, unproven
+from logdoctor.service.acting import logged_nodes
+from logdoctor.service.service import Service
+from logdoctor.store.actions import StoredAction
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.node_tests import StoredTest
+from logdoctor.store.records import StoredVerdict
+from logdoctor.types import Verdict
+from logdoctor.web import wording
+from logdoctor.web.gate import Caller
+from logdoctor.web.incidents.later import Later
+from logdoctor.web.nodes.words import few
+
+_MOST = 20  # actions, tests and cordons, the newest of each
+_THEN = ", then restart"  # how advice ends that wants something else first
+_RESTARTING = ("restart", "isolate_and_restart", "rollback_and_skip")
+
+
+class Underway(NamedTuple):
+    """What follows from the verdicts on one attempt: the actions that wait for a person and those that were decided on,
+    the tests that began after it failed, and the cordons that stand; each the newest first. `nodes` are those of its
+    job.
+    """
+
+    waiting: Sequence[StoredAction] = ()
+    decided: Sequence[StoredAction] = ()
+    tests: Sequence[StoredTest] = ()
+    cordons: Sequence[PastCordon] = ()
+    nodes: JobNodes = JobNodes()
+
+    @property
+    def wanted_test(self) -> StoredAction | None:
+        """The test of nodes that waits for a person, or was approved just now."""
+        tests = (one for one in (*self.waiting, *self.decided) if one.action.kind == "test_nodes")
+        return next((one for one in tests if one.state in ("waiting", "approved")), None)
+
+    @property
+    def running(self) -> StoredTest | None:
+        """The newest test that runs."""
+        return next((one for one in self.tests if one.state == "running"), None)
+
+    @property
+    def finished(self) -> Iterator[tuple[StoredTest, Conclusion]]:
+        """The tests that were finished and what they found, the newest first."""
+        return ((one, one.conclusion) for one in self.tests if one.conclusion is not None)
+
+    @property
+    def all_faulty(self) -> tuple[str, ...]:
+        """The nodes that a test found faulty and no later one healthy."""
+        healthy: set[str] = set()
+        faulty: dict[str, None] = {}
+        for _, found in self.finished:
+            faulty |= dict.fromkeys(name for name in found.named("faulty") if name not in healthy)
+            healthy |= set(found.named("healthy"))
+        return tuple(faulty)
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Those faulty nodes that the job had."""
+        return of_job(self.all_faulty, self.nodes)
+
+    @property
+    def proof(self) -> StoredTest | None:
+        """The newest test that proves all nodes of the job to be good."""
+        return next((test for test, found in self.finished if not unproven(found, self.nodes)), None)
+
+    @property
+    def left_open(self) -> tuple[StoredTest, Conclusion] | None:
+        """The test that decides nothing: the newest that found something bad since the nodes were proven good, else the
+        newest; None when there is none such."""
+        proof = self.proof
+        since = [(test, found) for test, found in _healed(self.finished) if proof is None or test.id > proof.id]
+        newest = since[0] if since and proof is None else None
+        return next(((test, found) for test, found in since if trouble(found)), newest)
+
+    @property
+    def faulty(self) -> tuple[str, ...] | None:
+        """The nodes to leave out: none when a test proved that all are good; None when it is open who is faulty."""
+        if self.culprits:
+            return self.all_faulty
+        return () if self.proof is not None and self.left_open is None else None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a test says which node is faulty, or that none is, or is about to."""
+        return self.running is not None or self.wanted_test is not None or self.faulty is not None
+
+
+class Beside(NamedTuple):
+    """What follows from the verdicts on other attempts of an incident, and for the id of each verdict the job and the
+    attempt that it is on."""
+
+    known: Underway
+    whose: Mapping[int, tuple[str, int]]
+
+
+def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: float | None) -> Underway:
+    """What follows from the verdicts on an attempt, if it `failed` since that time: a test that began before looked at
+    another failure. Nothing for a token that is bound to jobs, for nodes are shared."""
+    if caller.prefixes:
+        return Underway()
+    mine = sorted(service.records.whose([(stored.job, stored.attempt)]), reverse=True)
+    found = _after(service, mine)
+    nodes = service.actor.job_nodes(stored) if service.actor else logged_nodes(stored, service.records.job(stored.job))
+    return found._replace(tests=[one for one in found.tests if one.at >= (failed or 0.0)], nodes=nodes)
+
+
+def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
+    """What follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
+    mine = (stored.job, stored.attempt)
+    attempts = [place for one in others if (place := (one.job, one.attempt)) != mine]
+    if caller.prefixes or not attempts:
+        return Beside(Underway(), {})
+    whose = service.records.whose(attempts)
+    return Beside(_after(service, sorted(whose, reverse=True)), whose)
+
+
+def without_restarts(known: Underway) -> Underway:
+    """The same but for the restarts that wait: the job has been started again since, so that they are superseded."""
+    return known._replace(waiting=[one for one in known.waiting if one.action.kind not in RESTARTS])
+
+
+def _healed(finished: Iterable[tuple[StoredTest, Conclusion]]) -> Iterator[tuple[StoredTest, Conclusion]]:
+    """Tests, the newest first, and what each found; a node that a later one found healthy counts as that."""
+    healthy: set[str] = set()
+    for test, found in finished:
+        findings = tuple(
+            msgspec.structs.replace(one, standing="healthy") if one.node in healthy else one for one in found.findings
+        )
+        yield test, msgspec.structs.replace(found, findings=findings)
+        healthy |= set(found.named("healthy"))
+
+
+def _after(service: Service, verdicts: Sequence[int]) -> Underway:
+    kept = NodeRecords(service.records.database)
+    actions = kept.actions_after(verdicts, 3 * _MOST)
+    tests = kept.tests_after(verdicts, _MOST)
+    waiting = [one for one in actions if one.state == "waiting"][:_MOST]
+    decided = [one for one in actions if _is_news(one, bool(tests))][:_MOST]
+    return Underway(waiting, decided, tests, kept.cordons_after(verdicts, _MOST))
+
+
+def _is_news(action: StoredAction, tested: bool) -> bool:
+    """Whether a decided action tells more than the tests and cordons that came of it."""
+    if action.state in ("waiting", "superseded"):
+        return False
+    if action.state == "done":
+        return action.action.kind not in PERFORMED
+    return not (action.state == "approved" and action.action.kind == "test_nodes" and tested)
+
+
+def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> str:
+    """What to do now, with what tests found where the verdict itself names no node. Where a later attempt of the job is
+    under way or over, this one is not restarted."""
+    said, restarts = _advised(verdict, known)
+    if later is None or not restarts:
+        return said
+    first = said.removesuffix(_THEN) if said.endswith(_THEN) else ""
+    return f"{first}; no restart: {later.said}" if first else f"No restart: {later.said}"
+
+
+def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
+    """What to do, and whether that ends with a restart."""
+    if not wording.wants_node(verdict):
+        return wording.advice(verdict), verdict.recovery in _RESTARTING
+    if known.culprits:
+        return f"Take out {few(known.culprits)}{_THEN}", True
+    if known.running:
+        return f"Wait for test {known.running.id}: it looks for the faulty node", False
+    if known.left_open:
+        test, found = known.left_open
+        first = "Inspect the network" if found.links and not found.named("faulty") else "Find the faulty node"
+        return f"{first}: test {test.id} {unproven(found, known.nodes)}", False
+    if known.proof:
+        return f"Restart: test {known.proof.id} found no faulty node", True
+    return wording.advice(verdict), True
+
+
+def outcome(test: StoredTest) -> str:
+    """What a test found, in a line: "all 3 nodes are healthy"."""
+    count = wording.count(len(test.nodes), "node")
+    if test.state == "running":
+        return f"{count} are being tested" if len(test.nodes) != 1 else "1 node is being tested"
+    if test.conclusion is None:
+        return f"aborted before it found anything{f': {test.why}' if test.why else ''}"
+    named = {standing: test.conclusion.named(standing) for standing in ("faulty", "slow", "indeterminate")}
+    parts = [f"{len(names)} {standing}: {few(names)}" for standing, names in named.items() if names]
+    if links := test.conclusion.links:
+        ends = f"{links[0].ends[0]} to {links[0].ends[1]}"
+        parts.append(f"{wording.count(len(links), 'faulty link')}: {ends}{' and more' if len(links) > 1 else ''}")
+    healthy, left_open = len(test.conclusion.named("healthy")), test.conclusion.open[:300]
+    if not parts and not left_open:
+        return f"all {count} are healthy" if len(test.nodes) != 1 else "the node is healthy"
+    if healthy:
+        parts.append(f"{healthy:,} healthy")
+    return "; ".join([*parts, f"left open: {left_open}"] if left_open else parts)

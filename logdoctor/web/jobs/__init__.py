@@ -1,0 +1,1 @@
+"""Jobs, their attempts, streams and verdicts: sent, read and shown."""

@@ -1,0 +1,285 @@
+"""The proof as it is read: the cited lines of each stream among their neighbours, each line once; and where nothing is
+cited what the filter rules leave of the log, and its end."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import regex
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.rules.match import expand
+from logdoctor.service import log_page
+from logdoctor.service.service import Service
+from logdoctor.service.view import StreamView
+from logdoctor.store.names import Key
+from logdoctor.store.records import Attempt, StoredVerdict
+from logdoctor.text import natural, origin
+from logdoctor.types import Evidence, Verdict
+from logdoctor.web.jobs.api import Context, context
+from logdoctor.web.jobs.log_rows import Row, kept_rows, page_rows
+
+_CITED = 4000  # characters that are shown of a cited line
+_BESIDE = 1000  # and of one beside it
+_QUOTED = 700  # of the line that decided, in the answer
+_LEAD = 60  # before what matched in it
+_LONGEST_MATCH = 500
+_GIST = 200  # characters of the line that decided, in a list
+_SEARCHED = 0.05  # seconds in which a match is looked for again
+_END = 20  # lines of the end of a log
+_LEFT = 20  # lines of it that no filter rule takes
+_KEPT = 20  # lines that are left of one
+_NUMBER = r"(?<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)"
+_METRICS = {
+    "progress/loss": regex.compile(rf"(?:\w+[ _.-])?loss[\"']?\s?[:=|]?\s*{_NUMBER}\b", regex.IGNORECASE),
+    "progress/stall": regex.compile(rf"\b(?:iteration|iter|step)s?[\"']?\s?[:=|]?\s*{_NUMBER}\b", regex.IGNORECASE),
+}
+"""What a line that was read as numbers is cited for, by the name under which it is cited."""
+_STRUCTURE = "structure/"  # before the name of an error, where a traceback is cited
+
+
+class Line(NamedTuple):
+    """A line with its anchor; `cited` when it is evidence."""
+
+    number: int
+    text: str
+    anchor: str
+    cited: Evidence | None
+
+
+class Excerpt(NamedTuple):
+    """A run of lines of one stream, and the URL of the same lines as they were sent."""
+
+    lines: list[Line]
+    raw: str
+
+
+class Viewer(NamedTuple):
+    """Where the log of an attempt is read, as far as it is still there: its `streams` are those of which bytes are
+    kept."""
+
+    job: str
+    attempt: int
+    streams: Sequence[str]
+
+    def has(self, stream: str) -> bool:
+        """Whether bytes of a stream are kept."""
+        return stream in self.streams
+
+    def url(self, stream: str, line: int) -> str:
+        """The page of a stream at a line."""
+        return f"{self.page(stream)}?line={line}#L{line}"
+
+    def page(self, stream: str) -> str:
+        """The page of a stream."""
+        return f"/jobs/{_part(self.job)}/attempts/{self.attempt}/streams/{_part(stream)}"
+
+
+class Quote(NamedTuple):
+    """The part of a line that shows why it decided: what a rule `matched`, and what stands around it."""
+
+    number: int
+    anchor: str
+    before: str
+    matched: str
+    after: str
+
+
+class Left(NamedTuple):
+    """What the filter rules leave of the end of a stream: how many `lines` of those from number `first` on, and
+    the last of them."""
+
+    first: int
+    lines: int
+    rows: list[Row]
+
+    @property
+    def numbers(self) -> set[int]:
+        """Which lines are shown."""
+        return {row.first for row in self.rows}
+
+
+class Ending(NamedTuple):
+    """How a log ends where nothing of it is cited: the last lines of the stream that ended worst, the number of the
+    `last` one (0 when it is gone), what the filter rules leave of it, and lines of all streams that outlive the log, in
+    runs."""
+
+    stream: str
+    last: int
+    rows: list[Row]
+    left: Left
+    kept: list[tuple[str, list[list[Row]]]]
+
+
+class Proof(NamedTuple):
+    """What a verdict cites of one stream. Without the raw log (`deleted`) the lines are those the verdict kept."""
+
+    stream: str
+    excerpts: list[Excerpt]
+    deleted: bool
+
+
+def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
+    """The cited lines by stream; first the stream with the line that decided."""
+    by_stream: dict[str, list[Context]] = {}
+    for one in context(service, stored):
+        by_stream.setdefault(one.evidence.stream, []).append(one)
+    return [
+        _proof(service, Key(stored.job, stored.attempt, stream), contexts, f"s{number}-" if number else "")
+        for number, (stream, contexts) in enumerate(by_stream.items())
+    ]
+
+
+def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -> Quote | None:
+    """The line that decided, from a little before what it is cited for; None when nothing is cited."""
+    if not stored.verdict.evidence or not proofs:
+        return None
+    first = stored.verdict.evidence[0]
+    lines = (line for excerpt in proofs[0].excerpts for line in excerpt.lines if line.cited)
+    line = next((line for line in lines if line.number == first.line), None)
+    if line is None:
+        return None
+    begin, end = _match(_patterns(service, first.rule), line.text)
+    if end == begin:
+        begin, end = named_part(stored.verdict, first, line.text)
+    return Quote(line.number, line.anchor, *quoted(line.text, begin, end))
+
+
+def gist(verdict: Verdict) -> str:
+    """The line that decided in the few words of a list, without the marks before its message; "" when nothing is cited.
+    Where what it is cited for stands far in it, it begins there."""
+    if not verdict.evidence:
+        return ""
+    first = verdict.evidence[0]
+    begin, end = named_part(verdict, first, first.quote)
+    message = _message(first.quote)
+    before, matched, after = quoted(first.quote[message:], begin - message, end - message, _GIST, 0)
+    return f"{before}{matched}{after}".strip() or first.quote.strip()[:_GIST]
+
+
+def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LEAD) -> tuple[str, str, str]:
+    """What stands before a place in a line, the place, and what stands behind it, about `most` characters in all: from
+    the beginning of the line, or `lead` characters before the place where that is far in it. Without a place (`end` is
+    not behind `begin`) from where the message begins, behind stamps and ranks."""
+    if end <= begin:
+        begin = end = start = _message(text)
+    else:
+        start = begin - lead if begin > 2 * _LEAD else 0
+    before, after = text[start:begin].lstrip(), text[end : max(start + most, end + _LEAD)]
+    more = "…" if end + len(after) < len(text) else ""
+    return f"{'…' * (start > 0)}{before}", text[begin:end], f"{after}{more}"
+
+
+def named_part(verdict: Verdict, evidence: Evidence, text: str) -> tuple[int, int]:
+    """Where in a cited line stands what it is cited for without a rule: the error that ends a traceback, or the number
+    that was read; (0, 0) when that is not found."""
+    if evidence.rule.startswith(_STRUCTURE):
+        name = evidence.rule.removeprefix(_STRUCTURE)
+        begin = text.find(name)
+        return (begin, begin + len(name)) if name and begin >= 0 else (0, 0)
+    metric = _METRICS.get(evidence.rule)
+    found = list(metric.finditer(text)) if metric else []
+    if not found:
+        return 0, 0
+    read = {value for one in verdict.progress.curve if one.line == evidence.line for value in (one.loss, one.step)}
+    best = next((one for one in found if float(one["number"]) in read), found[0])
+    return best.span()
+
+
+def _patterns(service: Service, rule: str) -> Sequence[str]:
+    """The patterns of a diagnosis rule, shipped or learned; none for an id that is of none."""
+    known = next((one for one in service.scanner.book.diagnoses if one.id == rule), None)
+    if known is not None:
+        return known.when.any
+    learned = service.rules.some([rule]) if rule else {}
+    return [one.pattern for one in learned.values()]
+
+
+def _match(patterns: Sequence[str], text: str) -> tuple[int, int]:
+    """Where the first pattern that is found stands in a line; (0, 0) when none is found, or not quickly."""
+    for pattern in patterns:
+        try:
+            found = regex.search(expand(pattern), text, timeout=_SEARCHED)
+        except (regex.error, TimeoutError):
+            continue
+        if found and found.end() > found.start():
+            begin = found.start() if not pattern.startswith("^") else min(_message(text), found.end() - 1)
+            return begin, min(found.end(), begin + _LONGEST_MATCH)
+    return 0, 0
+
+
+def _message(text: str) -> int:
+    """Where the message of a line begins, behind what stamps it."""
+    return len(text) - len(origin(text).message.lstrip())
+
+
+def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, streams: Sequence[str]) -> Ending:
+    """How the log of an attempt ends, and what is left of it."""
+    past = service.casework.confirmed.kept(stored.job, stored.attempt)
+    stream = _ended_worst(attempt, streams)
+    count, rows, left = _last_rows(service, stored, stream) if stream else (0, [], Left(0, 0, []))
+    shown = {(stream, row.first) for row in rows} | {(stream, number) for number in left.numbers}
+    lines = [one for one in (past.lines if past else ()) if (one.stream, one.line) not in shown][-_KEPT:]
+    named = sorted({one.stream for one in lines}, key=natural)
+    kept = [(name, kept_rows(Key(stored.job, stored.attempt, name), lines, None)) for name in named]
+    return Ending(stream, count, rows, left, kept)
+
+
+def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[int, list[Row], Left]:
+    """How many lines a stream has, the last of them, and what is left of its end; nothing when it cannot be read."""
+    key = Key(stored.job, stored.attempt, stream)
+    try:
+        view = service.intake.view(key)
+        count = view.count()
+        rows = page_rows(log_page.raw(view, count + 1, _END, 0), key, stored, None) if count else []
+        return count, rows, _left(service, key, view, count)
+    except LogdoctorError:  # it was deleted meanwhile, or is damaged
+        return 0, [], Left(0, 0, [])
+
+
+def _left(service: Service, key: Key, view: StreamView, count: int) -> Left:
+    """What the filter rules leave of the end of a stream: of so much of it as is compressed for a page of the log."""
+    if not count:
+        return Left(0, 0, [])
+    found = log_page.folded(view, service.casework.rules_for(key.job), count + 1, log_page.ROWS, 0)
+    lines = [row for row in found.rows if row.line is not None]
+    return Left(found.first, len(lines), page_rows(log_page.Page(lines[-_LEFT:], found.full), key, None, None))
+
+
+def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
+    """The stream whose process failed first, else the first one; "" when there is none."""
+    ends = [one for one in (attempt.ends if attempt else ()) if one.stream in streams and (one.exit_code or one.signal)]
+    if ends:
+        return min(ends, key=lambda one: one.at).stream
+    return min(streams, key=natural, default="")
+
+
+def _proof(service: Service, key: Key, contexts: list[Context], mark: str) -> Proof:
+    """The proof of one stream, whose anchors begin with a mark."""
+    cited = {one.evidence.line: one.evidence for one in reversed(contexts)}
+    texts = {number: text for one in contexts for number, text in one.lines}
+    runs: list[list[Line]] = []
+    for number in sorted(texts):
+        line = _line(number, texts[number], f"{mark}L{number}", cited.get(number))
+        if runs and runs[-1][-1].number == number - 1:
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return Proof(key.stream, [Excerpt(run, _raw(key, run)) for run in runs], not service.has_stream(key))
+
+
+def _line(number: int, text: str, anchor: str, cited: Evidence | None) -> Line:
+    if cited is None:
+        return Line(number, text[:_BESIDE] + "…" * (len(text) > _BESIDE), anchor, None)
+    if cited.quote not in text[:_CITED]:  # it is from far inside a very long line
+        text = f"…{cited.quote}"
+    return Line(number, text, anchor, cited)
+
+
+def _raw(key: Key, run: list[Line]) -> str:
+    lines = f"{run[0].number}-{run[-1].number}"
+    return f"/v1/jobs/{_part(key.job)}/attempts/{key.attempt}/streams/{_part(key.stream)}/log?line={lines}"
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")

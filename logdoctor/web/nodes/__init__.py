@@ -1,0 +1,1 @@
+"""Nodes, their tests and cordons, and the actions that wait for a person."""

@@ -1,0 +1,1 @@
+"""Who is notified of incidents, and what became of each message."""

@@ -1,0 +1,1 @@
+"""The push protocols of log shippers: Loki's and OpenTelemetry's."""

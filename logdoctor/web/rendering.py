@@ -1,0 +1,250 @@
+"""How pages are made: templates, forms that only we can have made, and errors as pages."""
+
+import hashlib
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import structlog
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from logdoctor import taxonomy
+from logdoctor.errors import LogdoctorError, RequestRefused
+from logdoctor.text import harmless
+from logdoctor.web import drawing, rank_chart, wording
+from logdoctor.web.bodies import Allowed, whole
+from logdoctor.web.gate import TOKEN, Caller, Gate, check_form, form_key
+from logdoctor.web.problems import answer
+
+log = structlog.get_logger()
+
+FORM = Allowed(sent=16_384, unpacked=16_384, seconds=10.0)
+"""Bounds of a form with little in it."""
+WORDS = Allowed(sent=131_072, unpacked=131_072, seconds=10.0)
+"""Bounds of a form with what a person writes, percent-encoded."""
+
+_WEB = Path(__file__).parent
+_WIDEST = 4001  # characters of one text, one more than of a line in `excerpts`
+_LONGEST = 60_000  # characters of a text that is shown as it is
+_STEERING = {ord(c): "\N{REPLACEMENT CHARACTER}" for c in "\0\r\x1b"}  # what would hide text when it is shown
+_MAX_NEXT = 2000
+_BETWEEN = 0.2  # seconds between templates that are prepared, in which requests have the interpreter for themselves
+_HERE = {
+    "": "incidents",
+    "incidents": "incidents",
+    "attempts": "attempts",
+    "verdicts": "attempts",
+    "jobs": "attempts",
+    "nodes": "nodes",
+    "node-tests": "nodes",
+    "actions": "actions",
+    "audit": "actions",
+    "rules": "rules",
+    "cases": "cases",
+    "report": "report",
+    "notifications": "notifications",
+}
+"""The entry of the navigation to which a page belongs, by the first part of its path."""
+_MAX_FIELDS = 40
+
+
+def static_files() -> StaticFiles:
+    """The style sheet, the scripts and the icon."""
+    return StaticFiles(directory=_WEB / "static")
+
+
+def router(gate: Gate) -> APIRouter:
+    """An empty router for pages: its errors are pages, too, and strangers come to the login."""
+    return APIRouter(include_in_schema=False, default_response_class=HTMLResponse, route_class=_route_class(gate))
+
+
+def page(request: Request, gate: Gate, name: str, content: dict[str, Any], status: int = 200) -> Response:
+    """A page, which no cache keeps."""
+    inside = gate.wants_token and TOKEN in request.session
+    caller: Caller | None = getattr(request.state, "caller", None)
+    common = {
+        "form_key": form_key(request) if inside else "",
+        "wants_token": gate.wants_token,
+        "base_url": str(request.base_url).rstrip("/"),
+        "now": time.time(),
+        "here": _HERE.get(request.url.path.split("/")[1], ""),
+        "waiting": _waiting(request),
+        "signed_in": caller.token if inside and caller else None,
+        "bound": caller is not None and bool(caller.prefixes),
+    }
+    html = _TEMPLATES.get_template(name).render(common | content)
+    return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+
+def prepare(*names: str) -> None:
+    """Compile templates, so that the first page after a start takes no longer than others."""
+    for name in ("base.html", "ui.html", *names):
+        _TEMPLATES.get_template(name)
+
+
+def prepare_others() -> None:
+    """Compile all templates, bit by bit: half a second of work for which neither the start nor a request is to wait."""
+    for name in _TEMPLATES.list_templates():
+        time.sleep(_BETWEEN)
+        prepare(name)
+
+
+def _waiting(request: Request) -> int:
+    """How many actions wait for a person, as far as the caller may know."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    return int(request.app.state.waiting(caller)) if caller is not None else 0
+
+
+def local(target: str) -> str:
+    """The target when it is a path of this service, else "/": nobody is sent to other sites."""
+    if not target.startswith("/") or target.startswith("//") or len(target) > _MAX_NEXT:
+        return "/"
+    if "\\" in target or not target.isascii() or not target.isprintable() or " " in target:
+        return "/"  # browsers read some of these as another site
+    path = urlsplit(target).path
+    return "/" if path in ("/login", "/logout") else target
+
+
+async def checked_form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
+    """The fields of a form that a page of ours made for this session; `RequestRefused` for any other."""
+    given = await form(request, allowed)
+    check_form(request, given.get("key", ""))
+    return given
+
+
+async def checked_fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
+    """All values of the fields of a form that a page of ours made for this session, at most so many in all;
+    `RequestRefused` for any other."""
+    given = await _fields(request, allowed, most)
+    check_form(request, given.get("key", [""])[0])
+    return given
+
+
+async def form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
+    """The fields of a small form."""
+    return {name: values[0] for name, values in (await _fields(request, allowed, _MAX_FIELDS)).items()}
+
+
+async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
+    """The values of each field of a form."""
+    body = await whole(request, allowed)
+    try:
+        return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=most, errors="replace")
+    except ValueError as error:
+        raise RequestRefused(400, "bad_form", "the form", "it cannot be read", "Load the page again.") from error
+
+
+def _route_class(gate: Gate) -> type[APIRoute]:
+    """Routes that answer errors with pages, lead strangers to the login, and answer HEAD where they answer GET."""
+
+    class Route(APIRoute):
+        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+            super().__init__(path, endpoint, **options)
+            if self.methods == {"GET"}:
+                self.methods = {"GET", "HEAD"}  # it is the server that leaves the body out
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def handle_for_people(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                except RequestValidationError as error:
+                    return problem_page(gate, request, _invalid(error))
+                except LogdoctorError as error:
+                    return problem_page(gate, request, error)
+
+            return handle_for_people
+
+    return Route
+
+
+def _invalid(error: RequestValidationError) -> RequestRefused:
+    """What a wrong address means to a person."""
+    first = error.errors()[0]
+    kind, name = str(first["loc"][0]), str(first["loc"][-1])
+    if kind == "path":
+        return RequestRefused(404, "not_found", "page not found", "nothing is at this address", "Check the address.")
+    return RequestRefused(400, "invalid", f"the filter {name}", str(first["msg"]), "Choose from the list.")
+
+
+def problem_page(gate: Gate, request: Request, error: LogdoctorError) -> Response:
+    """The error as a page; the login for one who has to say who they are."""
+    told = answer(error)
+    if told.status_code == 401:
+        sent = request.method not in ("GET", "HEAD")
+        target = _page_before(request) if sent else local(_address(request.url.path, request.url.query))
+        told_login = ({} if target == "/" else {"next": target}) | ({"unsent": "1"} if sent else {})
+        return RedirectResponse(f"/login?{urlencode(told_login)}" if told_login else "/login", 303)
+    if told.status_code >= 500:
+        log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
+    if not hasattr(request.state, "caller"):  # no route had its turn, or it came to nothing
+        request.state.caller = gate.known(request)
+    told_page = page(request, gate, "problem.html", {"error": error}, told.status_code)
+    if "retry-after" in told.headers:
+        told_page.headers["Retry-After"] = told.headers["retry-after"]
+    return told_page
+
+
+def _page_before(request: Request) -> str:
+    """The page that a form came from, as far as the browser tells; else the one that its address lies below."""
+    try:
+        said = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        said = urlsplit("")
+    own = said.scheme in ("http", "https") and said.netloc.lower() == request.headers.get("host", "").lower()
+    target = local(_address(said.path, said.query)) if own and said.netloc else "/"
+    return target if target != "/" else local(request.url.path.rpartition("/")[0] or "/")
+
+
+def _address(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
+
+
+def _shown(value: Any) -> Any:
+    """What a template prints: text from logs and senders is hostile, so all text is made harmless in one place."""
+    return harmless(value, _WIDEST) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _verbatim(text: str) -> Markup:
+    """A long text with its lines, harmless and otherwise as it is: nothing in it hides what stands before."""
+    lines = (harmless(line.translate(_STEERING), _LONGEST) for line in text[:_LONGEST].split("\n"))
+    cut = f"\n({len(text) - _LONGEST:,} more characters: see the JSON)" if len(text) > _LONGEST else ""
+    return Markup("\n").join(escape(line) for line in lines) + cut
+
+
+def _static(name: str) -> str:
+    """The URL of a static file, which changes with its content."""
+    return f"/static/{name}?v={hashlib.sha256((_WEB / 'static' / name).read_bytes()).hexdigest()[:12]}"
+
+
+def _templates() -> Environment:
+    templates = Environment(
+        loader=FileSystemLoader(_WEB / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    templates.globals |= {
+        "words": wording,
+        "draw": drawing,
+        "rank_chart": rank_chart,
+        "static": {path.name: _static(path.name) for path in (_WEB / "static").iterdir()},
+        "verbatim": _verbatim,
+        "taxonomy": taxonomy,
+    }
+    return templates
+
+
+_TEMPLATES = _templates()

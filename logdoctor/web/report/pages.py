@@ -1,0 +1,160 @@
+"""What failures cost: Table 3 of the paper for this cluster, by week, and who decided."""
+
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import Field
+from starlette.responses import RedirectResponse, Response
+
+from logdoctor.report import Report, Week, length, reckon, second
+from logdoctor.service.service import Service
+from logdoctor.store.report import MOST, Reports
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.rendering import page, router
+from logdoctor.web.url_query import UrlQuery
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+PERIODS = {"week": 7, "month": 30, "quarter": 91, "year": 365}
+"""Days of the periods that end now."""
+_DECIDERS = {
+    "rule": "a rule",
+    "learned": "a learned rule",
+    "structure": "the structure of the log",
+    "case": "a past case",
+    "agent": "the Failure Agent",
+    "person": "a person",
+    "nobody": "nobody",
+}
+_COLOURS = {"Infrastructure": 0, "Framework": 1, "Script": 2, "Anomaly": 3, "Unknown": 5}
+"""Those of the marks that stand before the names of categories."""
+_WEEKS = 53  # columns
+
+
+class Period(UrlQuery):
+    """What the URL of a report asks for: days, the last one included, or a period that ends now."""
+
+    within: Literal["week", "month", "quarter", "year", "all"] | None = None
+    begin: datetime.date | None = Field(default=None, alias="from")
+    end: datetime.date | None = Field(default=None, alias="to")
+
+    @property
+    def has_days(self) -> bool:
+        """Whether days are given; they count more than a period that ends now."""
+        return self.begin is not None or self.end is not None
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether it ends before it begins."""
+        return self.begin is not None and self.end is not None and self.end < self.begin
+
+    @property
+    def url(self) -> str:
+        """Its short address."""
+        days = {"from": self.begin and self.begin.isoformat(), "to": self.end and self.end.isoformat()}
+        given = days if self.has_days else {"within": self.within}
+        query = urlencode({name: value for name, value in given.items() if value})
+        return f"/report?{query}" if query else "/report"
+
+    def bounds(self, now: float) -> tuple[float | None, float | None]:
+        """`since` and `until`, in seconds since the epoch; None is open."""
+        if self.has_days:
+            begin = second(self.begin.isoformat()) if self.begin else None
+            return begin, second(self.end.isoformat()) + _DAY if self.end else None
+        return (None, None) if self.within == "all" else (now - PERIODS[self.within or "month"] * _DAY, None)
+
+
+class Columns(NamedTuple):
+    """A chart of weeks: their names, and for each category a number a week."""
+
+    weeks: list[str]
+    series: dict[str, list[float]]
+
+
+def routes(service: Service, gate: Gate) -> APIRouter:
+    """The route of the report."""
+    pages = router(gate)
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    reports = Reports(service.records.database)
+
+    @pages.get("/report")
+    def report(request: Request, caller: Reader, period: Annotated[Period, Query()]) -> Response:
+        """What failures of a period cost."""
+        if "" in request.query_params.values():  # a form was sent: give the report its short name
+            return RedirectResponse(period.url, 303)
+        since, until = period.bounds(time.time())
+        found = reckon(reports.failures(since, until, caller.prefixes), since, until)
+        return page(request, gate, "report.html", _content(found, period))
+
+    return pages
+
+
+def _content(report: Report, period: Period) -> dict[str, Any]:
+    times = {"since": report.since, "until": report.until}
+    query = urlencode({name: f"{max(value, 0):.0f}" for name, value in times.items() if value is not None})
+    categories = [row.name for row in report.categories]
+    return {
+        "report": report,
+        "period": period,
+        "periods": PERIODS,
+        "query": f"?{query}" if query else "",
+        "most": MOST,
+        "length": length,
+        "in_hours": _in(_HOUR, "h"),
+        "in_minutes": _in(_MINUTE, "min"),
+        "percent": _percent,
+        "called": _called,
+        "shares": [
+            (f"{_DECIDERS.get(name, name)} ({number:,})", round(100 * number / report.total.count, 1))
+            for name, number in report.decided.items()
+            if number
+        ],
+        "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
+        "colours": _COLOURS,
+        "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
+        "hours": _columns(report.weeks, {week.monday: week.gpu_hours for week in report.weeks}, categories),
+        "earlier": len(report.weeks) > 0 and _begin(report.weeks) > datetime.date.fromisoformat(report.weeks[0].monday),
+        "counts": _columns(report.weeks, {week.monday: week.counts for week in report.weeks}, categories),
+    }
+
+
+def _in(seconds: int, unit: str) -> Callable[[float], str]:
+    """How a column writes its times: all in one unit, so that they can be compared."""
+
+    def written(value: float) -> str:
+        number = value / seconds
+        figure = f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 0.05 or not value else "< 0.1"
+        return f"{figure} {unit}"
+
+    return written
+
+
+def _called(category: str) -> str:
+    """What a category is called; failures without one are those of which nobody knows the reason."""
+    return "Unknown" if category == "None" else category
+
+
+def _percent(part: float, whole: float) -> str:
+    """A share with one decimal where that says more."""
+    share = 100 * part / whole
+    return f"{share:.0f}%" if share in (0, 100) else f"{share:.1f}%"
+
+
+def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
+    """The last weeks up to the last with a failure, those without one too."""
+    if not weeks:
+        return Columns([], {})
+    first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
+    names = [(first + datetime.timedelta(weeks=at)).isoformat() for at in range((last - first).days // 7 + 1)]
+    return Columns(
+        names, {_called(of): [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories}
+    )
+
+
+def _begin(weeks: Sequence[Week]) -> datetime.date:
+    """The Monday of the first week that is drawn."""
+    first, last = (datetime.date.fromisoformat(week.monday) for week in (weeks[0], weeks[-1]))
+    return max(first, last - datetime.timedelta(weeks=_WEEKS - 1))

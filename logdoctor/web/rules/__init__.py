@@ -1,0 +1,1 @@
+"""Rules, shipped and learned."""

@@ -1,0 +1,304 @@
+"""Learned rules over HTTP: what was learned, what became of it, and the steps that people take.
+
+A token that is bound to jobs sees the rules that were learned from these and nothing of others; it changes none,
+because a rule acts on all jobs of its kind.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from logdoctor import build
+from logdoctor.errors import Busy, CursorError, RequestRefused, RuleRefused
+from logdoctor.rule_files.files import file_rule, text_of
+from logdoctor.rule_files.imports import File, Imported, import_files
+from logdoctor.rule_files.why import why_learned
+from logdoctor.rules.schema import FilterRule, Rule
+from logdoctor.service.service import Service
+from logdoctor.settings import read_settings
+from logdoctor.store.fit import MAX_PAGE
+from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
+from logdoctor.store.rule_totals import Total
+from logdoctor.web.bodies import STREAMED, Allowed, whole
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.jobs.api import not_found
+from logdoctor.web.json_answer import Json
+from logdoctor.web.models import (
+    ApproveIn,
+    Cursor,
+    ImportOut,
+    KindOfJobs,
+    LearnedRuleOut,
+    LearnedRulePage,
+    Limit,
+    RefusalPage,
+    RuleEventPage,
+    RuleId,
+    ShippedRules,
+    Status,
+    StepIn,
+    StepOut,
+    WhyOut,
+)
+from logdoctor.web.openapi import TEXT
+from logdoctor.web.paging import page
+from logdoctor.web.problems import Problem, describe, problem
+from logdoctor.web.rules.listing import Numbers, numbers_in, patterns_of
+
+_EXPORTED = 5000  # rules
+_IMPORTED = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
+_BODY = 2 << 20  # bytes of an import
+_LOOKED_AT = 20_000  # rules that are held against a line
+_YAML = "application/yaml"
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "the rule cannot take this step from where it is"}
+}
+_SENT = {"requestBody": {"required": True, "content": {_YAML: {"schema": {"type": "string"}}}}}
+OF_ALL = "a rule acts on all jobs of its kind"
+"""Why a token that is bound to jobs changes no rule."""
+_HIDDEN = "(not shown to a token that is bound to jobs)"
+
+Item = TypeVar("Item", Learned, Event, StoredRefusal)
+Agent = Annotated[str | None, Query(max_length=200, description="only rules learned by this agent")]
+OfStatus = Annotated[Status | None, Query(description="only rules of this status; those that wait are `proposed`")]
+OfGuard = Annotated[str | None, Query(max_length=200, description="only what this guard refused")]
+Line = Annotated[
+    str, Query(max_length=8000, pattern=r"^[^\n]*$", description="a line of a log", examples=["loaded shard 3"])
+]
+NameOfKind = Annotated[str | None, Query(max_length=300, description="kind of jobs of rules that name none")]
+
+
+def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
+    """The routes for learned rules; a body may take `seconds` without a byte."""
+    reading = APIRouter(prefix="/v1/rules", tags=["rules"])
+    deciding = APIRouter(prefix="/v1/rules", tags=["decisions"])
+    rules = service.rules
+    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
+    importing = threading.Lock()
+
+    @reading.get("", response_model=LearnedRulePage, responses=describe(400, 422))
+    def learned(
+        caller: Reader,
+        status: OfStatus = None,
+        kind: KindOfJobs = None,
+        agent: Agent = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """Learned rules, newest first. All filters that are given must hold."""
+
+        def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
+            found = rules.page(kind, status, agent, cursor, limit)
+            return found.items, found.next
+
+        return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
+
+    @reading.get("/shipped", response_model=ShippedRules, responses=describe())
+    def shipped(caller: Reader) -> Response:
+        """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
+        totals = None if caller.prefixes else service.rule_totals.all()
+        book = service.scanner.book
+        every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
+        return Json({"items": [_shipped(rule, totals) for rule in every]})
+
+    @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
+    def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """All steps of all rules, newest first: who took them, when and why."""
+        return _events(caller, None, cursor, limit)
+
+    @reading.get("/refusals", response_model=RefusalPage, responses=describe(400, 422))
+    def refusals(
+        caller: Reader, kind: KindOfJobs = None, guard: OfGuard = None, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """Proposals that were not taken, newest first: which guard refused them, and why."""
+
+        return Json(refusal_page(rules, caller, cursor, limit, kind, guard))
+
+    @reading.get("/why", response_model=WhyOut, responses=describe(422))
+    def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
+        """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
+        said = why_learned(service.scanner, seen_rules(rules, caller, kind), line)
+        return Json({"line": line, "said": [one._asdict() for one in said]})
+
+    @reading.get(
+        "/export",
+        responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
+        response_class=Response,
+    )
+    def export(caller: Reader, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
+        """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
+        found = [rule for rule in rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
+        body = "".join(f"---\n{file_text(rules, caller, rule)}" for rule in found)
+        return Response(body, media_type="text/plain; charset=utf-8")
+
+    @deciding.post(
+        "/import",
+        responses=describe(400, 408, 413, 415, 422),
+        response_model=ImportOut,
+        openapi_extra=_SENT,
+        max_body_size=STREAMED,
+    )
+    async def import_rules(request: Request, caller: Operator, kind: NameOfKind = None) -> Response:
+        """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
+
+        They pass the same guards as what is learned, and begin in shadow or wait for a human.
+        """
+        caller.unbound(OF_ALL)
+        body = await whole(request, Allowed(_BODY, _BODY, seconds))
+        return await run_in_threadpool(_import, caller, body, kind)
+
+    def _import(caller: Caller, body: bytes, kind: str | None) -> Response:
+        if not importing.acquire(blocking=False):
+            raise Busy("the service", "rules are being imported already", "Try again later.")
+        try:
+            guards = build.guards(read_settings(), service.scanner.book, service.records)
+            file = File("the body", lambda: body)
+            others = build.diagnosis_guards(service.scanner, service.records)
+            told = import_files([file], kind, guards, rules, caller.who, time.time(), _IMPORTED, others)
+        finally:
+            importing.release()
+        if refused := [one for one in told if one.outcome == "refused"]:
+            cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
+            listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
+            return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
+        return Json({"rules": [_imported(one) for one in told]})
+
+    @reading.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
+    def rule_events(caller: Reader, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """The steps of one rule, newest first."""
+        visible_rule(rules, caller, id)
+        return _events(caller, id, cursor, limit)
+
+    @reading.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
+    def rule(caller: Reader, id: RuleId) -> Response:
+        """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
+        return Json(visible_rule(rules, caller, id))
+
+    @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def approve(caller: Operator, id: RuleId, reason: ApproveIn) -> Response:
+        """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
+        when you decided; a request that is repeated takes no second step then."""
+        return _step(caller, id, reason, partial(rules.approve, expected=reason.seen_as))
+
+    @deciding.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def retire(caller: Operator, id: RuleId, reason: StepIn) -> Response:
+        """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
+        return _step(caller, id, reason, rules.retire)
+
+    @deciding.post("/{id:path}/undo", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+    def undo(caller: Operator, id: RuleId, reason: StepIn) -> Response:
+        """Take back the latest step of a rule that was not taken back yet, whoever took it."""
+        return _step(caller, id, reason, rules.undo)
+
+    def _step(caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]) -> Response:
+        caller.unbound(OF_ALL)
+        visible_rule(rules, caller, id)
+        try:
+            rule = take(id, caller.who, reason.why, time.time())
+        except RuleRefused as error:
+            raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
+        return Json({name: getattr(rule, name) for name in StepOut.model_fields})
+
+    def _events(caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
+        jobs: dict[str, str | None] = {}
+
+        def seen(event: Event) -> bool:
+            if caller.prefixes and event.rule not in jobs:
+                jobs[event.rule] = rules.one(event.rule).source.job
+            return sees(caller, jobs.get(event.rule))
+
+        def fetch(cursor: str | None, limit: int) -> tuple[list[Event], str | None]:
+            found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
+            return [as_seen(caller, event) for event in found], following
+
+        return Json(page(fetch, cursor, limit, seen))
+
+    router = APIRouter()
+    router.include_router(reading)
+    router.include_router(deciding)
+    return router
+
+
+def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
+    """The rule, when the caller may see it; otherwise it is not found."""
+    try:
+        found = rules.one(id)
+    except RuleRefused as error:
+        raise not_found(f"rule {id}") from error
+    if not sees(caller, found.source.job):
+        raise not_found(f"rule {id}")
+    return found
+
+
+def seen_rules(rules: LearnedRules, caller: Caller, kind: str | None) -> list[Learned]:
+    """The learned rules (20,000 at most are looked at), or those of a kind, that the caller may see."""
+    return [rule for rule in rules.list(kind, limit=_LOOKED_AT) if sees(caller, rule.source.job)]
+
+
+def refusal_page(
+    rules: LearnedRules, caller: Caller, cursor: str | None, limit: int, kind: str | None, guard: str | None
+) -> dict[str, object]:
+    """A page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
+
+    def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
+        return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
+
+    return page(fetch, cursor, limit, lambda refusal: sees(caller, refusal.job))
+
+
+def sees(caller: Caller, job: str | None) -> bool:
+    """Whether the caller may see what was learned from a job; what comes from none is for those who see all."""
+    return not caller.prefixes or (job is not None and caller.may("read", job))
+
+
+def as_seen(caller: Caller, event: Event) -> Event:
+    """The event as the caller may see it: a demotion may quote the log of another job."""
+    hidden = caller.prefixes and event.step == "demote"
+    return msgspec.structs.replace(event, why=_HIDDEN) if hidden else event
+
+
+def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
+    """The rule as a file, as the caller may see it: the reason why it was retired may quote the log of another job."""
+    made = file_rule(rule, rules)
+    if caller.prefixes and made.retired is not None:
+        made = msgspec.structs.replace(made, retired=msgspec.structs.replace(made.retired, why=_HIDDEN))
+    return text_of(made)
+
+
+def _shipped(rule: Rule, totals: dict[str, Total] | None) -> dict[str, object]:
+    numbers = numbers_in(totals, rule.id)._asdict() if totals is not None else dict.fromkeys(Numbers._fields)
+    return {
+        "id": rule.id,
+        "kind": "filter" if isinstance(rule, FilterRule) else "diagnosis",
+        "status": rule.status,
+        "title": rule.title,
+        "patterns": patterns_of(rule),
+        **numbers,
+    }
+
+
+def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:
+    """What was asked for (one more than `limit`, as far as a page goes), and the cursor behind it."""
+    more = len(found) > limit or len(found) == MAX_PAGE
+    items = found[:limit]
+    return items, str(items[-1].id) if more else None
+
+
+def _id(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20:
+        return int(cursor)
+    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+
+
+def _imported(one: Imported) -> dict[str, str]:
+    return {name: getattr(one, name) for name in ("rule", "outcome", "id", "status", "waits_for")}
