@@ -83,10 +83,8 @@ def main() -> None:
         job = [sys.executable, "-c", DIES, str(options.log)]
         run = [LOGDOCTOR, "run", "--url", url, "--job", JOB, "--attempt", "1", "--framework", "megatron", "--", *job]
         printed = subprocess.run(run, stdout=subprocess.PIPE, text=True, errors="replace", check=False)
-        lines = printed.stdout.splitlines()
-        print(
-            f"... {len(lines):,} lines, exit code {printed.returncode}; the last one:\n{lines[-1][:160] if lines else ''}\n"
-        )
+        lines = printed.stdout.count("\n")
+        print(f"... {lines:,} lines, then exit code {printed.returncode}\n")
         number, found = verdict(url)
         show.verdict(f"{JOB}, attempt 1", found, False)
         print(f"\nIts page: {url}/verdicts/{number}", flush=True)
