@@ -19,11 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from eval.simulate_nodes import Outcome, dlrover, failing, run, simulate
 from logdoctor.node_types import Node, Result
 from logdoctor.nodes.board import Board, Terms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
-from logdoctor.nodes.simulate import Outcome, dlrover, failing, run, simulate
 
 HERE = Path(__file__).resolve().parent
 MOST, CASES, PART = 588, 100_000, 500

@@ -25,8 +25,8 @@ import click
 import msgspec
 import regex
 
+from eval.corpus_score import write_report
 from logdoctor import build, pipeline
-from logdoctor.evaluate import write_report
 from logdoctor.pipeline import Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import read_settings

@@ -33,6 +33,7 @@
     │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
     ├── SendError        the sender cannot begin: what it was told is missing or wrong
     │   └── NotTaken     the service did not take a request now; it is tried again
+    ├── CheckoutNeeded   a command measures logdoctor itself, and only a checkout of the repository has its code
     └── StoreError       the data folder or database cannot be used: held by another service, damaged, too new
 
 Every message names the thing, the cause and the next step. The command line prints it and exits with code 2;
@@ -146,6 +147,10 @@ class Busy(LogdoctorError):
 
 class StorageFull(LogdoctorError):
     """The disk has no room for what was sent; nothing of it was kept."""
+
+
+class CheckoutNeeded(LogdoctorError):
+    """A command needs a checkout of the repository."""
 
 
 class StoreError(LogdoctorError):

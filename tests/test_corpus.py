@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from eval.corpus_score import METRICS, REMOVED_AFTER_HEADER, Report, evaluate
 from logdoctor import pipeline
-from logdoctor.evaluate import METRICS, REMOVED_AFTER_HEADER, Report, evaluate
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from eval.commands import measure
 from eval.harvest import codes, nccl, pytorch, ucx
 from eval.harvest.messages import Message, coverage
-from logdoctor.cli.measure import measure
 from logdoctor.rules.scanner import Scanner
 from tests.harvest.test_readers import C_SOURCE
 

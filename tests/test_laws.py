@@ -18,13 +18,13 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from eval.corpus_score import RESTARTS
 from logdoctor import pipeline, taxonomy
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
-from logdoctor.evaluate import RESTARTS
 from logdoctor.log_agent.canary import causes
 from logdoctor.log_agent.guards import Guards
 from logdoctor.log_agent.lesson import lesson

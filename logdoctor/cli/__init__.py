@@ -10,11 +10,11 @@ import sys
 import click
 
 from logdoctor.cli.cases import cases
+from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
 from logdoctor.cli.incidents import incidents
-from logdoctor.cli.measure import measure
 from logdoctor.cli.nodes import nodes
 from logdoctor.cli.notify import notify
 from logdoctor.cli.report import report
@@ -22,6 +22,12 @@ from logdoctor.cli.rules import rules
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
 from logdoctor.errors import LogdoctorError
+
+measure = CheckoutCommand(
+    "eval",
+    "measure",
+    "Score the diagnoses of a labelled corpus (`logdoctor eval FOLDER`), or how well filter rules are learned.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

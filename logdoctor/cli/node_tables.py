@@ -18,7 +18,6 @@ from logdoctor.node_types import Conclusion, Finding, NodeHistory, NodeState, Pa
 from logdoctor.show import day, safe
 
 if TYPE_CHECKING:
-    from logdoctor.nodes.simulate import Report
     from logdoctor.store.actions import StoredAction
     from logdoctor.store.audit import AuditEvent
     from logdoctor.store.node_history import NodeSummary
@@ -326,19 +325,3 @@ def audit(every: "Iterable[AuditEvent]") -> None:
         console.print(line, soft_wrap=True)
         if one.why:
             console.print(Padding(Text(safe(one.why, _WORDS)), (0, 0, 0, 8)))
-
-
-def simulated(report: "Report") -> None:
-    """Print how exact tests were, ours beside DLRover's."""
-    console = Console(highlight=False)
-    shows = "always" if report.intermittent is None else f"shows in {report.intermittent:.0%} of gathers"
-    title = f"{report.nodes} nodes, {report.faulty} faulty ({shows}), {report.trials:,} tests, repeats {report.repeats}"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.add_column("scheme")
-    for name in ("exact", "healthy convicted", "missed", "indeterminate", "rounds", "most"):
-        table.add_column(name, justify="right")
-    for name, one in (("logdoctor", report.ours), ("DLRover", report.dlrover)):
-        shares = (one.exact, one.healthy_convicted, one.missed, one.indeterminate)
-        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.rounds:.2f}", str(one.most_rounds))
-    console.print(table)
-    console.print(f"in {report.provable:.2%} of the tests some pair of the first round can pass", style="dim")

@@ -1,6 +1,5 @@
 """`logdoctor nodes`: test nodes, look at what is on record of them, take them out and put them back."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.exits import COULD_NOT_WORK, Settled, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
@@ -305,38 +305,13 @@ def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, d
     _print_all(_records(data_dir).audit(None, limit, node, test).items, as_json, node_tables.audit)
 
 
-@nodes.command("simulate")
-@click.option("--nodes", "count", type=click.IntRange(1, 10_000), required=True, help="Nodes of a cluster.")
-@click.option("--faulty", type=click.IntRange(0), required=True, help="Faulty ones among them.")
-@click.option("--trials", type=click.IntRange(1, 10_000_000), default=1000, show_default=True)
-@click.option("--intermittent", type=click.FloatRange(0, 1), help="Chance that a fault shows in one gather.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Gathers of a world.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def nodes_simulate(
-    count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
-) -> None:
-    """Tell how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
-
-    Figures are shares of the trials: all told right (exact), a healthy node convicted, a faulty one called healthy
-    (missed), some node left undecided (indeterminate); and the mean number of rounds.
-    """
-    import msgspec
-
-    from logdoctor.cli import node_tables
-    from logdoctor.nodes.simulate import simulate
-
-    if intermittent is not None and intermittent != intermittent:  # nan is within every range
-        raise click.UsageError("--intermittent is no number.")
-    if faulty > count:
-        raise click.UsageError("--faulty cannot be more than --nodes.")
-    report = simulate(count, faulty, trials, intermittent, repeats, seed)
-    if not as_json:
-        node_tables.simulated(report)
-        return
-    told = msgspec.to_builtins(report)
-    ours, dlrover = told.pop("ours"), told.pop("dlrover")
-    click.echo(json.dumps({**told, **ours, "dlrover": dlrover}))
+nodes.add_command(
+    CheckoutCommand(
+        "simulate",
+        "simulate_nodes",
+        "Tell how exact tests are, ours and DLRover's: simulated clusters with faulty nodes.",
+    )
+)
 
 
 def _records(data_dir: Path | None) -> "NodeRecords":

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from logdoctor import evaluate_model as em
+from eval import model_score as em
+from eval.corpus_score import FailureCase
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import ModelError
-from logdoctor.evaluate import FailureCase
 from logdoctor.failure_agent.agent import FailureAgent
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange

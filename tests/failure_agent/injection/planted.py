@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from logdoctor.evaluate import FailureCase, Labelled, read_corpus
+from eval.corpus_score import FailureCase, Labelled, read_corpus
 from logdoctor.text import origin
 from logdoctor.types import Verdict
 from tests.failure_agent.logs import QUOTA, STEPS

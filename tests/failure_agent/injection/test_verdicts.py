@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from eval.corpus_score import Labelled
 from logdoctor import pipeline
-from logdoctor.evaluate import Labelled
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict

@@ -11,7 +11,7 @@ import click
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.evaluate_model import Rules, Trial
+    from eval.model_score import Rules, Trial
 
 
 class _Measures(click.Group):
@@ -79,7 +79,8 @@ def learn_filters(
     import structlog
     from rich.console import Console
 
-    from logdoctor import build, learning_curve
+    from eval import learning_curve
+    from logdoctor import build
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if jobs_folder is not None:
@@ -110,8 +111,9 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
     import msgspec
     from rich.console import Console
 
-    from logdoctor import build, job_curve
-    from logdoctor.learning_curve import Causes
+    from eval import job_curve
+    from eval.learning_curve import Causes
+    from logdoctor import build
     from logdoctor.log_agent.life import Terms
 
     settings = read_settings()
@@ -166,9 +168,9 @@ def replay_command(
     import structlog
     from rich.console import Console
 
+    from eval.replay import run, show
+    from eval.replay.kinds import kinds
     from logdoctor import build
-    from logdoctor.replay import run, show
-    from logdoctor.replay.kinds import kinds
 
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
@@ -214,7 +216,8 @@ def unseen_command(
     import msgspec
     from rich.console import Console
 
-    from logdoctor import build, pipeline, unseen
+    from eval import unseen
+    from logdoctor import build, pipeline
     from logdoctor.diagnose.ending import FAILED
     from logdoctor.pipeline import Stream
     from logdoctor.settings import cache_folder, rules_folder
@@ -314,7 +317,7 @@ def _harvest() -> _Harvest:
     import importlib
     import pkgutil
 
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     if not (root / "eval" / "harvest").is_dir():
         raise click.UsageError("this needs a checkout of the sources: there is no eval/harvest beside the package.")
     if str(root) not in sys.path:
@@ -359,12 +362,13 @@ def evaluate_command(
     import msgspec
     from rich.console import Console
 
-    from logdoctor import build, evaluate, pipeline
+    from eval import corpus_score
+    from logdoctor import build, pipeline
     from logdoctor.pipeline import Stream
 
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
-    report = evaluate.evaluate(
+    report = corpus_score.evaluate(
         folders,
         lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
@@ -374,9 +378,9 @@ def evaluate_command(
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
         return
-    evaluate.render(report, Console())
+    corpus_score.render(report, Console())
     if with_failures:
-        evaluate.render_misses(report, Console())
+        corpus_score.render_misses(report, Console())
 
 
 def _measure_model(
@@ -396,18 +400,19 @@ def _measure_model(
     import msgspec
     from rich.console import Console
 
-    from logdoctor import build, evaluate_model
+    from eval import model_score
+    from logdoctor import build
     from logdoctor.failure_agent.ladder import Ladder
     from logdoctor.settings import cache_folder, rules_folder
 
     if not url or not model:
         raise click.UsageError("--llm and --model need each other.")
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
-    calls, limits = evaluate_model.Calls(), build.limits(settings)._replace(workers=1)
+    calls, limits = model_score.Calls(), build.limits(settings)._replace(workers=1)
     agent = build.agent_to_measure(settings, calls)
-    asker = evaluate_model.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
+    asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
     name = f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}"
-    diary = evaluate_model.Diary(write, name) if write else None
+    diary = model_score.Diary(write, name) if write else None
 
     def tell(done: int, total: int, trial: "Trial") -> None:
         if diary:
@@ -419,19 +424,55 @@ def _measure_model(
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
         book = build.rule_book(settings)
-        read = evaluate_model.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
-        trials = evaluate_model.run(read, asker, repeats, parallel, tell)
-    report = evaluate_model.summarise(
+        read = model_score.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
+        trials = model_score.run(read, asker, repeats, parallel, tell)
+    report = model_score.summarise(
         [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
     )
     if write:
-        evaluate_model.write(write, report, name)
+        model_score.write(write, report, name)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        evaluate_model.render(report, Console(), with_failures)
+        model_score.render(report, Console(), with_failures)
 
 
 def _file_name(model: str) -> str:
     """The name of a model as part of a file's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
+
+
+@click.command("simulate")
+@click.option("--nodes", "count", type=click.IntRange(1, 10_000), required=True, help="Nodes of a cluster.")
+@click.option("--faulty", type=click.IntRange(0), required=True, help="Faulty ones among them.")
+@click.option("--trials", type=click.IntRange(1, 10_000_000), default=1000, show_default=True)
+@click.option("--intermittent", type=click.FloatRange(0, 1), help="Chance that a fault shows in one gather.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Gathers of a world.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def simulate_nodes(
+    count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
+) -> None:
+    """Tell how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
+
+    Figures are shares of the trials: all told right (exact), a healthy node convicted, a faulty one called healthy
+    (missed), some node left undecided (indeterminate); and the mean number of rounds.
+    """
+    import json
+
+    import msgspec
+    from rich.console import Console
+
+    from eval.simulate_nodes import render, simulate
+
+    if intermittent is not None and intermittent != intermittent:  # nan is within every range
+        raise click.UsageError("--intermittent is no number.")
+    if faulty > count:
+        raise click.UsageError("--faulty cannot be more than --nodes.")
+    report = simulate(count, faulty, trials, intermittent, repeats, seed)
+    if not as_json:
+        render(report, Console(highlight=False))
+        return
+    told = msgspec.to_builtins(report)
+    ours, dlrover = told.pop("ours"), told.pop("dlrover")
+    click.echo(json.dumps({**told, **ours, "dlrover": dlrover}))

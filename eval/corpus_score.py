@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.calibration import Calibration, Weighed, calibration
+from eval.calibration import summary as calibration_summary
 from logdoctor import taxonomy
-from logdoctor.calibration import Calibration, Weighed, calibration
-from logdoctor.calibration import summary as calibration_summary
 from logdoctor.errors import InputError
 from logdoctor.text import decode
 from logdoctor.types import Category, Outcome, Recovery, Verdict

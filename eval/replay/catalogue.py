@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.replay.label import Label
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
-from logdoctor.replay.label import Label
 
 _FOLDER = Path(__file__).with_name("catalogue")
 _BETWEEN = " ;; "

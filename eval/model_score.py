@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.corpus_score import FailureCase, Labelled, is_wrong_action, write_report
+from eval.unseen import labelled_failures, scanner_without, without_reasons
 from logdoctor import pipeline, taxonomy
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
-from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, write_report
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.llm.exchanges import Answered, Exchange
@@ -33,7 +34,6 @@ from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
-from logdoctor.unseen import labelled_failures, scanner_without, without_reasons
 from logdoctor.whole_log import WholeLog
 
 Rules = Literal["all", "none", "unseen"]

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from eval.simulate_nodes import dlrover, failing, run, simulate
 from logdoctor.nodes.board import Terms
-from logdoctor.nodes.simulate import dlrover, failing, run, simulate
 
 ODD = Random(1)
 

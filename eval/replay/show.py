@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from logdoctor.evaluate import write_report
-from logdoctor.replay.run import PART, Report, Sums
+from eval.corpus_score import write_report
+from eval.replay.run import PART, Report, Sums
 
 _AIMS = {"decided_without_model": 0.95, "handled": 0.90, "wrong_actions": 0.01}
 """What is wanted by the end: the least share, of wrong actions the most."""
@@ -118,7 +118,7 @@ reports.
   *Unknown*: left to a person.
 - Rules that can take nodes out wait for a person: the one who confirms lets them once they hit in as many attempts as
   other rules need; how many is told below.
-- Kinds: the labelled logs of `corpus` and `validation`, and composed ones (`logdoctor/replay/catalogue`) out of true
+- Kinds: the labelled logs of `corpus` and `validation`, and composed ones (`eval/replay/catalogue`) out of true
   formats behind healthy training of a framework.
 
 ![Shares of 250 failures each](replay.svg)

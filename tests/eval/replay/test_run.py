@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from eval.replay import show
+from eval.replay.label import Kind
+from eval.replay.run import Outcome, Report, Setup, run, sums
 from logdoctor import build
-from logdoctor.replay import show
-from logdoctor.replay.label import Kind
-from logdoctor.replay.run import Outcome, Report, Setup, run, sums
 from logdoctor.settings import Settings
 
 KEYS = {"decided_without_model", "handled", "wrong_actions", "unknown", "model_calls", "tokens"}

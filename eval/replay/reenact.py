@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.corpus_score import FailureCase, read_corpus
+from eval.replay.label import Label, Log, label_of
+from eval.replay.table3 import FREQUENCIES
+from eval.replay.vary import Traits, Variation, traits
 from logdoctor.compress.leftovers import shape
-from logdoctor.evaluate import FailureCase, read_corpus
-from logdoctor.replay.label import Label, Log, label_of
-from logdoctor.replay.table3 import FREQUENCIES
-from logdoctor.replay.vary import Traits, Variation, traits
 from logdoctor.rules import marks
 from logdoctor.text import decode, origin
 

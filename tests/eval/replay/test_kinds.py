@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
+from eval.corpus_score import FailureCase, read_corpus
+from eval.replay.catalogue import specimens
+from eval.replay.kinds import arrivals
+from eval.replay.label import Kind, label_of
+from eval.replay.table3 import FREQUENCIES, apportioned
 from logdoctor.compress.leftovers import shape
-from logdoctor.evaluate import FailureCase, read_corpus
-from logdoctor.replay.catalogue import specimens
-from logdoctor.replay.kinds import arrivals
-from logdoctor.replay.label import Kind, label_of
-from logdoctor.replay.table3 import FREQUENCIES, apportioned
-from tests.replay.conftest import CORPORA
+from tests.eval.replay.conftest import CORPORA
 
 _FIELD = re.compile(r"@[A-Za-z]\w*")
 _MARKED = re.compile(rb"^(?:\[[^\]]*\]|\S+:|\([^)]*\))? *")

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from logdoctor.replay.catalogue import specimens
-from logdoctor.replay.compose import Composed
-from logdoctor.replay.heads import heads
-from logdoctor.replay.label import Kind, Log
-from logdoctor.replay.reenact import reenacted
-from logdoctor.replay.table3 import turns
+from eval.replay.catalogue import specimens
+from eval.replay.compose import Composed
+from eval.replay.heads import heads
+from eval.replay.label import Kind, Log
+from eval.replay.reenact import reenacted
+from eval.replay.table3 import turns
 
 
 class Arrival(NamedTuple):

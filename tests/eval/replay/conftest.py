@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.replay.kinds import kinds
-from logdoctor.replay.label import Kind
+from eval.replay.kinds import kinds
+from eval.replay.label import Kind
 
 CORPORA = (Path("eval/corpus"), Path("eval/validation"))
 

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.corpus_score import FailureCase, Labelled, is_wrong_action, read_corpus, write_report
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
-from logdoctor.evaluate import FailureCase, Labelled, is_wrong_action, read_corpus, write_report
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule

@@ -3,8 +3,8 @@
 import random
 from typing import NamedTuple, Protocol
 
+from eval.corpus_score import FailureCase
 from logdoctor import taxonomy
-from logdoctor.evaluate import FailureCase
 
 
 class Label(NamedTuple):

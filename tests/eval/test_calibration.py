@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.calibration import BINS, Bin, Weighed, calibration, summary
+from eval.calibration import BINS, Bin, Weighed, calibration, summary
 
 
 def weighed(confidence: float, right: int, wrong: int) -> list[Weighed]:

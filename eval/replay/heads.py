@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.corpus_score import HealthyCase, read_corpus
+from eval.replay.vary import Traits, Variation, traits
 from logdoctor.errors import InputError
-from logdoctor.evaluate import HealthyCase, read_corpus
-from logdoctor.replay.vary import Traits, Variation, traits
 from logdoctor.text import origin, seconds_of
 
 FRAMEWORKS = (

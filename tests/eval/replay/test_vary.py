@@ -1,6 +1,6 @@
 import random
 
-from logdoctor.replay.vary import Variation, traits
+from eval.replay.vary import Variation, traits
 
 LOG = """\
 2025-03-04 10:00:00,123 gpu-17 starts, master 10.1.2.3:29500, pid 123456

@@ -26,16 +26,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.chart import Chart, draw
+from eval.corpus_score import FailureCase, read_corpus, write_report
 from logdoctor import pipeline
 from logdoctor.compress.cut import cut, newlines_of
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import Residual, compress
 from logdoctor.compress.leftovers import Leftovers, shape
 from logdoctor.compress.progress import Gauges
-from logdoctor.curve_chart import Chart, draw
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
-from logdoctor.evaluate import FailureCase, read_corpus, write_report
 from logdoctor.log_agent.agent import Left as Unexplained
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books

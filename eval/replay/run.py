@@ -18,18 +18,18 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from eval.corpus_score import is_wrong_action
+from eval.replay.kinds import Arrival, arrivals
+from eval.replay.label import Kind
 from logdoctor import pipeline
 from logdoctor.compress.kept import revived
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
-from logdoctor.evaluate import is_wrong_action
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.teacher import Lesson
-from logdoctor.replay.kinds import Arrival, arrivals
-from logdoctor.replay.label import Kind
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Stores

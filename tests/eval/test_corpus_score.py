@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from logdoctor import evaluate as ev
+from eval import corpus_score as ev
 from logdoctor.errors import InputError
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Verdict
 
@@ -493,6 +493,6 @@ def test_label_that_is_not_utf8(corpus: Path) -> None:
 
 
 def test_our_own_corpus_can_be_read() -> None:
-    corpus = ev.read_corpus(Path(__file__).parents[1] / "eval" / "corpus")
+    corpus = ev.read_corpus(Path(__file__).parents[2] / "eval" / "corpus")
     assert sum(isinstance(labelled.case, ev.FailureCase) for labelled in corpus) == 73
     assert sum(isinstance(labelled.case, ev.HealthyCase) for labelled in corpus) == 16

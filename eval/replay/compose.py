@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from logdoctor.replay.catalogue import Frame, Report, Saying, Specimen
-from logdoctor.replay.endings import ENDINGS, echoes
-from logdoctor.replay.heads import Head
-from logdoctor.replay.label import Label, Log
-from logdoctor.replay.site import Site
+from eval.replay.catalogue import Frame, Report, Saying, Specimen
+from eval.replay.endings import ENDINGS, echoes
+from eval.replay.heads import Head
+from eval.replay.label import Label, Log
+from eval.replay.site import Site
 
 _HEADS = {
     "hf": ("hf_trainer", "real"),

@@ -10,18 +10,19 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from logdoctor import pipeline, unseen
+from eval import unseen
+from eval.corpus_score import FailureCase, HealthyCase, Labelled
+from logdoctor import pipeline
 from logdoctor.cli import cli
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import InputError
-from logdoctor.evaluate import FailureCase, HealthyCase, Labelled
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TABLES = rules_folder(Settings()) / "knowledge"
 CACHE = cache_folder(Settings()) / "unseen"
 BOTH = (ROOT / "eval" / "corpus", ROOT / "eval" / "validation")

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from eval import model_score as em
 from logdoctor import build
-from logdoctor import evaluate_model as em
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder

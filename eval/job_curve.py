@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.chart import Chart, draw
+from eval.corpus_score import write_report
+from eval.learning_curve import Causes, Counting, Pupil
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
-from logdoctor.curve_chart import Chart, draw
 from logdoctor.errors import InputError
-from logdoctor.evaluate import write_report
-from logdoctor.learning_curve import Causes, Counting, Pupil
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.guards import Guards

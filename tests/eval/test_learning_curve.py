@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from logdoctor import curve_chart
-from logdoctor import learning_curve as lc
+from eval import chart
+from eval import learning_curve as lc
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
 from logdoctor.log_agent.canary import causes
@@ -22,7 +22,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "eval" / "corpus"
 SETUP = lc.Setup(frameworks=("megatron", "nemo"), healthy=False, mb=2, jobs=3)
 
@@ -147,7 +147,7 @@ def test_the_picture_is_sound(report: lc.Report) -> None:
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any(text.startswith("megatron\u2003") for text in texts) and "job 3" in texts
     for text in root.iter("{http://www.w3.org/2000/svg}text"):
-        assert 0 < float(text.attrib["x"]) < curve_chart._WIDTH and 0 < float(text.attrib["y"]) < curve_chart._HEIGHT
+        assert 0 < float(text.attrib["x"]) < chart._WIDTH and 0 < float(text.attrib["y"]) < chart._HEIGHT
 
 
 def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.Report, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
 from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.board import Board, Terms
@@ -153,3 +155,18 @@ class _Count:
         of = max(self.trials, 1)
         shares = (self.exact / of, self.convicted / of, self.missed / of, self.undecided / of, self.rounds / of)
         return Tally(self.trials, *shares, self.most)
+
+
+def render(report: Report, console: Console) -> None:
+    """Print how exact tests were, ours beside DLRover's."""
+    shows = "always" if report.intermittent is None else f"shows in {report.intermittent:.0%} of gathers"
+    title = f"{report.nodes} nodes, {report.faulty} faulty ({shows}), {report.trials:,} tests, repeats {report.repeats}"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("scheme")
+    for name in ("exact", "healthy convicted", "missed", "indeterminate", "rounds", "most"):
+        table.add_column(name, justify="right")
+    for name, one in (("logdoctor", report.ours), ("DLRover", report.dlrover)):
+        shares = (one.exact, one.healthy_convicted, one.missed, one.indeterminate)
+        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.rounds:.2f}", str(one.most_rounds))
+    console.print(table)
+    console.print(f"in {report.provable:.2%} of the tests some pair of the first round can pass", style="dim")

@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
+from eval.replay.table3 import FREQUENCIES, apportioned, turns
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
-from logdoctor.replay.table3 import FREQUENCIES, apportioned, turns
 
 KINDS = {reason: [f"{reason} {n}" for n in range(80)] for reason in FREQUENCIES}
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from logdoctor.replay.site import Site
+from eval.replay.site import Site
 
 _RULE, _LINE = "=" * 60, "-" * 60
 _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
