@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from logdoctor.service.service import Plan, Service, Stores
     from logdoctor.llm.budget import Ledger
     from logdoctor.llm.exchanges import Exchanges as AnyExchanges
-    from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import Guarded
     from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
     from logdoctor.failure_agent.cases.embedding import Embedder
@@ -168,7 +167,6 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     """The rungs above the rules, over what is stored: past cases, the model if one is to be asked, and the teacher."""
     from logdoctor.failure_agent.ladder import Ladder
     from logdoctor.service.consulting import Climbing
-    from logdoctor.llm.masking import Masker
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.failure_agent.cases.vectors import warm
     from logdoctor.failure_agent.write_back.model_writer import ModelWriter
@@ -178,12 +176,11 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
     asked = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
-    masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
-    writer = ModelWriter(asked, prompts_folder(settings), lambda: masker().mask) if asked else OfflineWriter()
+    writer = ModelWriter(asked, prompts_folder(settings)) if asked else OfflineWriter()
     terms = Terms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
-    agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
+    agent = failure_agent(settings, asked, library, embedder) if asked else None
     neighbours = partial(_neighbours, library) if library else None
     conclude = agent.conclude if agent else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
@@ -216,14 +213,13 @@ def failure_agent(
     model: "Guarded",
     library: "CaseLibrary | None",
     embedder: "Embedder",
-    masker: "Callable[[], Masker]",
 ) -> "FailureAgent":
     """Who asks the model why a job failed."""
     from logdoctor.failure_agent.agent import FailureAgent, Limits
 
     limits = Limits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
     similar = library.similar if library else None
-    return FailureAgent(model, prompts_folder(settings), similar, embedder, masker, limits)
+    return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
 
 
 def case_library(settings: Settings, confirmed: "Confirmed", folder: Path, embedder: "Embedder") -> "CaseLibrary":
@@ -351,6 +347,7 @@ def guarded(
 ) -> "Guarded":
     """The model of the settings behind its budget and breaker, with what was asked before. One serves all who ask."""
     from logdoctor.llm.langchain import LangChainModel
+    from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import Budget, Guarded
 
     for name in ("llm_base_url", "llm_model"):
@@ -371,7 +368,10 @@ def guarded(
         settings.llm_dollars_per_day,
         settings.llm_dollars_in_all,
     )
-    return Guarded(model, ledger, budget, exchanges=exchanges, key=key, bears_nonsense=bears_nonsense)
+    masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
+    return Guarded(
+        model, ledger, budget, exchanges=exchanges, key=key, bears_nonsense=bears_nonsense, masker=masker
+    )
 
 
 def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureAgent":
@@ -379,7 +379,6 @@ def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureA
 
     Nor does nonsense: how often a model talks it is a part of what is measured.
     """
-    from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import MemoryLedger
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
 
@@ -387,10 +386,9 @@ def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureA
     endless |= dict.fromkeys(("llm_tokens_per_job", "llm_tokens_per_day"), 10**12)
     none = {"llm_tokens_in_all": 0, "llm_dollars_per_day": 0.0, "llm_dollars_in_all": 0.0}
     settings = msgspec.structs.replace(settings, **endless, **none)
-    masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
     embedder = SentenceEmbedder(settings.embedding_model)
     model = guarded(settings, MemoryLedger(), exchanges, bears_nonsense=True)
-    return failure_agent(settings, model, None, embedder, masker)
+    return failure_agent(settings, model, None, embedder)
 
 
 def model_agent(settings: Settings, model: "Guarded") -> "ModelAgent":

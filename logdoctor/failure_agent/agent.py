@@ -7,7 +7,7 @@ no other. Else more answers vote. Nothing that the model says is done: it names 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import regex
 
@@ -26,6 +26,7 @@ from logdoctor.failure_agent.query_engine import ROOM, Toolbox
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.vote import Claim, claim, decided, settled
 from logdoctor.llm.chat import Message
+from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import load
 from logdoctor.llm.spending import Guarded
 from logdoctor.text import harmless
@@ -45,14 +46,6 @@ _REPEATED = 48  # characters in a row that are no chance
 _MARK = regex.compile(r"<(?:host|ip)-\d{1,6}>")
 _COMMAND = regex.compile(r"://|\b(?:curl|wget|sudo|eval|chmod|bash|sh)\b|\brm\s+-|[`|;<>]|\$[({]")
 """Signs of a command or address in what a person should do: such advice is left out, whoever put it into the log."""
-
-
-class Masking(Protocol):
-    """Hides secrets behind marks, the same behind the same, and shows what a mark stands for."""
-
-    def mask(self, text: str) -> str: ...
-
-    def unmask(self, text: str) -> str: ...
 
 
 class Limits(NamedTuple):
@@ -76,7 +69,6 @@ class FailureAgent:
         prompts: Path,
         similar: Similar | None,
         embedder: Embedder | None,
-        masker: Callable[[], Masking],
         limits: Limits | None = None,
     ) -> None:
         self.model = model
@@ -85,7 +77,6 @@ class FailureAgent:
         self._own = " ".join(briefs.bare(self.prompt).split())
         self._similar = similar
         self._embedder = embedder
-        self._masker = masker
         self.limits = limits or Limits()
 
     def conclude(self, question: Question) -> Conclusion | None:
@@ -93,8 +84,8 @@ class FailureAgent:
 
         `ModelError` when there is no first answer.
         """
-        masker = self._masker()
-        asked = _Asked(self, question, Pages(question, masker.mask))
+        masker = self.model.masker()
+        asked = _Asked(self, question, masker)
         first = asked.answer(0)
         answers, votes = [first], [asked.vote(first)]
         while not settled(votes, self.limits.samples):
@@ -166,10 +157,11 @@ class FailureAgent:
 class _Asked:
     """One question as it is asked: the same prompt for every answer."""
 
-    def __init__(self, agent: FailureAgent, question: Question, pages: Pages) -> None:
+    def __init__(self, agent: FailureAgent, question: Question, masker: Masker) -> None:
         self._agent = agent
         self._question = question
-        self._pages = pages
+        self._masker = masker
+        self._pages = Pages(question, masker.mask)
         self._calls = 0
         self._brief = self._written()
 
@@ -186,10 +178,11 @@ class _Asked:
         """One answer of the model. When its first claim does not stand it is told so, once."""
         agent, question, prompt = self._agent, self._question, self._agent.prompt
         seen: list[Findings] = []
+        unmask = self._masker.unmask
 
         def check(findings: Findings) -> str:
             seen.append(findings)
-            return complaint(findings, self._brief.shown, question.log) if len(seen) == 1 else ""
+            return complaint(findings, self._brief.shown, question.log, unmask) if len(seen) == 1 else ""
 
         box = self._toolbox()
         try:
@@ -208,6 +201,7 @@ class _Asked:
                 most_tool_calls=self._calls,
                 most_tokens_in=prompt.head.max_tokens_in,
                 check=check,
+                masker=self._masker,
             )
         except ModelError:
             if not seen:
@@ -216,7 +210,7 @@ class _Asked:
 
     def vote(self, findings: Findings) -> Claim | None:
         """What code takes of an answer."""
-        grounded = ground(findings, self._brief.shown, self._question.log)
+        grounded = ground(findings, self._brief.shown, self._question.log, self._masker.unmask)
         return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
 
     def _toolbox(self) -> Toolbox | None:
@@ -235,13 +229,13 @@ def _case(neighbour: Neighbour) -> str:
     return f"likeness {neighbour.similarity:.2f}{same}: {case.reason}, {case.recovery}{fix}{line}"
 
 
-def _words(said: str, masker: Masking) -> str:
+def _words(said: str, masker: Masker) -> str:
     """Words of the model for people: short, and with hosts by their names; secrets stay hidden."""
     plain = harmless(" ".join(said[: 4 * _WORDS].split()), _WORDS)
     return _MARK.sub(lambda mark: masker.unmask(mark.group()), plain)
 
 
-def _advice(said: str, masker: Masking) -> str:
+def _advice(said: str, masker: Masker) -> str:
     """What a person should do; "" for anything that looks like a command or an address."""
     return "" if _COMMAND.search(_MARK.sub("", said)) else _words(said, masker)
 
@@ -251,7 +245,7 @@ def _others(answer: Findings) -> list[Rejected]:
     return [*answer.rejected, *(Rejected(one.reason, one.why) for one in answer.candidates[1:])]
 
 
-def _alternatives(rejected: Sequence[Rejected], reason: str, masker: Masking) -> tuple[Alternative, ...]:
+def _alternatives(rejected: Sequence[Rejected], reason: str, masker: Masker) -> tuple[Alternative, ...]:
     """The reasons of the taxonomy that were considered and are not the one, each once."""
     others: dict[str, Alternative] = {}
     for one in rejected[:50]:

@@ -1,6 +1,6 @@
 """Whether quotes of the model stand where it says: in a line that it was shown, and in the log."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import regex
@@ -24,6 +24,9 @@ _BLANK = regex.compile(r"\s+")
 Places = Mapping[tuple[int, int], Shown]
 """The lines that the model was shown, by stream and number."""
 
+Unmask = Callable[[str], str]
+"""Puts back what marks stand for: a host that a later line gave away is masked in all that is sent."""
+
 
 class Grounded(NamedTuple):
     """A claim with a reason of the taxonomy, and the lines that prove it; so many `failed` quotes do not stand."""
@@ -35,21 +38,21 @@ class Grounded(NamedTuple):
     failed: int
 
 
-def ground(findings: Findings, shown: Places, log: Log | None) -> list[Grounded]:
-    """The candidates with at least one quote that stands, in their order; Unknown is none of them."""
+def ground(findings: Findings, shown: Places, log: Log | None, unmask: Unmask = str) -> list[Grounded]:
+    """Return the candidates with at least one quote that stands, in their order; Unknown is none of them."""
     grounded = []
     for order, candidate in enumerate(findings.candidates[:_CANDIDATES]):
         reason = named(candidate.reason, taxonomy.REASONS)
         quotes = candidate.quotes[:_QUOTES]
-        found = [line for quote in quotes if (line := line_of(quote, shown)) is not None and _stands(line, log)]
+        found = [line for quote in quotes if (line := line_of(quote, shown, unmask)) is not None and _stands(line, log)]
         lines = {(line.stream, line.number): line for line in found}
         if reason not in ("", "Unknown") and lines:
             grounded.append(Grounded(order, reason, candidate, tuple(lines.values()), len(quotes) - len(found)))
     return grounded
 
 
-def complaint(findings: Findings, shown: Places, log: Log | None) -> str:
-    """What is wrong with an answer of which the first claim does not stand, in words for the model; "" when it does.
+def complaint(findings: Findings, shown: Places, log: Log | None, unmask: Unmask = str) -> str:
+    """Return what is wrong with an answer whose first claim does not stand, in words for the model; "" when it does.
 
     An answer without claims says Unknown, and is fine.
     """
@@ -60,7 +63,7 @@ def complaint(findings: Findings, shown: Places, log: Log | None) -> str:
         return (
             f"names the reason {_echo(first.reason)}, which is not in the list; use one of the list, or no candidates"
         )
-    if ground(Findings([first]), shown, log):
+    if ground(Findings([first]), shown, log, unmask):
         return ""
     quotes = [f"{_echo(quote.text)} at {_echo(quote.line)}" for quote in first.quotes[:2]]
     if not quotes:
@@ -68,8 +71,8 @@ def complaint(findings: Findings, shown: Places, log: Log | None) -> str:
     return f"quotes what does not stand there: {'; '.join(quotes)}. Copy from the lines shown, or give no candidates"
 
 
-def line_of(quote: Quote, shown: Places) -> Shown | None:
-    """The line that a quote is of: the one it names, or the only one near it that has its text."""
+def line_of(quote: Quote, shown: Places, unmask: Unmask = str) -> Shown | None:
+    """Return the line that a quote is of: the one it names, or the only one near it that has its text."""
     text = _plain(_ELLIPSIS.sub("", _COPIED.sub("", quote.text[:_LONGEST]).strip()))
     if len(text) < _SHORTEST or not any(c.isalpha() for c in text):
         return None
@@ -77,14 +80,18 @@ def line_of(quote: Quote, shown: Places) -> Shown | None:
     if place is None:
         return None
     line = shown.get(place)
-    if line is not None and text in _plain(line.text):
+    if line is not None and _holds(line, text, unmask):
         return line
     if len(text) < _TELLING:
         return None
-    holding = [other for other in shown.values() if text in _plain(other.text)]
+    holding = [other for other in shown.values() if _holds(other, text, unmask)]
     if len(holding) == 1 and holding[0].stream == place[0] and abs(holding[0].number - place[1]) <= _NEAR:
         return holding[0]
     return None
+
+
+def _holds(line: Shown, text: str, unmask: Unmask) -> bool:
+    return text in _plain(line.text) or unmask(text) in _plain(unmask(line.text))
 
 
 def _place(handle: str, shown: Places) -> tuple[int, int] | None:

@@ -20,8 +20,15 @@ from logdoctor.llm.hosts import LIST, called, is_full, is_list, known
 SECRET = "<secret>"
 """What stands in place of a secret."""
 
+MARK_IN_PATTERN = re.compile(r"<secret>|\\?<(?:secret|email|host|ip|text)\\?-[0-9]{1,9}\\?>")
+"""What stands in place of a secret, as a model writes it into a pattern."""
+
 _PEM = re.compile(
     r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(?!<secret>)(.*?)(-----END [A-Z0-9 ]{0,40}-----|\Z)", re.S
+)
+
+_PEM_BLOCK = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(.{1,16384}?)(-----END [A-Z0-9 ]{0,40}-----)", re.S
 )
 
 _FORMS = re.compile(
@@ -409,10 +416,19 @@ class Masker:
         self._lock = threading.Lock()
 
     def mask(self, text: str) -> str:
-        """The text with marks in place of what is hidden. Time is linear in the text."""
+        """Return the text with marks in place of what is hidden. Time is linear in the text."""
         if not self._secrets:
             return text
-        text = _MARK.sub(lambda match: self._given("text", match[0]), text)
+        return self._hidden(_MARK.sub(lambda match: self._given("text", match[0]), text))
+
+    def mask_rest(self, text: str) -> str:
+        """Return a text, parts of which may be masked already, with the rest masked line by line. Marks stay."""
+        if not self._secrets:
+            return text
+        text = _PEM_BLOCK.sub(lambda match: f"{match[1]}{self._secret(match[2])}{match[3]}", text)
+        return "\n".join(map(self._hidden, text.split("\n")))
+
+    def _hidden(self, text: str) -> str:
         text = hide_secrets(text, self._secret)
         text = _KEY_LINE.sub(self._key_line, text)
         text = _EMAIL.sub(lambda match: self._mark("email", match[0]), text)
@@ -426,7 +442,7 @@ class Masker:
         return text
 
     def unmask(self, text: str) -> str:
-        """The text with the hidden values in place of their marks. A mark that was never given stays."""
+        """Return the text with the hidden values in place of their marks. A mark that was never given stays."""
         return _MARK.sub(lambda match: self._values.get(match[0], match[0]), text)
 
     def _mark(self, kind: str, value: str) -> str:

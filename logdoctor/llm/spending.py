@@ -1,7 +1,8 @@
-"""A model behind its budget, its breaker and what it was asked before.
+"""A model behind its masking, its budget, its breaker and what it was asked before.
 
-What was answered once is given again and costs nothing. What is new is asked within the budget, and not while the
-model fails. Nothing here sleeps: a call that may not be made now is refused at once.
+Nothing is sent but through here, and all that is sent is masked here, whoever asks. What was answered once is given
+again and costs nothing. What is new is asked within the budget, and not while the model fails. Nothing here sleeps: a
+call that may not be made now is refused at once.
 """
 
 import random
@@ -9,15 +10,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from logdoctor.errors import BudgetSpent, ModelNonsense, ModelUnavailable
+from logdoctor.errors import BudgetSpent, LogdoctorError, ModelNonsense, ModelUnavailable
 from logdoctor.llm.answers import Form, parse, schema
 from logdoctor.llm.breaker import Breaker, State
 from logdoctor.llm.budget import Budget, Cost, Ledger, MemoryLedger, Purse
-from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, weight
+from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, weight
 from logdoctor.llm.exchanges import Exchange, Exchanges, Request, Turns, read, written
-from logdoctor.llm.masking import SECRET
+from logdoctor.llm.masking import SECRET, Masker
 from logdoctor.llm.talk import Run, Talk
 
 __all__ = ["Budget", "Counts", "Guarded", "Ledger", "MemoryLedger"]
@@ -30,6 +32,8 @@ LOOKING_SECONDS = 120.0
 
 _SHORTEST_KEY = 8  # a shorter one is no secret, but a word such as EMPTY that local servers are given
 _SHOWN_TO_MODEL = 600
+
+Hide = Callable[[str], str]
 
 
 class Counts(NamedTuple):
@@ -58,9 +62,9 @@ class _For(NamedTuple):
 class Guarded:
     """A model behind its budget and breaker; any thread may call. `clock` gives seconds since the epoch.
 
-    With `exchanges` everything that is said is written down there, and nothing is asked twice. `key` is the secret of
-    the server, which is neither sent in a message nor written down. One that `bears_nonsense` leaves a model alone only
-    when it is away, not when its answers cannot be used.
+    `masker` makes what masks one conversation. With `exchanges` everything that is said is written down there, and
+    nothing is asked twice. `key` is the secret of the server, which is neither sent in a message nor written down. One
+    that `bears_nonsense` leaves a model alone only when it is away, not when its answers cannot be used.
     """
 
     def __init__(
@@ -73,8 +77,10 @@ class Guarded:
         exchanges: Exchanges | None = None,
         key: str = "",
         bears_nonsense: bool = False,
+        masker: Callable[[], Masker] = Masker,
     ) -> None:
         self.name = model.name
+        self.masker = masker
         self._model = model
         self._ledger = ledger
         self._budget = budget or Budget()
@@ -106,26 +112,33 @@ class Guarded:
         most_tool_calls: int = 0,
         most_tokens_in: int = MOST_TOKENS_IN,
         check: Callable[[Form], str] | None = None,
+        masker: Masker | None = None,
     ) -> Form:
-        """The model's answer in its form. An answer without the form is sent back once, with what is wrong with it.
+        """Return the model's answer in its form. One without the form is sent back once, with what is wrong with it.
 
-        So is one of which `check` says what is wrong with it: words that follow "it", "" when it is good.
+        So is one that `check` complains of: it returns words that follow "it", "" when the answer is good.
 
         `sample` numbers runs that are to differ; the same run is asked once ever. `prompt` is the digest of the
         prompt's file. The model may use `tools`, which `run` carries out, `most_tool_calls` times; what is sent stays
-        within `most_tokens_in`. Messages are sent as they are: whoever gives them masks them, and what `run` says.
+        within `most_tokens_in`.
 
-        `ModelUnavailable` (`retry_after` says when to come again), `ModelNonsense`, `BudgetSpent`.
+        Messages, tools, their results and the schema are masked before they are sent. Those who mask what they show,
+        because they choose it by its length or look for quotes in it, give the `masker` that did: its marks stay.
+
+        Raise `ModelUnavailable` (`retry_after` says when to come again), `ModelNonsense` or `BudgetSpent`.
         """
         whose = _For(job, attempt, purpose, prompt)
-        terms = schema(form), float(temperature), max_tokens, sample
-        talk = Talk([self._clean(message) for message in messages], tools, run, most_tool_calls, most_tokens_in)
+        hide = partial(self._masked, masker or self.masker())
+        terms = _each_text(schema(form), hide), float(temperature), max_tokens, sample
+        tools = [Tool(tool.name, hide(tool.description), _each_text(tool.schema, hide)) for tool in tools]
+        look = None if run is None else partial(_looked_up, run, hide)
+        talk = Talk([_hidden(message, hide) for message in messages], tools, look, most_tool_calls, most_tokens_in)
         began = self._clock()
         wrong: ModelNonsense | None = None
         while True:
             if self._clock() - began > LOOKING_SECONDS:
                 talk.end()
-            request = Request(tuple(map(self._clean, talk.messages)), *terms, talk.tools)
+            request = Request(tuple(_hidden(message, hide) for message in talk.messages), *terms, talk.tools)
             try:
                 reply, value = self._answered(whose, request, form)
                 if value is None:
@@ -278,11 +291,9 @@ class Guarded:
         )
         self._exchanges.enter(exchange)
 
-    def _clean(self, message: Message) -> Message:
-        """The message without the key of the server."""
-        if not self._key or self._key not in message.text:
-            return message
-        return message._replace(text=message.text.replace(self._key, SECRET))
+    def _masked(self, masker: Masker, text: str) -> str:
+        """Return the text masked, and without the key of the server."""
+        return masker.mask_rest(text.replace(self._key, SECRET) if self._key else text)
 
     def _cleaned(self, reply: Reply) -> Reply:
         """The reply without the key of the server, which may say it back."""
@@ -290,6 +301,28 @@ class Guarded:
             return reply
         calls = tuple(call for call in reply.calls if self._key not in written((call,)))
         return reply._replace(text=reply.text.replace(self._key, SECRET), calls=calls)
+
+
+def _hidden(message: Message, hide: Hide) -> Message:
+    calls = tuple(ToolCall(call.id, call.name, _each_text(call.arguments, hide)) for call in message.calls)
+    return message._replace(text=hide(message.text), calls=calls)
+
+
+def _looked_up(run: Run, hide: Hide, call: ToolCall) -> str:
+    """Return what a call gives, masked before it is cut to the room that there is."""
+    try:
+        return hide(run(call))
+    except LogdoctorError as error:
+        return f"That cannot be done: {hide(str(error))[:500]}"
+
+
+def _each_text(value: Any, hide: Hide) -> Any:
+    """Return the value with each text in it hidden."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {key: _each_text(one, hide) for key, one in value.items()}
+    return [_each_text(one, hide) for one in value] if isinstance(value, list | tuple) else value
 
 
 class _Unfit(Exception):

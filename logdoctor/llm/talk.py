@@ -3,12 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 
-from logdoctor.errors import LogdoctorError
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, as_words, estimate, flat, weight
-from logdoctor.llm.masking import mask
 
 Run = Callable[[ToolCall], str]
-"""What comes of a call, in words that may go to a model; a `LogdoctorError` is told to the model in its place."""
+"""What comes of a call, in words for a model."""
 
 _MOST_WORDS = 200  # characters that are kept of what a model says beside its calls
 _MOST_ARGUMENTS = 400
@@ -81,10 +79,7 @@ class Talk:
             return "You looked this up before; see above."
         self._asked.add(words)
         assert self._run is not None
-        try:
-            return self._run(call)[:_MOST_RESULT] or "Nothing was found."
-        except LogdoctorError as error:
-            return f"That cannot be done: {mask(str(error))[:500]}"
+        return self._run(call)[:_MOST_RESULT] or "Nothing was found."
 
 
 def _fitted(text: str, tokens: int) -> str:

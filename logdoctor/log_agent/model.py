@@ -13,7 +13,7 @@ import msgspec
 from logdoctor.errors import PromptError
 from logdoctor.llm.answers import Form
 from logdoctor.llm.chat import Message, estimate
-from logdoctor.llm.masking import SECRET, mask
+from logdoctor.llm.masking import MARK_IN_PATTERN, Masker
 from logdoctor.llm.prompts import Prompt, load
 from logdoctor.llm.spending import Guarded
 from logdoctor.log_agent.proposal import Answer, Candidate, Judgement, Proposal, Sample
@@ -87,10 +87,11 @@ class ModelAgent:
         The largest groups are shown, as many as prompt and answer have room for. `ModelError` when there is no answer.
         """
         random = Random(run)  # the same for the same run: a prompt holds nothing that is not given
+        masker = self.model.masker()
         blocks = [
             block
             for group in range(len(sample.counts))
-            if (block := _group(sample, group, random)).places and self._has_room(self._write, block.lines)
+            if (block := _group(sample, group, random, masker)).places and self._has_room(self._write, block.lines)
         ][: self.groups]
         hidden = len(sample.counts) - len(blocks)
         _, fit = self._write.fitted([block.lines for block in blocks], hidden)
@@ -100,7 +101,7 @@ class ModelAgent:
         if not blocks:
             return Answer(())
         text, _ = self._write.fitted([block.lines for block in blocks], hidden)
-        answer = self._asked(sample, self._write, text, Patterns, run)
+        answer = self._asked(sample, self._write, text, Patterns, masker, run)
         return _mapped(answer, {number: places for block in blocks for number, places in block.places.items()})
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
@@ -112,7 +113,8 @@ class ModelAgent:
 
         One call, or more when they do not fit into one. `ModelError` when there is no answer.
         """
-        messages = [_message(line) for line in sample.lines]
+        masker = self.model.masker()
+        messages = [_message(line, masker) for line in sample.lines]
         judgements = [Judgement(False, "the judge did not vote on it") for _ in candidates]
         blocks: list[tuple[int, list[str]]] = []
         for place, candidate in enumerate(candidates):
@@ -127,13 +129,13 @@ class ModelAgent:
             text, fit = self._judge.fitted([block for _, block in batch], len(blocks) - len(batch))
             if not fit:
                 break
-            answer = self._asked(sample, self._judge, text, Votes)
+            answer = self._asked(sample, self._judge, text, Votes, masker)
             for place, judgement in _counted(answer, {place for place, _ in batch[:fit]}).items():
                 judgements[place] = judgement
             blocks = blocks[fit:]
         return judgements
 
-    def _asked(self, sample: Sample, prompt: Prompt, text: str, form: type[Form], run: int = 0) -> Form:
+    def _asked(self, sample: Sample, prompt: Prompt, text: str, form: type[Form], masker: Masker, run: int = 0) -> Form:
         return self.model.answer(
             sample.job,
             prompt.name,
@@ -144,6 +146,7 @@ class ModelAgent:
             attempt=sample.attempt,
             sample=run,
             prompt=prompt.version,
+            masker=masker,
         )
 
     def _has_room(self, prompt: Prompt, lines: Sequence[str]) -> bool:
@@ -161,11 +164,11 @@ def _prompt(folder: Path, name: str, form: type) -> Prompt:
     return prompt
 
 
-def _group(sample: Sample, group: int, random: Random) -> _Block:
-    """A few lines of a group that differ, behind their numbers; a number is the place of a line, from 1."""
+def _group(sample: Sample, group: int, random: Random, masker: Masker) -> _Block:
+    """Return a few lines of a group that differ, behind their numbers; a number is the place of a line, from 1."""
     alike: dict[str, list[int]] = {}
     for place, of in enumerate(sample.groups):
-        if of == group and (message := _message(sample.lines[place])).strip():
+        if of == group and (message := _message(sample.lines[place], masker)).strip():
             alike.setdefault(message, []).append(place)
     chosen = random.sample(list(alike), min(_LINES_OF_GROUP, len(alike)))
     lines = [f"[{alike[message][0] + 1}] {message}" for message in chosen]
@@ -173,9 +176,9 @@ def _group(sample: Sample, group: int, random: Random) -> _Block:
     return _Block([f"group of {sample.counts[group]} lines:", *lines], places)
 
 
-def _message(line: str) -> str:
-    """What a pattern is matched with, as it may leave the house."""
-    return origin(mask(line)).message
+def _message(line: str, masker: Masker) -> str:
+    """Return what a pattern is matched with, masked."""
+    return origin(masker.mask(line)).message
 
 
 def _mapped(answer: Patterns, shown: dict[int, tuple[int, ...]]) -> Answer:
@@ -193,8 +196,9 @@ def _mapped(answer: Patterns, shown: dict[int, tuple[int, ...]]) -> Answer:
 
 
 def _pattern(written: str) -> str:
-    """A pattern as it was meant: what JSON made of an escape that was written once, and masked text as a field."""
-    return written.strip("\r\n").replace("\b", r"\b").replace("\t", r"\t").replace(SECRET, r"\S+")
+    """Return a pattern as it was meant: what JSON made of an escape that was written once, and marks as fields."""
+    plain = written.strip("\r\n").replace("\b", r"\b").replace("\t", r"\t")
+    return MARK_IN_PATTERN.sub(lambda _: r"\S+", plain)
 
 
 def _candidate(number: int, sample: Sample, messages: Sequence[str], candidate: Candidate, runs: int) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def agent(
 ) -> tuple[FailureAgent, ScriptedModel]:
     model = ScriptedModel(replies, "tiny")
     guarded = Guarded(model, MemoryLedger(), budget, clock=lambda: 1.0)
-    given = {"similar": None, "embedder": None, "masker": Masker} | given
+    given = {"similar": None, "embedder": None} | given
     return FailureAgent(guarded, PROMPTS, limits=limits, **given), model
 
 
@@ -201,8 +202,9 @@ def test_hosts_are_masked_for_the_model_and_named_to_people_secrets_never(ask: A
             self._replies.append(say(messages[0].text))
             return super().ask(messages, **given)
 
-    guarded = Guarded(Echo([], "tiny"), MemoryLedger(), clock=lambda: 1.0)
-    found = FailureAgent(guarded, PROMPTS, None, None, lambda: Masker(hosts=True, names=["wn061"])).conclude(ask(log))
+    masker = partial(Masker, True, names=["wn061"])
+    guarded = Guarded(Echo([], "tiny"), MemoryLedger(), clock=lambda: 1.0, masker=masker)
+    found = FailureAgent(guarded, PROMPTS, None, None).conclude(ask(log))
     assert "hunter2secret" not in seen[0] and "wn061" not in seen[0]
     assert found is not None and found.suggestion == "Take wn061 out." and "hunter2secret" not in found.why
 
@@ -305,9 +307,7 @@ def test_a_model_that_only_looks_is_stopped(ask: Ask, calls: int) -> None:
 
     model = Endless([], "tiny")
     question = ask(long_log(), look=True)
-    one = FailureAgent(
-        Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None, Masker, Limits(3, 0.6, calls)
-    )
+    one = FailureAgent(Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None, Limits(3, 0.6, calls))
     assert one.conclude(question) is None
     assert isinstance(question.log, WholeLog) and len(question.log.asked) <= calls
     assert all(weight(messages, tools) <= 6000 for messages, tools in zip(model.asked, model.offered, strict=True))
@@ -329,7 +329,7 @@ def server() -> Iterator[ModelServer]:
 
 def served(server: ModelServer, output: Any = "json_schema", seconds: float = 10.0) -> FailureAgent:
     model = LangChainModel(server.url, "tiny-7b", KEY, output, seconds)
-    return FailureAgent(Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None, Masker)
+    return FailureAgent(Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None)
 
 
 @pytest.mark.parametrize("output", ["json_schema", "json", "text"])

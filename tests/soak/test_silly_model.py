@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,7 +25,6 @@ from logdoctor.failure_agent.agent import FailureAgent
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
-from logdoctor.llm.masking import Masker
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
 from logdoctor.log_agent.agent import Limits as Lessons
 from logdoctor.log_agent.agent import LogAgent
@@ -148,8 +146,7 @@ def test_what_it_says_of_failures_does_no_harm(
 ) -> None:
     """All are asked about: the cause is open, or the rules are not sure enough for who wants certainty."""
     reported = ReportedEnd()
-    masker = partial(Masker, False, False)
-    agent = FailureAgent(guarded(silly, reported), prompts, None, None, masker)
+    agent = FailureAgent(guarded(silly, reported), prompts, None, None)
     asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below=1.0), reported)
     ends: Counter[str] = Counter()
     found = []

@@ -14,7 +14,6 @@ from logdoctor.errors import ModelError, PromptError
 from logdoctor.failure_agent.write_back.guards import LONGEST
 from logdoctor.failure_agent.write_back.writer import HIDDEN, OfflineWriter, Task, Written, title_of
 from logdoctor.llm.chat import Message, estimate
-from logdoctor.llm.masking import mask
 from logdoctor.llm.prompts import Prompt, load
 from logdoctor.llm.spending import Guarded
 from logdoctor.text import harmless, origin, shown
@@ -40,15 +39,10 @@ class WrittenDiagnosis(msgspec.Struct):
 
 
 class ModelWriter:
-    """A `Writer` that asks a model once for a line; any thread may call. `PromptError` for a bad prompt.
+    """A `Writer` that asks a model once for a line; any thread may call. Raise `PromptError` for a bad prompt."""
 
-    `masking` gives what hides secrets in all that is sent for one line.
-    """
-
-    def __init__(
-        self, model: Guarded, prompts: Path, masking: Callable[[], Callable[[str], str]] = lambda: mask
-    ) -> None:
-        self._model, self._masking = model, masking
+    def __init__(self, model: Guarded, prompts: Path) -> None:
+        self._model = model
         self._prompt = load(prompts, WRITE)
         if self._prompt.head.output != WrittenDiagnosis.__name__:
             cause = f"its output is not {WrittenDiagnosis.__name__}"
@@ -71,15 +65,17 @@ class ModelWriter:
         return [Written(pattern, title, self.name), *written] if 0 < len(pattern) <= LONGEST else written
 
     def _asked(self, task: Task) -> WrittenDiagnosis:
+        masker = self._model.masker()
         return self._model.answer(
             task.job,
             WRITE,
-            [Message("user", _text(self._prompt, task, self._masking()))],
+            [Message("user", _text(self._prompt, task, masker.mask))],
             WrittenDiagnosis,
             temperature=0.0,
             max_tokens=self._prompt.head.max_tokens,
             attempt=task.attempt,
             prompt=self._prompt.version,
+            masker=masker,
         )
 
 

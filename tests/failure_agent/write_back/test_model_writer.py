@@ -55,7 +55,7 @@ def test_a_bad_answer_costs_a_call_and_no_more(make_world: MakeWorld, reply: str
     assert rule.agent == OfflineWriter.name and world.settle("b", HEAD + LEASE_AGAIN).promoted == (rule.id,)
 
 
-def test_what_is_sent_is_masked_and_fits(make_world: MakeWorld) -> None:
+def test_what_is_sent_fits(make_world: MakeWorld) -> None:
     asked, model = writer(GOOD)
     hidden = "password=hunter2-XYZ"
     long = [f"{'word ' * 300}{hidden} {number}" for number in range(50)]
