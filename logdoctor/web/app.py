@@ -5,38 +5,32 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
 
 from fastapi import FastAPI
-from fastapi.routing import iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from logdoctor.pipeline import Limits
 from logdoctor.service.service import Service
-from logdoctor.web import events, health, openapi, problems, rendering, signing_in
-from logdoctor.web.bodies import Allowed
+from logdoctor.web import health, openapi, problems, rendering, signing_in
 from logdoctor.web.cases import api as cases
 from logdoctor.web.cases import correcting
 from logdoctor.web.cases import pages as case_pages
+from logdoctor.web.dependencies import AppOptions, AppState
 from logdoctor.web.gate import Gate
 from logdoctor.web.incidents import api as incidents
 from logdoctor.web.incidents import incident_page
 from logdoctor.web.incidents import pages as incident_pages
-from logdoctor.web.jobs import api as verdicts
-from logdoctor.web.jobs import downloads, ingest, log_pages
+from logdoctor.web.jobs import api as jobs
+from logdoctor.web.jobs import downloads, ingest, log_pages, news
 from logdoctor.web.jobs import pages as attempt_pages
-from logdoctor.web.nodes import actions_api as actions
-from logdoctor.web.nodes import actions_pages, tests_pages
+from logdoctor.web.nodes import actions_api, actions_pages, tests_api, tests_pages
 from logdoctor.web.nodes import api as nodes
 from logdoctor.web.nodes import pages as node_pages
-from logdoctor.web.nodes import tests_api as node_tests
 from logdoctor.web.notifications import api as notifications
 from logdoctor.web.notifications import pages as notification_pages
 from logdoctor.web.problems import SECURITY_HEADERS
-from logdoctor.web.push import api as shippers
-from logdoctor.web.push.labels import LabelMap
+from logdoctor.web.push import api as push
 from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
@@ -46,6 +40,22 @@ _DESCRIPTION = """Training jobs send their logs here while they run; when one di
 it is, whether a restart helps and which node to take out, with the lines that prove it."""
 
 
+_API = (
+    health,
+    ingest,
+    push,
+    jobs,
+    downloads,
+    rules,
+    cases,
+    report,
+    news,
+    incidents,
+    nodes,
+    tests_api,
+    actions_api,
+    notifications,
+)
 _PAGES = (
     incident_pages,
     attempt_pages,
@@ -59,43 +69,24 @@ _PAGES = (
     tests_pages,
     actions_pages,
     notification_pages,
+    signing_in,
 )
 _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
-class Options(NamedTuple):
-    """What the application needs beside the service: whether it wants tokens, requests per second, bounds of
-    bodies and logs, labels of pushes, the key that signs browser sessions, and whether browsers come over HTTPS."""
-
-    wants_token: bool
-    rate: int
-    allowed: Allowed
-    limits: Limits
-    labels: LabelMap
-    session_key: str
-    over_https: bool = False
-
-
-def application(service: Service, options: Options) -> FastAPI:
-    """The application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
+def application(service: Service, options: AppOptions) -> FastAPI:
+    """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    hub, of_nodes, of_incidents, state = events.Hub(), events.Hub(), events.Hub(), health.State()
-    service.listeners += [hub.publish, of_incidents.publish]
-    service.incidents.listeners.append(of_incidents.publish)
-    if service.actor is not None:
-        service.actor.listeners.append(of_nodes.publish)
+    state = AppState(service, Gate(service.tokens, options.wants_token, options.rate), options)
+    state.hubs.listen(service)
 
     def stopping() -> None:
         state.ready = False
-        hub.close()
-        of_nodes.close()
-        of_incidents.close()
+        state.hubs.close()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        hub.open(asyncio.get_running_loop())
-        of_nodes.open(asyncio.get_running_loop())
-        of_incidents.open(asyncio.get_running_loop())
+        state.hubs.open(asyncio.get_running_loop())
         await run_in_threadpool(service.start)
         threading.Thread(target=rendering.prepare_others, daemon=True).start()
         state.ready = True
@@ -113,30 +104,13 @@ def application(service: Service, options: Options) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
+    app.state.logdoctor = state
     app.state.stopping = stopping
     app.state.waiting = partial(actions_pages.waiting, service)
-    gate = Gate(service.tokens, options.wants_token, options.rate)
-    app.state.problem_page = partial(rendering.problem_page, gate)
-    for router in (
-        health.routes(service, gate, state),
-        ingest.routes(service, gate, options.allowed, options.limits),
-        shippers.routes(service, gate, options.allowed, options.labels),
-        verdicts.routes(service, gate),
-        downloads.routes(service, gate),
-        rules.routes(service, gate, options.allowed.seconds),
-        cases.routes(service, gate),
-        report.routes(service, gate),
-        events.routes(service, gate, hub),
-        incidents.routes(service, gate, of_incidents),
-        nodes.routes(service, gate),
-        node_tests.routes(service, gate, of_nodes),
-        actions.routes(service, gate),
-        notifications.routes(service, gate),
-        *(part.routes(service, gate) for part in _PAGES),
-        signing_in.routes(gate),
-    ):
-        # as they are: `include_router` makes all of them anew at the first request, which waits for it
-        app.router.routes += [found.original_route for found in iter_route_contexts(router.routes)]
+    app.state.problem_page = rendering.problem_page
+    # as they are: `include_router` makes all of them anew at the first request, which waits for it
+    app.router.routes += [route for part in _API for route in part.router.routes]
+    app.router.routes += [route for part in _PAGES for route in part.pages.routes]
     app.mount("/static", rendering.static_files())
     problems.install(app)
     openapi.install(app)

@@ -1,22 +1,18 @@
-"""New verdicts as they are published: server-sent events, resumed after a break."""
+"""News as it comes: server-sent events, resumed after a break."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
-import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from logdoctor.errors import Busy, RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.openapi import streams
-from logdoctor.web.problems import describe
+from logdoctor.web.gate import Caller
 
 _HEARTBEAT = 15.0  # seconds
-_PAGE = 100
 _LISTENERS = 1000
 
 
@@ -68,6 +64,30 @@ class Hub:
             self._waiting.discard(event)
 
 
+class Hubs:
+    """The hubs of an application: for verdicts, nodes and incidents."""
+
+    def __init__(self) -> None:
+        self.verdicts, self.nodes, self.incidents = Hub(), Hub(), Hub()
+
+    def listen(self, service: Service) -> None:
+        """Be told by a service of what is new."""
+        service.listeners += [self.verdicts.publish, self.incidents.publish]
+        service.incidents.listeners.append(self.incidents.publish)
+        if service.actor is not None:
+            service.actor.listeners.append(self.nodes.publish)
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to wake the listeners of a loop."""
+        for hub in (self.verdicts, self.nodes, self.incidents):
+            hub.open(loop)
+
+    def close(self) -> None:
+        """End all listeners' streams."""
+        for hub in (self.verdicts, self.nodes, self.incidents):
+            hub.close()
+
+
 LastEventId = Annotated[
     str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
 ]
@@ -107,36 +127,3 @@ def following(
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
-
-
-def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
-    """The route for listeners."""
-    router = APIRouter(prefix="/v1", tags=["verdicts"])
-    admit = gate.allows("read")
-
-    @router.get(
-        "/events",
-        responses=streams(("verdict",), "a VerdictOut") | describe(422),
-        response_class=StreamingResponse,
-    )
-    async def events(
-        request: Request,
-        caller: Annotated[Caller, Depends(admit)],
-        last_event_id: LastEventId = None,
-        after: After = None,
-    ) -> StreamingResponse:
-        """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
-        last = await beginning(hub, last_event_id, after, service.records.last_event)
-
-        async def news(caller: Caller) -> AsyncIterator[bytes]:
-            nonlocal last
-            while found := await run_in_threadpool(service.records.newer, last, _PAGE):
-                for stored in found:
-                    last = stored.event
-                    if caller.may("read", stored.job):
-                        data = msgspec.json.encode(stored)
-                        yield b"id: %d\nevent: verdict\ndata: %s\n\n" % (stored.event, data)
-
-        return following(request, hub, admit, news)
-
-    return router

@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -62,34 +61,17 @@ class Gate:
         self._found: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allows(self, scope: str, by_form: bool = False) -> Callable[[Request], Awaitable[Caller]]:
-        """A dependency: the caller, who has the scope; for the job in the path, if there is one.
-
-        `by_form` is for what a form of our pages sends: there a browser's session counts, too, and `check_form` must
-        follow.
-        """
-
-        async def admit(request: Request) -> Caller:
-            caller = await self.caller(request, by_form)
-            job = request.path_params.get("job")
-            token = caller.token
-            if token is not None and not (holds(token, scope) if job is None else may(token, scope, job)):
-                what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
-                cause = f"it does not allow {what}"
-                raise RequestRefused(403, "forbidden", f"token {token.name!r}", cause, "Use another token.")
-            request.state.caller = caller  # for what every page shows
-            return caller
-
-        return admit
-
-    def allows_unbound(self, scope: str, why: str, by_form: bool = False) -> Callable[[Request], Awaitable[Caller]]:
-        """A dependency as `allows` gives, which refuses tokens that are bound to jobs, with `why`."""
-        admit = self.allows(scope, by_form)
-
-        async def admit_unbound(request: Request) -> Caller:
-            return (await admit(request)).unbound(why)
-
-        return admit_unbound
+    async def admit(self, request: Request, scope: str, by_form: bool = False) -> Caller:
+        """Return the caller, who has the scope; for the job in the path, if there is one. `by_form` as for `caller`."""
+        caller = await self.caller(request, by_form)
+        job = request.path_params.get("job")
+        token = caller.token
+        if token is not None and not (holds(token, scope) if job is None else may(token, scope, job)):
+            what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
+            cause = f"it does not allow {what}"
+            raise RequestRefused(403, "forbidden", f"token {token.name!r}", cause, "Use another token.")
+        request.state.caller = caller  # for what every page shows
+        return caller
 
     async def caller(self, request: Request, by_form: bool = False) -> Caller:
         """Who asks; `RequestRefused` without a valid token, from another site's page, or too often."""

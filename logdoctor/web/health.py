@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
@@ -16,7 +16,7 @@ from logdoctor.llm.spending import Counts, Guarded
 from logdoctor.log_agent.guards import GUARDS
 from logdoctor.service.service import Service
 from logdoctor.store.learned import STATUSES
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import AppState, Reader, TheService, once, state_of
 from logdoctor.web.openapi import TEXT, shows
 from logdoctor.web.problems import describe, problem
 
@@ -24,13 +24,6 @@ _NAMED = 200  # filter rules with a series of their own
 _RESULTS = ("answered", "unavailable", "nonsense", "budget", "waiting")
 _BREAKER = ("closed", "half-open", "open")
 _NO_MODEL = Counts({}, 0, 0, 0.0, "closed")
-
-
-class State:
-    """Whether requests are taken: not while the service starts and stops."""
-
-    def __init__(self) -> None:
-        self.ready = False
 
 
 class _Figures(Collector):
@@ -66,7 +59,7 @@ class _Figures(Collector):
             yield GaugeMetricFamily(f"logdoctor_{name}", meaning, value=value)
 
 
-class _Named:
+class _NamedRules:
     """Which filter rules have a series of their own: the largest when they were first seen, until all places are
     taken. Once a rule is named it stays, because a counter may not go down."""
 
@@ -86,7 +79,7 @@ class _Learning(Collector):
     """What was learned, and what it cost. Not `named`: the learned rules count together, for those who may not see
     them all."""
 
-    def __init__(self, service: Service, names: _Named, named: bool) -> None:
+    def __init__(self, service: Service, names: _NamedRules, named: bool) -> None:
         self._service, self._names, self._is_named = service, names, named
         self._statuses: tuple[int, dict[str, int]] = (-1, {})
 
@@ -182,34 +175,46 @@ def _model_figures(counts: Counts) -> Iterator[Metric]:
     yield GaugeMetricFamily("logdoctor_model_breaker", meaning, value=_BREAKER.index(counts.breaker))
 
 
-def routes(service: Service, gate: Gate, state: State) -> APIRouter:
-    """The routes for those who run the service."""
-    router = APIRouter(tags=["operations"])
-    names = _Named()
-    registry, of_some_jobs = CollectorRegistry(), CollectorRegistry()
-    for one, named in ((registry, True), (of_some_jobs, False)):
-        one.register(_Figures(service))
-        one.register(_Learning(service, names, named))
-        ProcessCollector(registry=one)
-    registry.register(_Telling(service))  # they tell of all jobs, so those who are bound to some see none of it
-    unready: dict[int | str, dict[str, Any]] = {503: describe()[503]}
+class Registries(NamedTuple):
+    """What is measured: `whole` for those who see all jobs, `of_some_jobs` for those who are bound to some."""
 
-    @router.get("/healthz", responses=shows({"status": "ok"}))
-    async def healthz() -> dict[str, str]:
-        """Whether the process answers."""
-        return {"status": "ok"}
+    whole: CollectorRegistry
+    of_some_jobs: CollectorRegistry
 
-    @router.get("/readyz", responses=unready | shows({"status": "ready", "catching_up": False}), response_model=None)
-    async def readyz() -> Response | dict[str, str | bool]:
-        """Whether requests are taken. `catching_up` while streams are read again after a start."""
-        if not state.ready:
-            return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
-        return {"status": "ready", "catching_up": service.watch.is_behind()}
 
-    @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}}, response_class=Response)
-    def metrics(caller: Annotated[Caller, Depends(gate.allows("read"))]) -> Response:
-        """Figures in Prometheus' text format."""
-        figures = generate_latest(of_some_jobs if caller.prefixes else registry)
-        return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
+def _registries(state: AppState) -> Registries:
+    service, names = state.service, _NamedRules()
+    found = Registries(CollectorRegistry(), CollectorRegistry())
+    for registry, named in ((found.whole, True), (found.of_some_jobs, False)):
+        registry.register(_Figures(service))
+        registry.register(_Learning(service, names, named))
+        ProcessCollector(registry=registry)
+    found.whole.register(_Telling(service))  # it counts over all jobs
+    return found
 
-    return router
+
+TheRegistries = Annotated[Registries, Depends(once(_registries))]
+
+router = APIRouter(tags=["operations"])
+_UNREADY: dict[int | str, dict[str, Any]] = {503: describe()[503]}
+
+
+@router.get("/healthz", responses=shows({"status": "ok"}))
+async def healthz() -> dict[str, str]:
+    """Whether the process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}), response_model=None)
+async def readyz(request: Request, service: TheService) -> Response | dict[str, str | bool]:
+    """Whether requests are taken. `catching_up` while streams are read again after a start."""
+    if not state_of(request).ready:
+        return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
+    return {"status": "ready", "catching_up": service.watch.is_behind()}
+
+
+@router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}}, response_class=Response)
+def metrics(caller: Reader, registries: TheRegistries) -> Response:
+    """Figures in Prometheus' text format."""
+    figures = generate_latest(registries.of_some_jobs if caller.prefixes else registries.whole)
+    return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")

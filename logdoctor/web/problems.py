@@ -116,6 +116,11 @@ def answer(error: LogdoctorError) -> Response:
     return problem(status, code, error.thing, error.cause, error.next_step, **more)
 
 
+def not_found(thing: str) -> RequestRefused:
+    """Return the error that there is no such thing."""
+    return RequestRefused(404, "not_found", thing, "does not exist", "Check the name.")
+
+
 def install(app: FastAPI) -> None:
     """Let the application answer all errors in one shape."""
     app.add_exception_handler(LogdoctorError, _refused)

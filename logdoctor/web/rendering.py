@@ -21,7 +21,8 @@ from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.text import harmless
 from logdoctor.web import drawing, rank_chart, wording
 from logdoctor.web.bodies import Allowed, whole
-from logdoctor.web.gate import TOKEN, Caller, Gate, check_form, form_key
+from logdoctor.web.dependencies import state_of
+from logdoctor.web.gate import TOKEN, Caller, check_form, form_key
 from logdoctor.web.problems import answer
 
 log = structlog.get_logger()
@@ -61,13 +62,14 @@ def static_files() -> StaticFiles:
     return StaticFiles(directory=_WEB / "static")
 
 
-def router(gate: Gate) -> APIRouter:
-    """An empty router for pages: its errors are pages, too, and strangers come to the login."""
-    return APIRouter(include_in_schema=False, default_response_class=HTMLResponse, route_class=_route_class(gate))
+def router() -> APIRouter:
+    """Return an empty router for pages: its errors are pages, too, and strangers are sent to the login."""
+    return APIRouter(include_in_schema=False, default_response_class=HTMLResponse, route_class=_PageRoute)
 
 
-def page(request: Request, gate: Gate, name: str, content: dict[str, Any], status: int = 200) -> Response:
+def page(request: Request, name: str, content: dict[str, Any], status: int = 200) -> Response:
     """A page, which no cache keeps."""
+    gate = state_of(request).gate
     inside = gate.wants_token and TOKEN in request.session
     caller: Caller | None = getattr(request.state, "caller", None)
     common = {
@@ -142,29 +144,26 @@ async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, li
         raise RequestRefused(400, "bad_form", "the form", "it cannot be read", "Load the page again.") from error
 
 
-def _route_class(gate: Gate) -> type[APIRoute]:
-    """Routes that answer errors with pages, lead strangers to the login, and answer HEAD where they answer GET."""
+class _PageRoute(APIRoute):
+    """A route that answers errors with pages, leads strangers to the login, and answers HEAD where it answers GET."""
 
-    class Route(APIRoute):
-        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-            super().__init__(path, endpoint, **options)
-            if self.methods == {"GET"}:
-                self.methods = {"GET", "HEAD"}  # it is the server that leaves the body out
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if self.methods == {"GET"}:
+            self.methods = {"GET", "HEAD"}  # it is the server that leaves the body out
 
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handle = super().get_route_handler()
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
 
-            async def handle_for_people(request: Request) -> Response:
-                try:
-                    return await handle(request)
-                except RequestValidationError as error:
-                    return problem_page(gate, request, _invalid(error))
-                except LogdoctorError as error:
-                    return problem_page(gate, request, error)
+        async def handle_for_people(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                return problem_page(request, _invalid(error))
+            except LogdoctorError as error:
+                return problem_page(request, error)
 
-            return handle_for_people
-
-    return Route
+        return handle_for_people
 
 
 def _invalid(error: RequestValidationError) -> RequestRefused:
@@ -176,7 +175,7 @@ def _invalid(error: RequestValidationError) -> RequestRefused:
     return RequestRefused(400, "invalid", f"the filter {name}", str(first["msg"]), "Choose from the list.")
 
 
-def problem_page(gate: Gate, request: Request, error: LogdoctorError) -> Response:
+def problem_page(request: Request, error: LogdoctorError) -> Response:
     """The error as a page; the login for one who has to say who they are."""
     told = answer(error)
     if told.status_code == 401:
@@ -187,8 +186,8 @@ def problem_page(gate: Gate, request: Request, error: LogdoctorError) -> Respons
     if told.status_code >= 500:
         log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
     if not hasattr(request.state, "caller"):  # no route had its turn, or it came to nothing
-        request.state.caller = gate.known(request)
-    told_page = page(request, gate, "problem.html", {"error": error}, told.status_code)
+        request.state.caller = state_of(request).gate.known(request)
+    told_page = page(request, "problem.html", {"error": error}, told.status_code)
     if "retry-after" in told.headers:
         told_page.headers["Retry-After"] = told.headers["retry-after"]
     return told_page

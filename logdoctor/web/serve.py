@@ -12,8 +12,9 @@ import structlog
 from logdoctor import build
 from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
-from logdoctor.web.app import Options, application
+from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
+from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 
@@ -35,7 +36,7 @@ def serve(settings: Settings) -> None:
             "every request needs a token, and there is none",
             f"Make one first: logdoctor tokens create NAME --scope admin --data-dir {build.made_folder(settings)}",
         )
-    options = Options(
+    options = AppOptions(
         wants_token,
         settings.rate_limit,
         Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds),

@@ -2,68 +2,68 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
 from logdoctor.store.tokens import holds
-from logdoctor.web.gate import TOKEN, Gate, check_form, form_key
+from logdoctor.web.dependencies import state_of
+from logdoctor.web.gate import TOKEN, check_form, form_key
 from logdoctor.web.rendering import form, local, page, router
 
 _UNSENT = "What you sent was not taken: sign in, then send it again. What you typed may be lost."
 
 
-def routes(gate: Gate) -> APIRouter:
-    """The routes of the login."""
-    pages = router(gate)
+pages = router()
 
-    @pages.get("/login")
-    async def login_form(
-        request: Request, next: Annotated[str, Query()] = "/", unsent: Annotated[str, Query()] = ""
-    ) -> Response:
-        """The form for a token; who is in already goes on."""
-        target = local(next)
-        secret = str(request.session.get(TOKEN, ""))
-        if not gate.wants_token or (secret and await _refusal_of(gate, request, secret) is None):
-            return RedirectResponse(target, 303)
-        ended = "Your token has expired or was revoked. Paste another one." if secret else ""
-        request.session.pop(TOKEN, None)
-        return _login_page(request, gate, target, f"{ended} {_UNSENT}".strip() if unsent else ended)
 
-    @pages.post("/login")
-    async def login(request: Request) -> Response:
-        """In, with a token that may read."""
-        given = await form(request)
-        target, secret = local(given.get("next", "/")), given.get("token", "").strip()
-        if not gate.wants_token:
-            return RedirectResponse(target, 303)
-        try:
-            check_form(request, given.get("key", ""))
-        except RequestRefused:
-            message = "This form is too old, or your browser keeps no cookies. Allow them for this site and try again."
-            return _login_page(request, gate, target, message, 403)
-        if (refusal := await _refusal_of(gate, request, secret)) is not None:
-            return _login_page(request, gate, target, *refusal)
-        request.session.clear()
-        request.session[TOKEN] = secret
+@pages.get("/login")
+async def login_form(
+    request: Request, next: Annotated[str, Query()] = "/", unsent: Annotated[str, Query()] = ""
+) -> Response:
+    """The form for a token; who is in already goes on."""
+    target = local(next)
+    secret = str(request.session.get(TOKEN, ""))
+    if not state_of(request).gate.wants_token or (secret and await _refusal_of(request, secret) is None):
         return RedirectResponse(target, 303)
-
-    @pages.post("/logout")
-    async def logout(request: Request) -> Response:
-        """Out; the token stays as it is."""
-        check_form(request, (await form(request)).get("key", ""))
-        request.session.clear()
-        return RedirectResponse("/login" if gate.wants_token else "/", 303)
-
-    return pages
+    ended = "Your token has expired or was revoked. Paste another one." if secret else ""
+    request.session.pop(TOKEN, None)
+    return _login_page(request, target, f"{ended} {_UNSENT}".strip() if unsent else ended)
 
 
-async def _refusal_of(gate: Gate, request: Request, secret: str) -> tuple[str, int] | None:
+@pages.post("/login")
+async def login(request: Request) -> Response:
+    """In, with a token that may read."""
+    given = await form(request)
+    target, secret = local(given.get("next", "/")), given.get("token", "").strip()
+    if not state_of(request).gate.wants_token:
+        return RedirectResponse(target, 303)
+    try:
+        check_form(request, given.get("key", ""))
+    except RequestRefused:
+        message = "This form is too old, or your browser keeps no cookies. Allow them for this site and try again."
+        return _login_page(request, target, message, 403)
+    if (refusal := await _refusal_of(request, secret)) is not None:
+        return _login_page(request, target, *refusal)
+    request.session.clear()
+    request.session[TOKEN] = secret
+    return RedirectResponse(target, 303)
+
+
+@pages.post("/logout")
+async def logout(request: Request) -> Response:
+    """Out; the token stays as it is."""
+    check_form(request, (await form(request)).get("key", ""))
+    request.session.clear()
+    return RedirectResponse("/login" if state_of(request).gate.wants_token else "/", 303)
+
+
+async def _refusal_of(request: Request, secret: str) -> tuple[str, int] | None:
     """Why a token does not open the pages, in words, and the HTTP status; None when it does."""
     if not secret:
         return "Paste a token first.", 400
     try:
-        token = await gate.token(secret, request.client.host if request.client else "")
+        token = await state_of(request).gate.token(secret, request.client.host if request.client else "")
     except RequestRefused as error:
         return "Too many wrong tokens came from your address. Wait a minute, then try again.", error.status
     if token is None:
@@ -73,5 +73,5 @@ async def _refusal_of(gate: Gate, request: Request, secret: str) -> tuple[str, i
     return None
 
 
-def _login_page(request: Request, gate: Gate, target: str, message: str, status: int = 200) -> Response:
-    return page(request, gate, "login.html", {"next": target, "message": message, "key": form_key(request)}, status)
+def _login_page(request: Request, target: str, message: str, status: int = 200) -> Response:
+    return page(request, "login.html", {"next": target, "message": message, "key": form_key(request)}, status)

@@ -25,8 +25,9 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, Stores
 from logdoctor.service.watch import Timing
 from logdoctor.settings import Settings
-from logdoctor.web.app import Options, application
+from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
+from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.nodes import background
 from logdoctor.web.push.labels import label_map
 from logdoctor.web.server import listener, server
@@ -65,13 +66,13 @@ def new_service(
     return Service(folder, scanner, plan, ladder=ladder)
 
 
-def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED) -> Options:
+def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED) -> AppOptions:
     """What an application is made with."""
     limits = build.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
-    return Options(wants_token, rate, allowed, limits, label_map(), "0" * 64)
+    return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64)
 
 
-def local_client(service: Service, chosen: Options | None = None) -> TestClient:
+def local_client(service: Service, chosen: AppOptions | None = None) -> TestClient:
     """A client of an application over the service; within `with` both work."""
     return TestClient(application(service, chosen or options()), base_url=LOCAL, raise_server_exceptions=False)
 
@@ -148,7 +149,7 @@ class Served:
 
 
 @contextmanager
-def serving(service: Service, chosen: Options | None = None, slow: float = 5.0) -> Iterator[Served]:
+def serving(service: Service, chosen: AppOptions | None = None, slow: float = 5.0) -> Iterator[Served]:
     """The real server in a thread, until the block ends."""
     app = application(service, chosen or options())
     real, socket = server(app, slow), listener("127.0.0.1", 0)

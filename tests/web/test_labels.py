@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from logdoctor.errors import SettingsError
 from logdoctor.store.names import Key, key
 from logdoctor.web.push.labels import DEFAULT, SETTING, allowed, label_map
-from logdoctor.web.push.pushes import Entry, Limits, PushRefused, batches
+from logdoctor.web.push.pushes import LogEntry, PushLimits, PushRefused, batches
 
 DEFAULT_MAP = label_map()
 
@@ -122,8 +122,8 @@ def test_long_names_stay_different() -> None:
     assert allowed("x" * 200) == "x" * 200
 
 
-def entry(text: str, ns: int = 1, **labels: str) -> Entry:
-    return Entry(labels, ns, text.encode())
+def entry(text: str, ns: int = 1, **labels: str) -> LogEntry:
+    return LogEntry(labels, ns, text.encode())
 
 
 def test_gathering_keeps_the_order_within_a_stream() -> None:
@@ -133,7 +133,7 @@ def test_gathering_keeps_the_order_within_a_stream() -> None:
         entry("x", 9, job="k"),
         entry("c", 5, job="j", trace="1", user="kim"),
     ]
-    gathered = DEFAULT_MAP.gather(batches(entries, Limits()))
+    gathered = DEFAULT_MAP.gather(batches(entries, PushLimits()))
     assert [(p.key.job, p.batch.lines) for p in gathered.placed] == [("j", b"a\nb\nc\n"), ("k", b"x\n")]
     first = gathered.placed[0].batch
     assert (first.first_ns, first.last_ns, first.entries) == (2, 5, 3)
@@ -144,15 +144,15 @@ def test_gathering_keeps_the_order_within_a_stream() -> None:
 
 def test_what_has_no_place_is_counted_and_costs_the_others_nothing() -> None:
     entries = [entry("a", app="x"), entry("b", app="x"), entry("c", job="j"), entry("d", job="j", attempt="no")]
-    gathered = DEFAULT_MAP.gather(batches(entries, Limits()))
+    gathered = DEFAULT_MAP.gather(batches(entries, PushLimits()))
     assert [p.batch.lines for p in gathered.placed] == [b"c\n"]
     assert gathered.rejected == 3
     assert gathered.refusal is not None and gathered.refusal.code == "no_job"
 
 
 def test_the_digest_tells_pushes_apart_and_knows_a_retry() -> None:
-    def digest(*entries: Entry) -> str:
-        return DEFAULT_MAP.gather(batches(entries, Limits())).placed[0].batch.digest
+    def digest(*entries: LogEntry) -> str:
+        return DEFAULT_MAP.gather(batches(entries, PushLimits())).placed[0].batch.digest
 
     pushes = [
         (entry("a", 1, job="j"),),
@@ -165,12 +165,12 @@ def test_the_digest_tells_pushes_apart_and_knows_a_retry() -> None:
         (entry("a", 1, job="j", trace="2"), entry("a", 1, job="j")),
     ]
     assert len({digest(*push) for push in pushes}) == len(pushes)
-    assert digest(entry("a", 1, job="j", host="n")) == digest(Entry({"host": "n", "job": "j"}, 1, b"a"))
+    assert digest(entry("a", 1, job="j", host="n")) == digest(LogEntry({"host": "n", "job": "j"}, 1, b"a"))
 
 
 def test_one_newline_ends_an_entry() -> None:
     texts = ["", "a", "b\n", "c\n\n", "d\r\n", "e\nf", "g\r"]
-    (batch,) = batches([entry(text) for text in texts], Limits())
+    (batch,) = batches([entry(text) for text in texts], PushLimits())
     assert batch.lines == b"\na\nb\nc\nd\r\ne\nf\ng\r\n"
     assert batch.entries == len(texts)
 
@@ -178,12 +178,12 @@ def test_one_newline_ends_an_entry() -> None:
 @pytest.mark.parametrize(
     ("entries", "limits"),
     [
-        ([entry("a")] * 3, Limits(entries=2)),
-        ([entry("abc")], Limits(entry_bytes=2)),
-        ([entry("a", a="1", b="2"), entry("a", a="2", b="2")], Limits(labels_in_all=3)),
+        ([entry("a")] * 3, PushLimits(entries=2)),
+        ([entry("abc")], PushLimits(entry_bytes=2)),
+        ([entry("a", a="1", b="2"), entry("a", a="2", b="2")], PushLimits(labels_in_all=3)),
     ],
 )
-def test_limits_of_a_push(entries: list[Entry], limits: Limits) -> None:
+def test_limits_of_a_push(entries: list[LogEntry], limits: PushLimits) -> None:
     with pytest.raises(PushRefused) as caught:
         batches(entries, limits)
     assert caught.value.status == 413

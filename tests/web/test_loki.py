@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.web.push.loki import decode, parse_labels
-from logdoctor.web.push.pushes import Limits, PushRefused
+from logdoctor.web.push.pushes import PushLimits, PushRefused
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
@@ -221,7 +221,7 @@ def test_an_empty_stream_and_an_empty_push_give_nothing() -> None:
 )
 def test_limits(body: bytes, content_type: str, status: int) -> None:
     with pytest.raises(PushRefused) as caught:
-        decode(body, content_type, "", Limits(2000, 10, 100, 5, 20, 1000))
+        decode(body, content_type, "", PushLimits(2000, 10, 100, 5, 20, 1000))
     assert caught.value.status == status
     assert caught.value.code in ("too_large", "bad_labels")
 

@@ -26,7 +26,7 @@ from opentelemetry.sdk.resources import Resource
 from logdoctor.text import origin
 from logdoctor.web.push.labels import label_map
 from logdoctor.web.push.otlp import JSON, PROTOBUF, answer, decode, failure
-from logdoctor.web.push.pushes import Batch, Limits, PushRefused
+from logdoctor.web.push.pushes import Batch, PushLimits, PushRefused
 
 NOW = 1_790_000_000_123_456_789
 
@@ -412,7 +412,7 @@ def test_deep_nesting_is_refused() -> None:
 def test_limits(message: ExportLogsServiceRequest, status: int) -> None:
     for body, kind in ((message.SerializeToString(), PROTOBUF), (in_json(message), JSON)):
         with pytest.raises(PushRefused) as caught:
-            decode(body, kind, Limits(3000, 10, 299, 5, 20, 1000))
+            decode(body, kind, PushLimits(3000, 10, 299, 5, 20, 1000))
         assert caught.value.status == status
 
 

@@ -7,7 +7,7 @@ about the failures of all jobs.
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
@@ -16,8 +16,9 @@ from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import StoredVerdict
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found, visible
+from logdoctor.web.dependencies import Operator, Reader, TheService
+from logdoctor.web.gate import Caller
+from logdoctor.web.jobs.api import visible
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AskOut,
@@ -33,7 +34,7 @@ from logdoctor.web.models import (
     VerdictId,
 )
 from logdoctor.web.paging import page
-from logdoctor.web.problems import Problem, describe
+from logdoctor.web.problems import Problem, describe, not_found
 
 HIDDEN = "(not shown to a token that is bound to jobs: it may tell of other jobs)"
 """What such a token sees of the texts of model calls."""
@@ -46,67 +47,67 @@ OfReason = Annotated[str | None, Query(max_length=200, description="only cases o
 Withdrawn = Annotated[bool, Query(description="also those that were withdrawn or replaced")]
 Why = Annotated[str, Query(max_length=2000, description="the reason, for those who ask later")]
 
+router = APIRouter(prefix="/v1", tags=["cases"])
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes for cases and model calls."""
-    reading = APIRouter(prefix="/v1", tags=["cases"])
-    deciding = APIRouter(prefix="/v1", tags=["decisions"])
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
 
-    @reading.get("/cases", response_model=CasePage, responses=describe(400, 422))
-    def cases(
-        caller: Reader, reason: OfReason = None, withdrawn: Withdrawn = False, cursor: Cursor = None, limit: Limit = 50
-    ) -> Response:
-        """Confirmed failures, newest first: what past failures were, and what fixed them."""
+@router.get("/cases", response_model=CasePage, responses=describe(400, 422))
+def cases(
+    caller: Reader,
+    service: TheService,
+    reason: OfReason = None,
+    withdrawn: Withdrawn = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Confirmed failures, newest first: what past failures were, and what fixed them."""
 
-        return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
+    return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
 
-    @reading.get("/cases/{id}", response_model=CaseOut, responses=describe(404, 422))
-    def case(caller: Reader, id: CaseId) -> Response:
-        """One confirmed failure, withdrawn or not."""
-        return Json(visible_case(service, caller, id))
 
-    @reading.get("/verdicts/{id}/model-calls", response_model=ModelCallPage, responses=describe(404, 422))
-    def model_calls(caller: Reader, id: VerdictId) -> Response:
-        """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
-        came back, with tokens, dollars, seconds, and the digest of the prompt."""
-        stored = visible(caller, service.records.verdict(id), f"verdict {id}")
-        return Json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
+@router.get("/cases/{id}", response_model=CaseOut, responses=describe(404, 422))
+def case(caller: Reader, service: TheService, id: CaseId) -> Response:
+    """One confirmed failure, withdrawn or not."""
+    return Json(visible_case(service, caller, id))
 
-    @deciding.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
-    def confirm(caller: Operator, id: VerdictId, said: ConfirmIn) -> Response:
-        """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
-        return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
-    @deciding.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
-    def correct(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
-        """Say what a failure was instead. Without `evidence` the lines count that look worst."""
-        return Json(enter(service, caller, id, _ruling(said), said.known))
+@router.get("/verdicts/{id}/model-calls", response_model=ModelCallPage, responses=describe(404, 422))
+def model_calls(caller: Reader, service: TheService, id: VerdictId) -> Response:
+    """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
+    came back, with tokens, dollars, seconds, and the digest of the prompt."""
+    stored = visible(caller, service.records.verdict(id), f"verdict {id}")
+    return Json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
 
-    @deciding.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
-    def lesson(caller: Operator, id: VerdictId, said: CorrectIn) -> Response:
-        """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
-        model is asked."""
-        return Json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
 
-    @deciding.post(
-        "/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED
-    )
-    def ask(caller: Operator, id: VerdictId) -> Response:
-        """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
-        look_again(service, caller, id)
-        return Json({"verdict": id}, 202)
+@router.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+def confirm(caller: Operator, service: TheService, id: VerdictId, said: ConfirmIn) -> Response:
+    """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
+    return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
-    @deciding.delete("/cases/{id}", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
-    def withdraw(caller: Operator, id: CaseId, why: Why = "") -> Response:
-        """Let a case decide nothing any more; it stays on record."""
-        return Json(take_back(service, caller, id, why))
 
-    router = APIRouter()
-    router.include_router(reading)
-    router.include_router(deciding)
-    return router
+@router.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+def correct(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
+    """Say what a failure was instead. Without `evidence` the lines count that look worst."""
+    return Json(enter(service, caller, id, _ruling(said), said.known))
+
+
+@router.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
+def lesson(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
+    """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
+    model is asked."""
+    return Json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
+
+
+@router.post("/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED)
+def ask(caller: Operator, service: TheService, id: VerdictId) -> Response:
+    """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
+    look_again(service, caller, id)
+    return Json({"verdict": id}, 202)
+
+
+@router.delete("/cases/{id}", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+def withdraw(caller: Operator, service: TheService, id: CaseId, why: Why = "") -> Response:
+    """Let a case decide nothing any more; it stays on record."""
+    return Json(take_back(service, caller, id, why))
 
 
 def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int | None = None) -> Confirmation:

@@ -1,9 +1,9 @@
 """What people say of a verdict: that it is right, or what it was instead; what that teaches is shown before."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -15,7 +15,8 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases.api import decidable, enter, foresee, look_again
 from logdoctor.web.cases.choosing import MOST, Chosen, Place, chosen, named, passages, written
 from logdoctor.web.cases.saving import Ruled, ruled
-from logdoctor.web.gate import Caller, Gate, form_key
+from logdoctor.web.dependencies import FormOperator, Operator, TheService
+from logdoctor.web.gate import form_key
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.models import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
@@ -26,67 +27,63 @@ _REMARKS = ("fix", "comment", "suggestion")
 _MAX_WORDS = 4000
 _MAX_FIELDS = 500  # of a form: some boxes for each line that is shown
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of those who say what a failure was."""
-    pages = router(gate)
-    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
-    Sender = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
 
-    @pages.post("/verdicts/{id}/confirm")
-    async def confirm(request: Request, caller: Sender, id: VerdictId) -> Response:
-        """A verdict is right."""
-        given = await checked_form(request, WORDS)
-        fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
-        ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
-        entered = await run_in_threadpool(enter, service, caller, id, ruling, _known(given))
-        return RedirectResponse(_back(service, entered), 303)
+@pages.post("/verdicts/{id}/confirm")
+async def confirm(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
+    """A verdict is right."""
+    given = await checked_form(request, WORDS)
+    fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
+    ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
+    entered = await run_in_threadpool(enter, service, caller, id, ruling, _known(given))
+    return RedirectResponse(_back(service, entered), 303)
 
-    @pages.get("/verdicts/{id}/correct")
-    def form(request: Request, caller: Operator, id: VerdictId) -> Response:
-        """The form for what it was instead."""
+
+@pages.get("/verdicts/{id}/correct")
+def form(request: Request, caller: Operator, service: TheService, id: VerdictId) -> Response:
+    """The form for what it was instead."""
+    stored = decidable(service, caller, id)
+    cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
+    return _correct_page(request, service, stored, {}, cited)
+
+
+@pages.post("/verdicts/{id}/correct")
+async def correct(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
+    """What a correction will teach; with `step=save` it is entered."""
+    fields = await checked_fields(request, WORDS, _MAX_FIELDS)
+    given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
+
+    def take() -> Response:
         stored = decidable(service, caller, id)
-        cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
-        return _correct_page(request, gate, service, stored, {}, cited)
+        try:
+            streams = service.streams(stored.job, stored.attempt)
+            lines = named(boxes, given.get("evidence", ""), stored.verdict, streams)
+            ruling = _ruling(given, lines)
+            if given.get("step") == "save":
+                entered = enter(service, caller, id, ruling, _known(given))
+                return RedirectResponse(_back(service, entered), 303)
+            foreseen = foresee(service, caller, id, ruling)
+        except RequestRefused as error:
+            if error.status not in (409, 422):
+                raise
+            left = Chosen(frozenset(boxes), given.get("evidence", "").replace("\r\n", "\n"))
+            return _correct_page(request, service, stored, given, left, None, error)
+        return _correct_page(request, service, stored, given, lines, foreseen)
 
-    @pages.post("/verdicts/{id}/correct")
-    async def correct(request: Request, caller: Sender, id: VerdictId) -> Response:
-        """What a correction will teach; with `step=save` it is entered."""
-        fields = await checked_fields(request, WORDS, _MAX_FIELDS)
-        given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
+    return await run_in_threadpool(take)
 
-        def take() -> Response:
-            stored = decidable(service, caller, id)
-            try:
-                streams = service.streams(stored.job, stored.attempt)
-                lines = named(boxes, given.get("evidence", ""), stored.verdict, streams)
-                ruling = _ruling(given, lines)
-                if given.get("step") == "save":
-                    entered = enter(service, caller, id, ruling, _known(given))
-                    return RedirectResponse(_back(service, entered), 303)
-                foreseen = foresee(service, caller, id, ruling)
-            except RequestRefused as error:
-                if error.status not in (409, 422):
-                    raise
-                left = Chosen(frozenset(boxes), given.get("evidence", "").replace("\r\n", "\n"))
-                return _correct_page(request, gate, service, stored, given, left, None, error)
-            return _correct_page(request, gate, service, stored, given, lines, foreseen)
 
-        return await run_in_threadpool(take)
-
-    @pages.post("/verdicts/{id}/ask")
-    async def ask(request: Request, caller: Sender, id: VerdictId) -> Response:
-        """Have a failure looked up again."""
-        await checked_form(request)
-        await run_in_threadpool(look_again, service, caller, id)
-        return RedirectResponse(f"/verdicts/{id}?asked=1#decision", 303)
-
-    return pages
+@pages.post("/verdicts/{id}/ask")
+async def ask(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
+    """Have a failure looked up again."""
+    await checked_form(request)
+    await run_in_threadpool(look_again, service, caller, id)
+    return RedirectResponse(f"/verdicts/{id}?asked=1#decision", 303)
 
 
 def _correct_page(
     request: Request,
-    gate: Gate,
     service: Service,
     stored: StoredVerdict,
     given: Mapping[str, str],
@@ -120,7 +117,7 @@ def _correct_page(
         "known": live.id if live else 0,
         "key": form_key(request),
     }
-    return page(request, gate, "correct.html", content, getattr(refusal, "status", 422) if refusal else 200)
+    return page(request, "correct.html", content, getattr(refusal, "status", 422) if refusal else 200)
 
 
 def _ruled(service: Service, stored: StoredVerdict, foreseen: Foreseen) -> Ruled | None:

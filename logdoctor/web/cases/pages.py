@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.service.service import Service
 from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_case
 from logdoctor.web.cases.saving import corrected
-from logdoctor.web.gate import Caller, Gate, form_key
+from logdoctor.web.dependencies import FormOperator, Reader, TheService
+from logdoctor.web.gate import form_key
 from logdoctor.web.models import CaseId, Cursor
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
@@ -17,40 +17,38 @@ _MAX_WORDS = 4000
 _CASES = 50
 OfReason = Annotated[str | None, Query(max_length=200)]
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of cases."""
-    pages = router(gate)
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    Operator = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
 
-    @pages.get("/cases")
-    def cases(request: Request, caller: Reader, reason: OfReason = None, cursor: Cursor = None) -> Response:
-        """What past failures were, newest first."""
-        if reason == "":
-            return RedirectResponse("/cases", 303)
-        found = case_page(service, caller, cursor, _CASES, reason, False)
-        content = {"cases": found["items"], "next": found["next"], "reason": reason, "cursor": cursor}
-        return page(request, gate, "cases.html", content)
+@pages.get("/cases")
+def cases(
+    request: Request, caller: Reader, service: TheService, reason: OfReason = None, cursor: Cursor = None
+) -> Response:
+    """What past failures were, newest first."""
+    if reason == "":
+        return RedirectResponse("/cases", 303)
+    found = case_page(service, caller, cursor, _CASES, reason, False)
+    content = {"cases": found["items"], "next": found["next"], "reason": reason, "cursor": cursor}
+    return page(request, "cases.html", content)
 
-    @pages.get("/cases/{id}")
-    def case(request: Request, caller: Reader, id: CaseId) -> Response:
-        """One past failure: what it was, what fixed it, who says so."""
-        said = visible_case(service, caller, id)
-        content = {
-            "case": said,
-            "correction": corrected(service, said),
-            "current": service.records.current(said.job, said.attempt),
-            "may_decide": may_decide(caller),
-            "key": form_key(request),
-        }
-        return page(request, gate, "case.html", content)
 
-    @pages.post("/cases/{id}/withdraw")
-    async def withdraw(request: Request, caller: Operator, id: CaseId) -> Response:
-        """Let a case decide nothing any more."""
-        given = await checked_form(request, WORDS)
-        await run_in_threadpool(take_back, service, caller, id, given.get("why", "")[:_MAX_WORDS])
-        return RedirectResponse(f"/cases/{id}", 303)
+@pages.get("/cases/{id}")
+def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> Response:
+    """One past failure: what it was, what fixed it, who says so."""
+    said = visible_case(service, caller, id)
+    content = {
+        "case": said,
+        "correction": corrected(service, said),
+        "current": service.records.current(said.job, said.attempt),
+        "may_decide": may_decide(caller),
+        "key": form_key(request),
+    }
+    return page(request, "case.html", content)
 
-    return pages
+
+@pages.post("/cases/{id}/withdraw")
+async def withdraw(request: Request, caller: FormOperator, service: TheService, id: CaseId) -> Response:
+    """Let a case decide nothing any more."""
+    given = await checked_form(request, WORDS)
+    await run_in_threadpool(take_back, service, caller, id, given.get("why", "")[:_MAX_WORDS])
+    return RedirectResponse(f"/cases/{id}", 303)

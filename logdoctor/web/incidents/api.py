@@ -5,21 +5,22 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
-from logdoctor.web.events import After, Hub, LastEventId, beginning, following
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, admit_reader
+from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.gate import Caller
 from logdoctor.web.incidents.answers import IncidentStory
-from logdoctor.web.jobs.api import Filter, Time, not_found
+from logdoctor.web.jobs.api import Filter, Time
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import Cursor, IncidentId, IncidentStepIn, Limit, VerdictPage
 from logdoctor.web.openapi import answers, streams
-from logdoctor.web.problems import Problem, describe
+from logdoctor.web.problems import Problem, describe, not_found
 
 _PAGE = 100
 _REFUSED: dict[int | str, dict[str, Any]] = {
@@ -33,111 +34,110 @@ Words = Annotated[
     str | None, Query(max_length=300, description="words in reason, suspected nodes, job, user and first quote")
 ]
 
+router = APIRouter(prefix="/v1/incidents", tags=["incidents"])
 
-def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
-    """The routes for incidents; `hub` wakes listeners when one may have changed."""
-    reading = APIRouter(prefix="/v1/incidents", tags=["incidents"])
-    deciding = APIRouter(prefix="/v1/incidents", tags=["incident decisions"])
-    incidents = service.incidents
-    admit = gate.allows("read")
-    Reader = Annotated[Caller, Depends(admit)]
-    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
 
-    @reading.get("", responses=answers(IncidentPage) | describe(400, 422), response_class=Response)
-    def search(
-        caller: Reader,
-        state: States = None,
-        reason: Filter = None,
-        category: Filter = None,
-        recovery: Filter = None,
-        fault: Filter = None,
-        node: Filter = None,
-        user: Filter = None,
-        job: Filter = None,
-        fingerprint: Filter = None,
-        text: Words = None,
-        since: Time = None,
-        until: Time = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> Response:
-        """Incidents, those with the newest attempt first. All filters that are given must hold."""
-        states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
-        filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
-        return Json(incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
+@router.get("", responses=answers(IncidentPage) | describe(400, 422), response_class=Response)
+def search(
+    caller: Reader,
+    service: TheService,
+    state: States = None,
+    reason: Filter = None,
+    category: Filter = None,
+    recovery: Filter = None,
+    fault: Filter = None,
+    node: Filter = None,
+    user: Filter = None,
+    job: Filter = None,
+    fingerprint: Filter = None,
+    text: Words = None,
+    since: Time = None,
+    until: Time = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Incidents, those with the newest attempt first. All filters that are given must hold."""
+    states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
+    filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
+    return Json(service.incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
 
-    @reading.get(
-        "/stream",
-        responses=streams(("incident",), "an Incident") | describe(422),
-        response_class=StreamingResponse,
-    )
-    async def stream(
-        request: Request, caller: Reader, last_event_id: LastEventId = None, after: After = None
-    ) -> StreamingResponse:
-        """Each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
-        changed several times comes once, as it is now."""
-        last = await beginning(hub, last_event_id, after, incidents.last_event)
 
-        async def news(caller: Caller) -> AsyncIterator[bytes]:
-            nonlocal last
-            reached = await run_in_threadpool(incidents.last_event)
-            while found := await run_in_threadpool(incidents.newer, last, _PAGE, caller.prefixes):
-                last = found[-1].event
-                for one in found:
-                    yield b"id: %d\nevent: incident\ndata: %s\n\n" % (one.event, msgspec.json.encode(one))
-            last = max(last, reached)  # what is between is not theirs, and is not looked through again
+@router.get(
+    "/stream",
+    responses=streams(("incident",), "an Incident") | describe(422),
+    response_class=StreamingResponse,
+)
+async def stream(
+    request: Request,
+    caller: Reader,
+    service: TheService,
+    hubs: TheHubs,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> StreamingResponse:
+    """Each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
+    changed several times comes once, as it is now."""
+    last = await beginning(hubs.incidents, last_event_id, after, service.incidents.last_event)
 
-        return following(request, hub, admit, news)
+    async def news(caller: Caller) -> AsyncIterator[bytes]:
+        nonlocal last
+        reached = await run_in_threadpool(service.incidents.last_event)
+        while found := await run_in_threadpool(service.incidents.newer, last, _PAGE, caller.prefixes):
+            last = found[-1].event
+            for one in found:
+                yield b"id: %d\nevent: incident\ndata: %s\n\n" % (one.event, msgspec.json.encode(one))
+        last = max(last, reached)  # what is between is not theirs, and is not looked through again
 
-    @reading.get("/{id}", responses=answers(Incident) | describe(404, 422), response_class=Response)
-    def incident(caller: Reader, id: IncidentId) -> Response:
-        """One incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
-        return Json(_visible(caller, id))
+    return following(request, hubs.incidents, admit_reader, news)
 
-    @reading.get("/{id}/attempts", response_model=VerdictPage, responses=describe(400, 404, 422))
-    def attempts(caller: Reader, id: IncidentId, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """The current verdicts of its attempts, newest first."""
-        _visible(caller, id)
-        return Json(incidents.members(id, cursor, limit, caller.prefixes))
 
-    @reading.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422), response_class=Response)
-    def events(caller: Reader, id: IncidentId, limit: Limit = 100) -> Response:
-        """What happened to it, newest first: attempts that joined and left, steps that people took."""
-        _visible(caller, id)
-        return Json(IncidentStory(incidents.events(id, limit, caller.prefixes)))
+@router.get("/{id}", responses=answers(Incident) | describe(404, 422), response_class=Response)
+def incident(caller: Reader, service: TheService, id: IncidentId) -> Response:
+    """One incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
+    return Json(_visible(service, caller, id))
 
-    @deciding.post(
-        "/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response
-    )
-    def acknowledge(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
-        """Say that somebody looks after it."""
-        return Json(_step(caller, id, "acknowledge", said))
 
-    @deciding.post(
-        "/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response
-    )
-    def resolve(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
-        """Say that it is over; the next attempt that fails so opens another incident."""
-        return Json(_step(caller, id, "resolve", said))
+@router.get("/{id}/attempts", response_model=VerdictPage, responses=describe(400, 404, 422))
+def attempts(caller: Reader, service: TheService, id: IncidentId, cursor: Cursor = None, limit: Limit = 50) -> Response:
+    """The current verdicts of its attempts, newest first."""
+    _visible(service, caller, id)
+    return Json(service.incidents.members(id, cursor, limit, caller.prefixes))
 
-    @deciding.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
-    def reopen(caller: Operator, id: IncidentId, said: IncidentStepIn) -> Response:
-        """Say that it is not over; refused while the same failure is open as another incident."""
-        return Json(_step(caller, id, "reopen", said))
 
-    def _step(caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:
-        return _take(service, caller, _visible(caller, id).id, step, said.note, said.seen_as)
+@router.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422), response_class=Response)
+def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 100) -> Response:
+    """What happened to it, newest first: attempts that joined and left, steps that people took."""
+    _visible(service, caller, id)
+    return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
 
-    def _visible(caller: Caller, id: int) -> Incident:
-        found = incidents.one(id, caller.prefixes)
-        if found is None:
-            raise not_found(f"incident {id}")
-        return found
 
-    router = APIRouter()
-    router.include_router(reading)
-    router.include_router(deciding)
-    return router
+@router.post("/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+def acknowledge(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
+    """Say that somebody looks after it."""
+    return Json(_step(service, caller, id, "acknowledge", said))
+
+
+@router.post("/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+def resolve(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
+    """Say that it is over; the next attempt that fails so opens another incident."""
+    return Json(_step(service, caller, id, "resolve", said))
+
+
+@router.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+def reopen(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
+    """Say that it is not over; refused while the same failure is open as another incident."""
+    return Json(_step(service, caller, id, "reopen", said))
+
+
+def _step(service: Service, caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:
+    return _take(service, caller, _visible(service, caller, id).id, step, said.note, said.seen_as)
+
+
+def _visible(service: Service, caller: Caller, id: int) -> Incident:
+    found = service.incidents.one(id, caller.prefixes)
+    if found is None:
+        raise not_found(f"incident {id}")
+    return found
 
 
 def _take(service: Service, caller: Caller, id: int, step: Step, note: str, seen_as: State | None) -> Incident:

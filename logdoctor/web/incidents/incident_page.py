@@ -3,7 +3,7 @@
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -13,10 +13,12 @@ from logdoctor.store.incidents import Incident, Step
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import saving
 from logdoctor.web.cases.saving import Saved
-from logdoctor.web.gate import Caller, Gate, form_key
+from logdoctor.web.dependencies import FormOperator, Reader, TheService
+from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.incidents.telling import told
-from logdoctor.web.jobs.api import not_found, visible
+from logdoctor.web.jobs.api import visible
 from logdoctor.web.models import Cursor, VerdictId
+from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
 IncidentId = Annotated[int, Path(ge=1, le=(1 << 63) - 1)]
@@ -25,65 +27,62 @@ _MAX_NOTE = 2000
 _MEMBERS = 25
 _EVENTS = 50
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of incidents and verdicts."""
-    pages, records = router(gate), service.records
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    Operator = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
 
-    @pages.get("/incidents/{id}")
-    def incident(
-        request: Request,
-        caller: Reader,
-        id: IncidentId,
-        verdict: OfVerdict = None,
-        case: OfVerdict = None,
-        cursor: Cursor = None,
-    ) -> Response:
-        """One incident, with the verdict on its newest attempt or on another one; with `case` the one of which this was
-        said just now, wherever its attempt is by then."""
-        if case is not None and (moved := saving.moved(service, caller, case, id)):
-            return RedirectResponse(moved, 303)
+@pages.get("/incidents/{id}")
+def incident(
+    request: Request,
+    caller: Reader,
+    service: TheService,
+    id: IncidentId,
+    verdict: OfVerdict = None,
+    case: OfVerdict = None,
+    cursor: Cursor = None,
+) -> Response:
+    """One incident, with the verdict on its newest attempt or on another one; with `case` the one of which this was
+    said just now, wherever its attempt is by then."""
+    if case is not None and (moved := saving.moved(service, caller, case, id)):
+        return RedirectResponse(moved, 303)
+    found = _visible_incident(service, caller, id)
+    if found.id != id:
+        return RedirectResponse(f"/incidents/{found.id}", 303)
+    said = saving.saved(service, caller, case)
+    stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
+    return _incident_page(request, service, caller, found, said.stored if said else stored, cursor, said=said)
+
+
+@pages.post("/incidents/{id}/{step}")
+async def step(request: Request, caller: FormOperator, service: TheService, id: IncidentId, step: Step) -> Response:
+    """Acknowledge, resolve or reopen an incident; when somebody was quicker, the page says who."""
+    given = await checked_form(request, WORDS)
+    note, seen_as = given.get("note", "").strip()[:_MAX_NOTE], given.get("seen_as", "")
+    seen: Any = seen_as if seen_as in ("new", "acknowledged", "resolved") else None
+
+    def take() -> Response:
         found = _visible_incident(service, caller, id)
-        if found.id != id:
-            return RedirectResponse(f"/incidents/{found.id}", 303)
-        said = saving.saved(service, caller, case)
-        stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
-        return _incident_page(request, gate, service, caller, found, said.stored if said else stored, cursor, said=said)
+        if not may_step(service, caller, found):
+            cause = "it may not decide about all attempts of it"
+            raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
+        try:
+            service.incidents.step(id, step, caller.who, note, time.time(), seen)
+        except IncidentRefused as error:
+            now = _visible_incident(service, caller, id)
+            return _incident_page(request, service, caller, now, now.newest, None, error, note)
+        return RedirectResponse(f"/incidents/{id}", 303)
 
-    @pages.post("/incidents/{id}/{step}")
-    async def step(request: Request, caller: Operator, id: IncidentId, step: Step) -> Response:
-        """Acknowledge, resolve or reopen an incident; when somebody was quicker, the page says who."""
-        given = await checked_form(request, WORDS)
-        note, seen_as = given.get("note", "").strip()[:_MAX_NOTE], given.get("seen_as", "")
-        seen: Any = seen_as if seen_as in ("new", "acknowledged", "resolved") else None
+    return await run_in_threadpool(take)
 
-        def take() -> Response:
-            found = _visible_incident(service, caller, id)
-            if not may_step(service, caller, found):
-                cause = "it may not decide about all attempts of it"
-                raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
-            try:
-                service.incidents.step(id, step, caller.who, note, time.time(), seen)
-            except IncidentRefused as error:
-                now = _visible_incident(service, caller, id)
-                return _incident_page(request, gate, service, caller, now, now.newest, None, error, note)
-            return RedirectResponse(f"/incidents/{id}", 303)
 
-        return await run_in_threadpool(take)
-
-    @pages.get("/verdicts/{id}")
-    def verdict(request: Request, caller: Reader, id: VerdictId, case: OfVerdict = None) -> Response:
-        """One verdict, of an attempt that failed or not."""
-        stored = visible(caller, records.verdict(id), f"verdict {id}")
-        number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
-        incident = None if number is None else service.incidents.one(number, caller.prefixes)
-        said = saving.saved(service, caller, case)
-        content = told(service, caller, stored, incident) | _around(request, service, caller, incident, said)
-        return saving.refreshed(page(request, gate, "verdict.html", content), said, f"/verdicts/{id}")
-
-    return pages
+@pages.get("/verdicts/{id}")
+def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId, case: OfVerdict = None) -> Response:
+    """One verdict, of an attempt that failed or not."""
+    stored = visible(caller, service.records.verdict(id), f"verdict {id}")
+    number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
+    incident = None if number is None else service.incidents.one(number, caller.prefixes)
+    said = saving.saved(service, caller, case)
+    content = told(service, caller, stored, incident) | _around(request, service, caller, incident, said)
+    return saving.refreshed(page(request, "verdict.html", content), said, f"/verdicts/{id}")
 
 
 def may_step(service: Service, caller: Caller, incident: Incident) -> bool:
@@ -97,7 +96,6 @@ def may_step(service: Service, caller: Caller, incident: Incident) -> bool:
 
 def _incident_page(
     request: Request,
-    gate: Gate,
     service: Service,
     caller: Caller,
     incident: Incident,
@@ -112,11 +110,11 @@ def _incident_page(
     status = 409 if refusal else 200
     around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
     if stored is None:
-        return page(request, gate, "incident_left.html", around, status)
+        return page(request, "incident_left.html", around, status)
     members = service.incidents.members(incident.id, cursor, _MEMBERS, caller.prefixes)
     around |= {"members": members.items, "next": members.next, "cursor": cursor}
     content = told(service, caller, stored, incident, members.items) | around
-    return saving.refreshed(page(request, gate, "incident.html", content, status), said, f"/incidents/{incident.id}")
+    return saving.refreshed(page(request, "incident.html", content, status), said, f"/incidents/{incident.id}")
 
 
 def _around(

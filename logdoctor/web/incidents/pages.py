@@ -3,41 +3,37 @@
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.service.service import Service
 from logdoctor.store.records import Wanted
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.incidents.filters import IncidentFilters, incident_listing, says_nothing
 from logdoctor.web.jobs.excerpts import gist
 from logdoctor.web.rendering import page, router
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The route of the list."""
-    pages = router(gate)
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
 
-    @pages.get("/")
-    def incidents(request: Request, caller: Reader, filters: Annotated[IncidentFilters, Query()]) -> Response:
-        """Incidents, newest first."""
-        if "" in request.query_params.values():  # a form was sent: give the list its short name
-            return RedirectResponse(filters.url(), 303)
-        event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news
-        found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
-        content = {
-            "filters": filters,
-            "found": found,
-            "event": event,
-            "attempts": 0,
-            "gist": gist,
-            "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
-            "says_nothing": says_nothing,
-        }
-        if not found.items and not filters.narrow:
-            outcomes = service.records.counts(Wanted(prefixes=caller.prefixes))["outcome"]
-            content["attempts"] = sum(outcomes.values())
-        return page(request, gate, "incidents.html", content)
-
-    return pages
+@pages.get("/")
+def incidents(
+    request: Request, caller: Reader, service: TheService, filters: Annotated[IncidentFilters, Query()]
+) -> Response:
+    """Incidents, newest first."""
+    if "" in request.query_params.values():  # a form was sent: give the list its short name
+        return RedirectResponse(filters.url(), 303)
+    event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news
+    found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
+    content = {
+        "filters": filters,
+        "found": found,
+        "event": event,
+        "attempts": 0,
+        "gist": gist,
+        "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
+        "says_nothing": says_nothing,
+    }
+    if not found.items and not filters.narrow:
+        outcomes = service.records.counts(Wanted(prefixes=caller.prefixes))["outcome"]
+        content["attempts"] = sum(outcomes.values())
+    return page(request, "incidents.html", content)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from logdoctor import taxonomy
@@ -13,7 +13,8 @@ from logdoctor.store.names import Key, checked, checked_attempt, key
 from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
 from logdoctor.text import decode
 from logdoctor.types import Evidence
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import Reader, TheService
+from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AttemptNumber,
@@ -31,7 +32,7 @@ from logdoctor.web.models import (
     VerdictPage,
 )
 from logdoctor.web.openapi import TEXT, shows
-from logdoctor.web.problems import describe
+from logdoctor.web.problems import describe, not_found
 
 CONTEXT = 8
 """Lines around a piece of evidence."""
@@ -65,103 +66,107 @@ def _around(service: Service, stored: StoredVerdict, evidence: Evidence) -> list
     return [(evidence.line - len(evidence.before) + n, text) for n, text in enumerate(kept)]
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes for readers."""
-    router = APIRouter(prefix="/v1", tags=["verdicts"])
-    records = service.records
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+router = APIRouter(prefix="/v1", tags=["jobs"])
 
-    @router.get("/verdicts", response_model=VerdictPage, responses=describe(400, 422))
-    def search(
-        caller: Reader,
-        reason: Filter = None,
-        category: Filter = None,
-        node: Filter = None,
-        user: Filter = None,
-        job: Filter = None,
-        outcome: Filter = None,
-        recovery: Filter = None,
-        fingerprint: Filter = None,
-        since: Time = None,
-        until: Time = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> Response:
-        """Current verdicts, newest first. All filters that are given must hold."""
-        outcomes = (outcome,) if outcome else ()
-        wanted = Wanted(
-            reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes
-        )
-        return Json(records.search(wanted, cursor, limit))
 
-    @router.get("/verdicts/{id}", response_model=VerdictDetail, responses=describe(404, 422))
-    def verdict(caller: Reader, id: VerdictId) -> Response:
-        """One verdict, its evidence in context, and the ids of all verdicts on its attempt."""
-        stored = visible(caller, records.verdict(id), f"verdict {id}")
-        around = [
-            {"stream": c.evidence.stream, "line": c.evidence.line, "lines": [_line(*line) for line in c.lines]}
-            for c in context(service, stored)
-        ]
-        history = [one.id for one in records.history(stored.job, stored.attempt)]
-        return Json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
+@router.get("/verdicts", response_model=VerdictPage, responses=describe(400, 422))
+def search(
+    caller: Reader,
+    service: TheService,
+    reason: Filter = None,
+    category: Filter = None,
+    node: Filter = None,
+    user: Filter = None,
+    job: Filter = None,
+    outcome: Filter = None,
+    recovery: Filter = None,
+    fingerprint: Filter = None,
+    since: Time = None,
+    until: Time = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Current verdicts, newest first. All filters that are given must hold."""
+    outcomes = (outcome,) if outcome else ()
+    wanted = Wanted(reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes)
+    return Json(service.records.search(wanted, cursor, limit))
 
-    @router.get("/jobs", response_model=JobPage, responses=describe(400, 422))
-    def jobs(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """Jobs, newest first."""
-        return Json(records.jobs(cursor, limit, caller.prefixes))
 
-    @router.get("/jobs/{job}", response_model=JobOut, responses=describe(400, 404, 422))
-    def job(caller: Reader, job: JobName) -> Response:
-        """A job and its attempts."""
-        known = records.job(checked("job", job))
-        if known is None:
-            raise not_found(f"job {job}")
-        return Json(_job(known, [_attempt(attempt) for attempt in records.attempts(job)]))
+@router.get("/verdicts/{id}", response_model=VerdictDetail, responses=describe(404, 422))
+def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
+    """One verdict, its evidence in context, and the ids of all verdicts on its attempt."""
+    stored = visible(caller, service.records.verdict(id), f"verdict {id}")
+    around = [
+        {"stream": c.evidence.stream, "line": c.evidence.line, "lines": [_line(*line) for line in c.lines]}
+        for c in context(service, stored)
+    ]
+    history = [one.id for one in service.records.history(stored.job, stored.attempt)]
+    return Json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
 
-    @router.get("/jobs/{job}/attempts/{attempt}", response_model=AttemptOut, responses=describe(400, 404, 422))
-    def attempt(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
-        """An attempt, how it ended, and its streams."""
-        known = records.attempt(checked("job", job), checked_attempt(attempt))
-        if known is None:
-            raise not_found(f"attempt {job}/{attempt}")
-        return Json(_attempt(known))
 
-    @router.get("/jobs/{job}/attempts/{attempt}/verdict", response_model=VerdictOut, responses=describe(400, 404, 422))
-    def current(caller: Reader, job: JobName, attempt: AttemptNumber) -> Response:
-        """The current verdict on an attempt; 404 while there is none."""
-        stored = records.current(checked("job", job), checked_attempt(attempt))
-        if stored is None:
-            raise not_found(f"verdict on {job}/{attempt}")
-        return Json(stored)
+@router.get("/jobs", response_model=JobPage, responses=describe(400, 422))
+def jobs(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
+    """Jobs, newest first."""
+    return Json(service.records.jobs(cursor, limit, caller.prefixes))
 
-    @router.get(
-        "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
-        responses={**describe(400, 404, 422), 200: {"content": {"text/plain": TEXT}}},
-        response_class=Response,
-    )
-    def log(caller: Reader, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange) -> Response:
-        """Raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
-        name = key(job, attempt, stream)
-        if not service.has_stream(name):
-            raise not_found(f"stream {name}")
-        first, last = _range(line)
-        found = service.intake.lines(name, first, min(last, first + _MOST_LINES - 1), _MOST_BYTES)
-        complete = found.complete and (last < first + _MOST_LINES or len(found.lines) < _MOST_LINES)
-        headers = {"X-First-Line": str(first), "X-Complete": str(complete).lower()}
-        body = b"".join(text + b"\n" for text in found.lines)
-        return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
 
-    @router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}))
-    def reasons(caller: Reader) -> dict[str, dict[str, str]]:
-        """All reasons with category, fault, recovery and next step."""
-        return {reason: row._asdict() for reason, row in taxonomy.REASONS.items()}
+@router.get("/jobs/{job}", response_model=JobOut, responses=describe(400, 404, 422))
+def job(caller: Reader, service: TheService, job: JobName) -> Response:
+    """A job and its attempts."""
+    known = service.records.job(checked("job", job))
+    if known is None:
+        raise not_found(f"job {job}")
+    return Json(_job(known, [_attempt(service, attempt) for attempt in service.records.attempts(job)]))
 
-    def _attempt(kept: Attempt) -> dict[str, object]:
-        stored = records.current(kept.job, kept.number)
-        streams = service.streams(kept.job, kept.number)
-        return msgspec.structs.asdict(kept) | {"streams": streams, "verdict": stored.id if stored else None}
 
-    return router
+@router.get("/jobs/{job}/attempts/{attempt}", response_model=AttemptOut, responses=describe(400, 404, 422))
+def attempt(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
+    """An attempt, how it ended, and its streams."""
+    known = service.records.attempt(checked("job", job), checked_attempt(attempt))
+    if known is None:
+        raise not_found(f"attempt {job}/{attempt}")
+    return Json(_attempt(service, known))
+
+
+@router.get("/jobs/{job}/attempts/{attempt}/verdict", response_model=VerdictOut, responses=describe(400, 404, 422))
+def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
+    """The current verdict on an attempt; 404 while there is none."""
+    stored = service.records.current(checked("job", job), checked_attempt(attempt))
+    if stored is None:
+        raise not_found(f"verdict on {job}/{attempt}")
+    return Json(stored)
+
+
+@router.get(
+    "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
+    responses={**describe(400, 404, 422), 200: {"content": {"text/plain": TEXT}}},
+    response_class=Response,
+)
+def log(
+    caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange
+) -> Response:
+    """Raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
+    name = key(job, attempt, stream)
+    if not service.has_stream(name):
+        raise not_found(f"stream {name}")
+    first, last = _range(line)
+    found = service.intake.lines(name, first, min(last, first + _MOST_LINES - 1), _MOST_BYTES)
+    complete = found.complete and (last < first + _MOST_LINES or len(found.lines) < _MOST_LINES)
+    headers = {"X-First-Line": str(first), "X-Complete": str(complete).lower()}
+    body = b"".join(text + b"\n" for text in found.lines)
+    return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+@router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}))
+def reasons(caller: Reader) -> dict[str, dict[str, str]]:
+    """All reasons with category, fault, recovery and next step."""
+    return {reason: row._asdict() for reason, row in taxonomy.REASONS.items()}
+
+
+def _attempt(service: Service, kept: Attempt) -> dict[str, object]:
+    stored = service.records.current(kept.job, kept.number)
+    streams = service.streams(kept.job, kept.number)
+    return msgspec.structs.asdict(kept) | {"streams": streams, "verdict": stored.id if stored else None}
 
 
 def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredVerdict:
@@ -169,11 +174,6 @@ def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredV
     if stored is None or not caller.may("read", stored.job):
         raise not_found(thing)
     return stored
-
-
-def not_found(thing: str) -> RequestRefused:
-    """The error that there is no such thing."""
-    return RequestRefused(404, "not_found", thing, "does not exist", "Check the name.")
 
 
 def _job(kept: Job, attempts: list[dict[str, object]]) -> dict[str, object]:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -14,13 +14,12 @@ from starlette.responses import Response
 from logdoctor import pipeline
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
-from logdoctor.pipeline import Limits
 from logdoctor.service.service import Service
 from logdoctor.service.streams import Stream
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
-from logdoctor.web.bodies import STREAMED, Allowed, chunks
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.bodies import STREAMED, chunks
+from logdoctor.web.dependencies import AppState, Sender, TheService, once, state_of
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     AttemptKey,
@@ -47,135 +46,155 @@ BREATH = 0.05
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
-def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> APIRouter:
-    """The routes for senders."""
-    router = APIRouter(prefix="/v1", tags=["ingest"])
-    intake = service.intake
-    uploads, diagnoses = asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES)
-    sender = [Depends(gate.allows("ingest"))]
-    Sender = Annotated[Caller, Depends(gate.allows("ingest"))]
+router = APIRouter(prefix="/v1", tags=["ingest"])
 
-    @router.put("/jobs/{job}", responses=describe(400, 422), response_model=JobOut)
-    def put_job(job: JobName, facts: JobIn, caller: Sender) -> Response:
-        """Tell what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
-        given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
-        return Json(service.tell(checked("job", job), given, time.time()))
 
-    @router.post("/jobs/{job}/attempts", dependencies=sender, responses=describe(400, 422))
-    def allot_attempt(job: JobName, key: AttemptKey) -> AttemptNumberOut:
-        """Get the number of an attempt. All its nodes send the same key and get the same number."""
-        return AttemptNumberOut(attempt=service.records.allot_attempt(checked("job", job), key.key, time.time()))
+class Turns(NamedTuple):
+    """Turns for whole logs: to be received, and to be read."""
 
-    @router.post(
-        "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
-        dependencies=sender,
-        responses=describe(400, 408, 409, 413, 415, 422, 507),
-        response_model=StandingOut,
-        openapi_extra=_RAW,
-        max_body_size=STREAMED,
+    uploads: asyncio.Semaphore
+    diagnoses: asyncio.Semaphore
+
+
+def _turns(_: AppState) -> Turns:
+    return Turns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
+
+
+TheTurns = Annotated[Turns, Depends(once(_turns))]
+
+
+@router.put("/jobs/{job}", responses=describe(400, 422), response_model=JobOut)
+def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService) -> Response:
+    """Tell what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
+    given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
+    return Json(service.tell(checked("job", job), given, time.time()))
+
+
+@router.post("/jobs/{job}/attempts", responses=describe(400, 422))
+def allot_attempt(caller: Sender, service: TheService, job: JobName, key: AttemptKey) -> AttemptNumberOut:
+    """Get the number of an attempt. All its nodes send the same key and get the same number."""
+    return AttemptNumberOut(attempt=service.records.allot_attempt(checked("job", job), key.key, time.time()))
+
+
+@router.post(
+    "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
+    responses=describe(400, 408, 409, 413, 415, 422, 507),
+    response_model=StandingOut,
+    openapi_extra=_RAW,
+    max_body_size=STREAMED,
+)
+async def take(
+    request: Request,
+    caller: Sender,
+    service: TheService,
+    job: JobName,
+    attempt: AttemptNumber,
+    stream: StreamName,
+    offset: Offset,
+) -> Response:
+    """Send bytes of a stream, from `offset` on. When the answer comes they are durable.
+
+    The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
+    """
+    name = key(job, attempt, stream)
+    opened = (
+        service.intake.open(name) if service.intake.known(name) else await run_in_threadpool(service.intake.open, name)
     )
-    async def take(
-        request: Request, job: JobName, attempt: AttemptNumber, stream: StreamName, offset: Offset
-    ) -> Response:
-        """Send bytes of a stream, from `offset` on. When the answer comes they are durable.
-
-        The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
-        """
-        name = key(job, attempt, stream)
-        opened = intake.open(name) if intake.known(name) else await run_in_threadpool(intake.open, name)
+    try:
         try:
-            try:
-                await _take_body(request, opened, offset)
-            except OffsetMismatch as error:  # only what is durable may be told: the sender forgets the rest
-                raise OffsetMismatch(str(name), offset, await _durable_offset(opened)) from error
-            return Json(opened.standing()._asdict())
-        finally:
-            intake.close(opened)
+            await _take_body(service, request, opened, offset)
+        except OffsetMismatch as error:  # only what is durable may be told: the sender forgets the rest
+            raise OffsetMismatch(str(name), offset, await _durable_offset(service, opened)) from error
+        return Json(opened.standing()._asdict())
+    finally:
+        service.intake.close(opened)
 
-    async def _durable_offset(stream: Stream) -> int:
-        while not isinstance(reached := intake.durable_offset(stream), int):
-            with suppress(StorageFull):
-                await asyncio.wrap_future(reached)
-        return reached
 
-    async def _take_body(request: Request, stream: Stream, offset: int) -> None:
-        waiting: deque[tuple[Future[None], int]] = deque()
-        ahead = 0  # bytes
-        try:
-            intake.expect(stream, offset)
-            async for chunk in chunks(request, allowed):
-                while intake.is_behind(stream):
-                    await asyncio.sleep(BREATH)
-                waiting.append((intake.take(stream, offset, chunk), len(chunk)))
-                offset += len(chunk)
-                ahead += len(chunk)
-                while ahead > _AHEAD:
-                    future, size = waiting.popleft()
-                    await asyncio.wrap_future(future)
-                    ahead -= size
-        finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
-            for future, _ in waiting:
+async def _durable_offset(service: Service, stream: Stream) -> int:
+    while not isinstance(reached := service.intake.durable_offset(stream), int):
+        with suppress(StorageFull):
+            await asyncio.wrap_future(reached)
+    return reached
+
+
+async def _take_body(service: Service, request: Request, stream: Stream, offset: int) -> None:
+    waiting: deque[tuple[Future[None], int]] = deque()
+    ahead = 0  # bytes
+    try:
+        service.intake.expect(stream, offset)
+        async for chunk in chunks(request, state_of(request).options.allowed):
+            while service.intake.is_behind(stream):
+                await asyncio.sleep(BREATH)
+            waiting.append((service.intake.take(stream, offset, chunk), len(chunk)))
+            offset += len(chunk)
+            ahead += len(chunk)
+            while ahead > _AHEAD:
+                future, size = waiting.popleft()
                 await asyncio.wrap_future(future)
+                ahead -= size
+    finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
+        for future, _ in waiting:
+            await asyncio.wrap_future(future)
 
-    @router.get(
-        "/jobs/{job}/attempts/{attempt}/streams/{stream}",
-        dependencies=[Depends(gate.allows("ingest"))],
-        responses=describe(400, 404, 422),
-        response_model=StandingOut,
-    )
-    def standing(job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
-        """Where a stream stands: what a sender asks before it goes on."""
-        name = key(job, attempt, stream)
-        if known := intake.known(name):
-            return Json(known.standing()._asdict())
-        if not service.has_stream(name):
-            return problem(404, "not_found", f"stream {name}", "nothing of it was sent", "Send from offset 0.")
-        size, lines = intake.archived(name)
-        return Json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
 
-    @router.post(
-        "/jobs/{job}/attempts/{attempt}/end",
-        dependencies=sender,
-        responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202),
-        status_code=202,
-    )
-    def end(job: JobName, attempt: AttemptNumber, how: EndIn) -> dict[str, str]:
-        """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
-        name = key(job, attempt, how.stream or "main")
-        service.end(
-            name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time())
-        )
-        return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
+@router.get(
+    "/jobs/{job}/attempts/{attempt}/streams/{stream}",
+    responses=describe(400, 404, 422),
+    response_model=StandingOut,
+)
+def standing(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
+    """Where a stream stands: what a sender asks before it goes on."""
+    name = key(job, attempt, stream)
+    if known := service.intake.known(name):
+        return Json(known.standing()._asdict())
+    if not service.has_stream(name):
+        return problem(404, "not_found", f"stream {name}", "nothing of it was sent", "Send from offset 0.")
+    size, lines = service.intake.archived(name)
+    return Json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
 
-    @router.post(
-        "/diagnose",
-        responses=describe(400, 408, 413, 415, 422, 507) | shows(EXAMPLE, schema=VERDICT),
-        response_class=Response,
-        openapi_extra=_RAW,
-        max_body_size=STREAMED,
-    )
-    async def diagnose(
-        request: Request,
-        caller: Annotated[Caller, Depends(gate.allows("ingest"))],
-        name: FileName = "log",
-        exit_code: ExitCode = None,
-        died: HasDied = False,
-    ) -> Response:
-        """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
 
-        `exit_code` and `died` tell what the log cannot: how the job ended.
-        """
-        reported = ReportedEnd(exit_code=exit_code, died=died)
-        if reported.contradicts_itself:
-            raise InputError("died", "contradicts exit_code=0", "Send one of them.")
-        if uploads.locked():
-            raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
-        async with uploads:
-            with service.scratch_file() as file:
-                async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
-                    await run_in_threadpool(file.write, chunk)
-                streams = [pipeline.Stream("main", file.path, name)]
-                async with diagnoses:
-                    return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))
+@router.post(
+    "/jobs/{job}/attempts/{attempt}/end",
+    responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202),
+    status_code=202,
+)
+def end(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, how: EndIn) -> dict[str, str]:
+    """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
+    name = key(job, attempt, how.stream or "main")
+    service.end(name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time()))
+    return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
 
-    return router
+
+@router.post(
+    "/diagnose",
+    responses=describe(400, 408, 413, 415, 422, 507) | shows(EXAMPLE, schema=VERDICT),
+    response_class=Response,
+    openapi_extra=_RAW,
+    max_body_size=STREAMED,
+)
+async def diagnose(
+    request: Request,
+    caller: Sender,
+    service: TheService,
+    turns: TheTurns,
+    name: FileName = "log",
+    exit_code: ExitCode = None,
+    died: HasDied = False,
+) -> Response:
+    """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
+
+    `exit_code` and `died` tell what the log cannot: how the job ended.
+    """
+    reported = ReportedEnd(exit_code=exit_code, died=died)
+    if reported.contradicts_itself:
+        raise InputError("died", "contradicts exit_code=0", "Send one of them.")
+    if turns.uploads.locked():
+        raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
+    allowed, limits = state_of(request).options.allowed, state_of(request).options.limits
+    async with turns.uploads:
+        with service.scratch_file() as file:
+            async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
+                await run_in_threadpool(file.write, chunk)
+            streams = [pipeline.Stream("main", file.path, name)]
+            async with turns.diagnoses:
+                return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))

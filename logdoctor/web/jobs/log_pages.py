@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import RedirectResponse, Response
 
@@ -15,10 +15,11 @@ from logdoctor.service.view import StreamView
 from logdoctor.store.incidents import Incident
 from logdoctor.store.names import Key, key
 from logdoctor.store.records import StoredVerdict
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import Reader, TheService
+from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.log_rows import Row, kept_rows, log_url, page_rows, sifted_runs, streams_of
 from logdoctor.web.models import AttemptNumber, JobName, StreamName
+from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import page, prepare, router
 
 _HITS = 100
@@ -26,6 +27,7 @@ _RANK_LINES = 500
 _SECONDS = 1.5  # that a search takes; then it is gone on with
 _AT_ONCE = 4  # searches, because each keeps a processor busy
 _PATIENCE = 2.0  # seconds that a search waits for its turn
+_TURNS = threading.BoundedSemaphore(_AT_ONCE)
 _OPENED = 200  # lines of a fold that are opened at once
 Number = Annotated[int | None, Field(default=None, ge=1, le=10**15)]
 
@@ -68,47 +70,45 @@ class Asked(BaseModel):
         return {name: value for name, value in given.items() if value not in ("", None)}
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The route of logs."""
-    pages, turns = router(gate), threading.BoundedSemaphore(_AT_ONCE)
-    prepare("log.html")
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
+pages = router()
 
-    @pages.get("/jobs/{name}/attempts/{attempt}/streams/{stream}")
-    def log(
-        request: Request,
-        caller: Reader,
-        name: JobName,
-        attempt: AttemptNumber,
-        stream: StreamName,
-        asked: Annotated[Asked, Query()],
-    ) -> Response:
-        """A page of a log around a line, or what is found in it."""
-        known = key(name, attempt, stream)
-        if not caller.may("read", name):
-            raise not_found(f"stream {known}")
-        if asked.go:  # the form cannot name the place in the page to which it leads
-            where = {"view": asked.view if asked.view != "raw" else None, "line": asked.go}
-            return RedirectResponse(f"{log_url(known, where)}#L{asked.go}", 303)
-        # the incident first: the first verdict opens it, so whoever knows the incident finds a verdict behind it
-        incident = _incident(service, caller, known)
-        stored = service.records.current(name, attempt)
-        content = _common(service, known, stored, asked) | {"incident": incident if stored else None}
-        if not service.has_stream(known):
-            return page(request, gate, "log.html", content | _deleted(service, known, stored))
-        view = service.intake.view(known)
-        content |= {"lines": view.count(), "bytes": view.bytes}
-        if asked.sifts:
-            if not turns.acquire(timeout=_PATIENCE):
-                raise Busy("the search", f"{_AT_ONCE} others run", "Try again in a moment.")
-            try:
-                content |= _sifted(view, known, asked, stored)
-            finally:
-                turns.release()
-            return page(request, gate, "log.html", content)
-        return page(request, gate, "log.html", content | _paged(service, view, known, asked, stored))
+prepare("log.html")
 
-    return pages
+
+@pages.get("/jobs/{name}/attempts/{attempt}/streams/{stream}")
+def log(
+    request: Request,
+    caller: Reader,
+    service: TheService,
+    name: JobName,
+    attempt: AttemptNumber,
+    stream: StreamName,
+    asked: Annotated[Asked, Query()],
+) -> Response:
+    """A page of a log around a line, or what is found in it."""
+    known = key(name, attempt, stream)
+    if not caller.may("read", name):
+        raise not_found(f"stream {known}")
+    if asked.go:  # the form cannot name the place in the page to which it leads
+        where = {"view": asked.view if asked.view != "raw" else None, "line": asked.go}
+        return RedirectResponse(f"{log_url(known, where)}#L{asked.go}", 303)
+    # the incident first: the first verdict opens it, so whoever knows the incident finds a verdict behind it
+    incident = _incident(service, caller, known)
+    stored = service.records.current(name, attempt)
+    content = _common(service, known, stored, asked) | {"incident": incident if stored else None}
+    if not service.has_stream(known):
+        return page(request, "log.html", content | _deleted(service, known, stored))
+    view = service.intake.view(known)
+    content |= {"lines": view.count(), "bytes": view.bytes}
+    if asked.sifts:
+        if not _TURNS.acquire(timeout=_PATIENCE):
+            raise Busy("the search", f"{_AT_ONCE} others run", "Try again in a moment.")
+        try:
+            content |= _sifted(view, known, asked, stored)
+        finally:
+            _TURNS.release()
+        return page(request, "log.html", content)
+    return page(request, "log.html", content | _paged(service, view, known, asked, stored))
 
 
 def _incident(service: Service, caller: Caller, name: Key) -> Incident | None:

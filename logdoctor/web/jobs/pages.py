@@ -2,35 +2,31 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.service.service import Service
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.jobs.filters import INCIDENTS, AttemptFilters, attempt_listing
 from logdoctor.web.rendering import page, router
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The route of the list."""
-    pages, records = router(gate), service.records
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
 
-    @pages.get("/attempts")
-    def attempts(request: Request, caller: Reader, filters: Annotated[AttemptFilters, Query()]) -> Response:
-        """Current verdicts, newest first."""
-        if "" in request.query_params.values():  # a form was sent: give the list its short name
-            return RedirectResponse(filters.url(), 303)
-        event = records.last_event()  # asked for first, so that nothing falls between the list and its news
-        found = attempt_listing(records, filters, caller.prefixes)
-        to_look_at = sum(found.outcomes.get(outcome, 0) for outcome in INCIDENTS)
-        begun = [
-            (one, Viewer(one.job, one.attempt, service.streams(one.job, one.attempt)))
-            for one in (found.unjudged.items if filters.shows_unjudged else ())
-        ]
-        content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at, "begun": begun}
-        content["failed"] = service.incidents.failed_at([(one.job, one.attempt) for one in found.items])
-        return page(request, gate, "attempts.html", content)
-
-    return pages
+@pages.get("/attempts")
+def attempts(
+    request: Request, caller: Reader, service: TheService, filters: Annotated[AttemptFilters, Query()]
+) -> Response:
+    """Current verdicts, newest first."""
+    if "" in request.query_params.values():  # a form was sent: give the list its short name
+        return RedirectResponse(filters.url(), 303)
+    event = service.records.last_event()  # asked for first, so that nothing falls between the list and its news
+    found = attempt_listing(service.records, filters, caller.prefixes)
+    to_look_at = sum(found.outcomes.get(outcome, 0) for outcome in INCIDENTS)
+    begun = [
+        (one, Viewer(one.job, one.attempt, service.streams(one.job, one.attempt)))
+        for one in (found.unjudged.items if filters.shows_unjudged else ())
+    ]
+    content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at, "begun": begun}
+    content["failed"] = service.incidents.failed_at([(one.job, one.attempt) for one in found.items])
+    return page(request, "attempts.html", content)

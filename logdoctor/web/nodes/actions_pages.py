@@ -1,27 +1,31 @@
 """Pages of what is to be done with nodes: the queue that waits for people, one action, and the audit."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.node_types import PERFORMED
+from logdoctor.nodes.cordon.cordoning import Prospect
 from logdoctor.service.service import Service
 from logdoctor.service.testing import Options
 from logdoctor.store.actions import POLICY, ActionState, StoredAction
 from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
-from logdoctor.web.gate import Caller, Gate, form_key
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import once
+from logdoctor.web.gate import Caller
 from logdoctor.web.models import ActionId, Cursor
 from logdoctor.web.nodes import words as node_wording
-from logdoctor.web.nodes.acting import OF_ALL, performed
-from logdoctor.web.nodes.background import Deeds, Fleet, unreached
+from logdoctor.web.nodes.acting import performed
+from logdoctor.web.nodes.background import DeedKey, Deeds, FleetAnswer, unreached
 from logdoctor.web.nodes.running import Running, running_on
-from logdoctor.web.rendering import checked_form, page, router
+from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.problems import not_found
+from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE
 
 _MAX_WHY = 2000
@@ -33,182 +37,180 @@ OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 Step = Literal["approve", "refuse"]
 
 
+class Outlook(NamedTuple):
+    """What a cordon would do: to each node, and to the jobs that run there; and how the cluster knows its nodes."""
+
+    prospects: Sequence[Prospect] = ()
+    jobs: Running = Running((), True)
+    told: FleetAnswer | None = None
+
+
 def waiting(service: Service, caller: Caller) -> int:
-    """How many actions wait for a person; none for a caller who may not see them."""
+    """Return how many actions wait for a person; none for a caller who may not see them."""
     return 0 if caller.prefixes else NodeRecords(service.records.database).waiting()
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of actions and their audit."""
-    pages, kept = router(gate), NodeRecords(service.records.database)
-    fleet, deeds = Fleet(service.actor), Deeds("/actions")
-    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
-    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
+pages = router()
 
-    @pages.get("/actions")
-    def actions(request: Request, caller: Reader, state: OfState = "waiting", cursor: Cursor = None) -> Response:
-        """What waits for a person, or what became of the rest; newest first."""
-        found = kept.actions(state, cursor, PAGE)
-        rehearsed = {one.id for one in found.items if is_rehearsed(one)}
-        content = {
-            "found": found,
-            "state": state,
-            "counts": kept.counted(),
-            "cursor": cursor,
-            "rehearsed": rehearsed,
-            "incidents": {one.id: incident_of(one) for one in found.items},
-        }
-        return show(request, caller, "actions.html", content)
 
-    @pages.get("/actions/{id}")
-    def action(request: Request, caller: Reader, id: ActionId) -> Response:
-        """One action: what, why, and what became of it."""
-        return action_page(request, caller, id)
+TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/actions")))]
 
-    @pages.get("/actions/{id}/approve")
-    def ask_approve(request: Request, caller: Operator, id: ActionId) -> Response:
-        """What an approval will do."""
-        return action_page(request, caller, id, "approve")
 
-    @pages.get("/actions/{id}/refuse")
-    def ask_refuse(request: Request, caller: Operator, id: ActionId) -> Response:
-        """What a refusal will do."""
-        return action_page(request, caller, id, "refuse")
+@pages.get("/actions")
+def actions(visit: NodeVisit, state: OfState = "waiting", cursor: Cursor = None) -> Response:
+    """What waits for a person, or what became of the rest; newest first."""
+    found = visit.kept.actions(state, cursor, PAGE)
+    rehearsed = {one.id for one in found.items if _is_rehearsed(visit.kept, one)}
+    content = {
+        "found": found,
+        "state": state,
+        "counts": visit.kept.counted(),
+        "cursor": cursor,
+        "rehearsed": rehearsed,
+        "incidents": {one.id: _incident_of(visit.service, one) for one in found.items},
+    }
+    return visit.show("actions.html", content)
 
-    @pages.post("/actions/{id}/approve")
-    async def approve(request: Request, caller: Operator, id: ActionId) -> Response:
-        """Let an action be done; the page again, with the cause, when it cannot be or somebody was quicker."""
-        return await decide(request, caller, id, "approve")
 
-    @pages.post("/actions/{id}/refuse")
-    async def refuse(request: Request, caller: Operator, id: ActionId) -> Response:
-        """Leave an action undone; the page again, with the cause, when somebody was quicker."""
-        return await decide(request, caller, id, "refuse")
+@pages.get("/actions/{id}")
+def action(visit: NodeVisit, id: ActionId) -> Response:
+    """One action: what, why, and what became of it."""
+    return _action_page(visit, id)
 
-    @pages.get("/audit")
-    def audit(
-        request: Request, caller: Reader, node: OfNode = "", test: OfTest = None, cursor: Cursor = None
-    ) -> Response:
-        """Every step that was taken with nodes, newest first."""
-        name = node.strip()
-        if "" in request.query_params.values():  # a form was sent: give the list its short name
-            return RedirectResponse(f"/audit?{urlencode({'node': name})}" if name else "/audit", 303)
-        found = kept.audit(cursor, PAGE, name or None, test)
-        given = {key: value for key, value in (("node", name), ("test", test)) if value}
-        first = f"/audit?{urlencode(given)}" if given else "/audit"
-        following = f"/audit?{urlencode({**given, 'cursor': found.next})}" if found.next else ""
-        content = {
-            "found": found,
-            "node": name,
-            "test": test,
-            "first": first if cursor else "",
-            "following": following,
-            "rehearsed": kept.made_by(DRY_RUN, [one.subject for one in found.items if one.what == "cordon"]),
-        }
-        return show(request, caller, "audit.html", content)
 
-    async def decide(request: Request, caller: Caller, id: int, step: Step) -> Response:
-        form = await checked_form(request)
-        why = form.get("why", "").strip()[:_MAX_WHY]
+@pages.get("/actions/{id}/approve")
+def ask_approve(visit: NodeOperatorVisit, id: ActionId) -> Response:
+    """What an approval will do."""
+    return _action_page(visit, id, "approve")
 
-        def act() -> str:
-            found(id)
-            actor = service.actor
-            if actor is None:
-                next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-                raise RequestRefused(409, "refused", f"action {id}", "this service acts on no nodes", next_step)
-            if step == "refuse":
-                performed(lambda: actor.refuse(id, caller.who, why))
-                return f"/actions/{id}"
-            decided = performed(lambda: actor.approve(id, caller.who, why))
-            fleet.forget()
-            if decided.state == "waiting":  # it could not be done now, and can be approved again
-                next_step = "The action waits again. Mend this and approve it anew, or refuse it."
-                raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
-            begun = actor.begun.get(id)
-            return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"
 
-        try:
-            return RedirectResponse(await deeds.begin(f"{step.capitalize()} action {id}", f"/actions/{id}", act), 303)
-        except RequestRefused as error:
-            if error.status == 404:
-                raise
-            return await run_in_threadpool(action_page, request, caller, id, step, error, why)
+@pages.get("/actions/{id}/refuse")
+def ask_refuse(visit: NodeOperatorVisit, id: ActionId) -> Response:
+    """What a refusal will do."""
+    return _action_page(visit, id, "refuse")
 
-    def action_page(
-        request: Request,
-        caller: Caller,
-        id: int,
-        step: Step | None = None,
-        error: RequestRefused | None = None,
-        why: str = "",
-    ) -> Response:
-        """An action with what will happen; who was quicker, when it waits no more."""
-        stored, actor = found(id), service.actor
-        approving = step == "approve" and stored.state == "waiting" and actor is not None
-        kind = stored.action.kind
-        prospects, jobs, told = [], Running((), True), None
-        if approving and actor is not None and kind == "cordon":
-            told = fleet.ask()
-            prospects = [actor.prospect(node, told.states or []) for node in stored.action.nodes] if told.states else []
-            seen = [running_on(service, node) for node in stored.action.nodes[:_LOOKED_AT]]
-            jobs = Running(
-                tuple({one: None for each in seen for one in each.attempts}), all(one.all_seen for one in seen)
-            )
-        plan = _plan(service, stored) if approving and kind == "test_nodes" else None
-        content = {
-            "action": stored,
-            "incident": incident_of(stored),
-            "unreached": unreached(actor, stored.action.nodes, plan.launcher) if actor and plan else None,
-            "step": step,
-            "error": error,
-            "why": why,
-            "advice": kind not in PERFORMED,
-            "by_policy": stored.by == POLICY,
-            "rehearsed": is_rehearsed(stored),
-            "quicker": error is not None and stored.state != "waiting",
-            "prospects": prospects,
-            "jobs": jobs,
-            "told": told,
-            "plan": plan,
-            "begun": actor.begun.get(id) if actor else None,
-        }
-        return show(request, caller, "action.html", content, error.status if error else 200)
 
-    def incident_of(stored: StoredAction) -> int | None:
-        """The incident that an action is about."""
-        if stored.job is None or stored.attempt is None:
-            return None
-        return service.incidents.of(stored.job, stored.attempt)
+@pages.post("/actions/{id}/approve")
+async def approve(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
+    """Let an action be done; the page again, with the cause, when it cannot be or somebody was quicker."""
+    return await _decide(visit, deeds, id, "approve")
 
-    def is_rehearsed(stored: StoredAction) -> bool:
-        """Whether an action that is done cordoned nothing, but in a dry run."""
-        if stored.action.kind != "cordon" or stored.state != "done":
-            return False
-        made = [one for node in stored.action.nodes[:1] for one in kept.cordons(node=node, limit=50)]
-        mine = [one for one in made if one.test == stored.action.test and stored.at <= one.at <= stored.changed]
-        return bool(mine) and mine[0].how == DRY_RUN
 
-    def show(request: Request, caller: Caller, name: str, content: dict[str, Any], status: int = 200) -> Response:
-        actor = service.actor
-        common = {
-            "tell": node_wording,
-            "key": form_key(request),
-            "may_act": caller.may("operate", ""),
-            "acts": actor is not None,
-            "launcher": actor.launcher if actor else "",
-            "cordons_with": actor.cordons_with if actor else "",
-        }
-        return page(request, gate, name, common | content, status)
+@pages.post("/actions/{id}/refuse")
+async def refuse(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
+    """Leave an action undone; the page again, with the cause, when somebody was quicker."""
+    return await _decide(visit, deeds, id, "refuse")
 
-    def found(id: int) -> StoredAction:
-        stored = kept.action(id)
-        if stored is None:
-            raise not_found(f"action {id}")
-        return stored
 
-    pages.include_router(deeds.routes(gate))
-    return pages
+@pages.get("/audit")
+def audit(visit: NodeVisit, node: OfNode = "", test: OfTest = None, cursor: Cursor = None) -> Response:
+    """Every step that was taken with nodes, newest first."""
+    name = node.strip()
+    if "" in visit.request.query_params.values():  # a form was sent: give the list its short name
+        return RedirectResponse(f"/audit?{urlencode({'node': name})}" if name else "/audit", 303)
+    found = visit.kept.audit(cursor, PAGE, name or None, test)
+    given = {key: value for key, value in (("node", name), ("test", test)) if value}
+    first = f"/audit?{urlencode(given)}" if given else "/audit"
+    following = f"/audit?{urlencode({**given, 'cursor': found.next})}" if found.next else ""
+    content = {
+        "found": found,
+        "node": name,
+        "test": test,
+        "first": first if cursor else "",
+        "following": following,
+        "rehearsed": visit.kept.made_by(DRY_RUN, [one.subject for one in found.items if one.what == "cordon"]),
+    }
+    return visit.show("audit.html", content)
+
+
+async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
+    form = await checked_form(visit.request)
+    why = form.get("why", "").strip()[:_MAX_WHY]
+
+    def act() -> str:
+        _stored(visit.kept, id)
+        actor = visit.service.actor
+        if actor is None:
+            next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
+            raise RequestRefused(409, "refused", f"action {id}", "this service acts on no nodes", next_step)
+        if step == "refuse":
+            performed(lambda: actor.refuse(id, visit.caller.who, why))
+            return f"/actions/{id}"
+        decided = performed(lambda: actor.approve(id, visit.caller.who, why))
+        visit.fleet.forget()
+        if decided.state == "waiting":  # it could not be done now, and can be approved again
+            next_step = "The action waits again. Mend this and approve it anew, or refuse it."
+            raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
+        begun = actor.begun.get(id)
+        return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"
+
+    try:
+        return RedirectResponse(await deeds.begin(f"{step.capitalize()} action {id}", f"/actions/{id}", act), 303)
+    except RequestRefused as error:
+        if error.status == 404:
+            raise
+        return await run_in_threadpool(_action_page, visit, id, step, error, why)
+
+
+def _action_page(
+    visit: Visit, id: int, step: Step | None = None, error: RequestRefused | None = None, why: str = ""
+) -> Response:
+    """An action with what will happen; who was quicker, when it waits no more."""
+    stored, actor = _stored(visit.kept, id), visit.service.actor
+    approving = step == "approve" and stored.state == "waiting" and actor is not None
+    kind = stored.action.kind
+    outlook = _outlook(visit, stored) if approving and kind == "cordon" else Outlook()
+    plan = _plan(visit.service, stored) if approving and kind == "test_nodes" else None
+    content = {
+        "action": stored,
+        "incident": _incident_of(visit.service, stored),
+        "unreached": unreached(actor, stored.action.nodes, plan.launcher) if actor and plan else None,
+        "step": step,
+        "error": error,
+        "why": why,
+        "advice": kind not in PERFORMED,
+        "by_policy": stored.by == POLICY,
+        "rehearsed": _is_rehearsed(visit.kept, stored),
+        "quicker": error is not None and stored.state != "waiting",
+        "prospects": outlook.prospects,
+        "jobs": outlook.jobs,
+        "told": outlook.told,
+        "plan": plan,
+        "begun": actor.begun.get(id) if actor else None,
+    }
+    return visit.show("action.html", content, error.status if error else 200)
+
+
+def _outlook(visit: Visit, stored: StoredAction) -> Outlook:
+    """Return what the cordon that an action asks for would do."""
+    actor, told, nodes = visit.service.actor, visit.fleet.ask(), stored.action.nodes
+    prospects = [actor.prospect(node, told.states) for node in nodes] if actor and told.states else []
+    seen = [running_on(visit.service, node) for node in nodes[:_LOOKED_AT]]
+    attempts = tuple({one: None for each in seen for one in each.attempts})
+    return Outlook(prospects, Running(attempts, all(one.all_seen for one in seen)), told)
+
+
+def _incident_of(service: Service, stored: StoredAction) -> int | None:
+    """The incident that an action is about."""
+    if stored.job is None or stored.attempt is None:
+        return None
+    return service.incidents.of(stored.job, stored.attempt)
+
+
+def _is_rehearsed(kept: NodeRecords, stored: StoredAction) -> bool:
+    """Whether an action that is done cordoned nothing, but in a dry run."""
+    if stored.action.kind != "cordon" or stored.state != "done":
+        return False
+    made = [one for node in stored.action.nodes[:1] for one in kept.cordons(node=node, limit=50)]
+    mine = [one for one in made if one.test == stored.action.test and stored.at <= one.at <= stored.changed]
+    return bool(mine) and mine[0].how == DRY_RUN
+
+
+def _stored(kept: NodeRecords, id: int) -> StoredAction:
+    stored = kept.action(id)
+    if stored is None:
+        raise not_found(f"action {id}")
+    return stored
 
 
 def _plan(service: Service, stored: StoredAction) -> Options | None:
@@ -220,3 +222,9 @@ def _plan(service: Service, stored: StoredAction) -> Options | None:
         return actor.plan(stored.action.nodes, verdict=stored.action.verdict)[1]
     except LogdoctorError:
         return None
+
+
+@pages.get("/actions/under-way/{key}")
+def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
+    """How an act goes on; where it leads once it is done."""
+    return deeds.page(visit.request, key)

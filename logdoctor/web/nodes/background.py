@@ -10,16 +10,14 @@ from concurrent.futures import Future
 from typing import Annotated, NamedTuple, TypeVar
 
 import structlog
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import Path, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import ActionRefused, Busy, LogdoctorError
 from logdoctor.node_types import NodeState
 from logdoctor.service.acting import Actor
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found
-from logdoctor.web.nodes.acting import OF_ALL
-from logdoctor.web.rendering import page, router
+from logdoctor.web.problems import not_found
+from logdoctor.web.rendering import page
 
 log = structlog.get_logger()
 
@@ -28,7 +26,7 @@ _FRESH = 3.0  # seconds for which the cluster is not asked again
 _AT_WORK = 16  # acts at once
 _REMEMBERED = 200  # acts that can be asked for
 T = TypeVar("T")
-Key = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16}$")]
+DeedKey = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16}$")]
 
 
 class Deed(NamedTuple):
@@ -65,32 +63,24 @@ class Deeds:
             self._known.popitem(last=False)
         return f"{self._prefix}/under-way/{key}"
 
-    def routes(self, gate: Gate) -> APIRouter:
-        """The page of an act that takes its time."""
-        pages = router(gate)
-        Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
-
-        @pages.get(f"{self._prefix}/under-way/{{key}}")
-        def under_way(request: Request, caller: Reader, key: Key) -> Response:
-            """How an act goes on; where it leads once it is done."""
-            deed = self._known.get(key)
-            if deed is None:
-                raise not_found("this act")
-            error: LogdoctorError | None = None
-            if deed.done.done():
-                try:
-                    return RedirectResponse(deed.done.result(), 303)
-                except LogdoctorError as refusal:
-                    error = refusal
-            shown = page(request, gate, "deed.html", {"deed": deed, "error": error}, 409 if error else 200)
-            if error is None:
-                shown.headers["Refresh"] = "1"
-            return shown
-
-        return pages
+    def page(self, request: Request, key: str) -> Response:
+        """Return the page of an act that takes its time: how it goes on, and where it leads once it is done."""
+        deed = self._known.get(key)
+        if deed is None:
+            raise not_found("this act")
+        error: LogdoctorError | None = None
+        if deed.done.done():
+            try:
+                return RedirectResponse(deed.done.result(), 303)
+            except LogdoctorError as refusal:
+                error = refusal
+        shown = page(request, "deed.html", {"deed": deed, "error": error}, 409 if error else 200)
+        if error is None:
+            shown.headers["Refresh"] = "1"
+        return shown
 
 
-class Told(NamedTuple):
+class FleetAnswer(NamedTuple):
     """How the cluster knows its nodes, None when it does not say; then `why`."""
 
     states: list[NodeState] | None
@@ -111,21 +101,21 @@ class Fleet:
         self._asked: Future[list[NodeState]] | None = None
         self._at = 0.0
 
-    def ask(self) -> Told:
+    def ask(self) -> FleetAnswer:
         """What the cluster says now, or said seconds ago."""
         if self._actor is None:
-            return Told(None, "this service acts on no nodes")
+            return FleetAnswer(None, "this service acts on no nodes")
         with self._lock:
             old = time.monotonic() - self._at > _FRESH
             if self._asked is None or (self._asked.done() and old):
                 self._asked, self._at = in_background(self._actor.nodes), time.monotonic()
             asked = self._asked
         try:
-            return Told(asked.result(_SOON))
+            return FleetAnswer(asked.result(_SOON))
         except TimeoutError:
-            return Told(None, "the cluster has not answered yet: load the page again in a moment")
+            return FleetAnswer(None, "the cluster has not answered yet: load the page again in a moment")
         except LogdoctorError as error:
-            return Told(None, str(error))
+            return FleetAnswer(None, str(error))
 
     def forget(self) -> None:
         """Ask again next time: something was changed."""

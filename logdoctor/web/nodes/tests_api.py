@@ -1,114 +1,114 @@
 """Tests of nodes over HTTP: begun, listed, followed as they go on, and stopped."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import RequestRefused
 from logdoctor.node_types import checked_name
-from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest, TestPage
-from logdoctor.web.events import After, Hub, LastEventId, beginning, following
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import NodeOperator, NodeReader, TheHubs, TheNodeRecords, TheService, admit_node_reader
+from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import Cursor, Limit, NodeTestId, NodeTestIn
-from logdoctor.web.nodes.acting import CLUSTER, OF_ALL, REFUSED, OfNode, actor_of, performed
+from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed
 from logdoctor.web.nodes.answers import NodeTest
 from logdoctor.web.openapi import answers, streams
-from logdoctor.web.problems import describe
+from logdoctor.web.problems import describe, not_found
 
 _ENDED: dict[int | str, dict[str, Any]] = {204: {"description": "the test has ended, and all of it was seen"}}
 
+router = APIRouter(prefix="/v1", tags=["nodes"])
 
-def routes(service: Service, gate: Gate, hub: Hub) -> APIRouter:
-    """The routes for tests of nodes; `hub` wakes listeners when one goes on."""
-    reading = APIRouter(prefix="/v1", tags=["nodes"])
-    deciding = APIRouter(prefix="/v1", tags=["node decisions"])
-    records = NodeRecords(service.records.database)
-    admit = gate.allows_unbound("read", OF_ALL)
-    Reader = Annotated[Caller, Depends(admit)]
-    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL))]
 
-    @reading.get("/node-tests", responses=answers(TestPage) | describe(400, 422), response_class=Response)
-    def tests(caller: Reader, node: OfNode = None, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """Tests of nodes, newest first."""
-        return Json(records.tests(cursor, limit, node))
+@router.get("/node-tests", responses=answers(TestPage) | describe(400, 422), response_class=Response)
+def tests(
+    caller: NodeReader, records: TheNodeRecords, node: OfNode = None, cursor: Cursor = None, limit: Limit = 50
+) -> Response:
+    """Tests of nodes, newest first."""
+    return Json(records.tests(cursor, limit, node))
 
-    @deciding.post(
-        "/node-tests",
-        status_code=202,
-        responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER,
-        response_class=Response,
-    )
-    def begin(caller: Operator, wanted: NodeTestIn) -> Response:
-        """Test nodes in the background: pairs run an all-gather, and who fails is tried again with nodes that work."""
-        if not wanted.nodes and wanted.verdict is None:
-            cause = "it names neither nodes nor a verdict"
-            raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes, or a verdict whose job had them.")
-        names = tuple(dict.fromkeys(checked_name(name) for name in wanted.nodes))
-        given = wanted.model_dump(exclude={"nodes"})
-        started = performed(lambda: actor_of(service).test(names, caller.who, **given))
-        return Json(_test(started), 202)
 
-    @reading.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422), response_class=Response)
-    def test(caller: Reader, id: NodeTestId) -> Response:
-        """A test with all its worlds that have ended, and what it found."""
-        return Json(NodeTest(_test(id), records.results(id)))
+@router.post(
+    "/node-tests",
+    status_code=202,
+    responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER,
+    response_class=Response,
+)
+def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wanted: NodeTestIn) -> Response:
+    """Test nodes in the background: pairs run an all-gather, and who fails is tried again with nodes that work."""
+    if not wanted.nodes and wanted.verdict is None:
+        cause = "it names neither nodes nor a verdict"
+        raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes, or a verdict whose job had them.")
+    names = tuple(dict.fromkeys(checked_name(name) for name in wanted.nodes))
+    given = wanted.model_dump(exclude={"nodes"})
+    started = performed(lambda: actor_of(service).test(names, caller.who, **given))
+    return Json(_test(records, started), 202)
 
-    @deciding.post(
-        "/node-tests/{id}/cancel",
-        status_code=202,
-        responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED,
-        response_class=Response,
-    )
-    def cancel(caller: Operator, id: NodeTestId) -> Response:
-        """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
-        process runs is ended on record, which that process sees within seconds."""
-        _test(id)
-        performed(lambda: actor_of(service).cancel(id, caller.who))
-        return Json(_test(id), 202)
 
-    @reading.get(
-        "/node-tests/{id}/events",
-        responses=streams(("world", "test"), "a Result or a StoredTest") | _ENDED | describe(404, 422),
-        response_class=StreamingResponse,
-    )
-    async def events(
-        request: Request, caller: Reader, id: NodeTestId, last_event_id: LastEventId = None, after: After = None
-    ) -> Response:
-        """Each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
-        `test` with what was found, and the stream ends."""
-        last = await beginning(hub, last_event_id, after, lambda: 0)
-        found = await run_in_threadpool(_test, id)
-        if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):
-            return Response(status_code=204)
+@router.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422), response_class=Response)
+def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId) -> Response:
+    """A test with all its worlds that have ended, and what it found."""
+    return Json(NodeTest(_test(records, id), records.results(id)))
 
-        async def news(caller: Caller) -> AsyncIterator[bytes | None]:
-            nonlocal last
-            stored = await run_in_threadpool(_test, id)  # before the worlds: when it has ended they are all there
-            worlds = await run_in_threadpool(records.results, id)
-            for number, world in enumerate(worlds[last:], last + 1):
-                yield b"id: %d\nevent: world\ndata: %s\n\n" % (number, msgspec.json.encode(world))
-            last = max(last, len(worlds))
-            if stored.state != "running":
-                yield b"id: %d\nevent: test\ndata: %s\n\n" % (len(worlds) + 1, msgspec.json.encode(stored))
-                yield None
 
-        return following(request, hub, admit, news)
+@router.post(
+    "/node-tests/{id}/cancel",
+    status_code=202,
+    responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED,
+    response_class=Response,
+)
+def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, id: NodeTestId) -> Response:
+    """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
+    process runs is ended on record, which that process sees within seconds."""
+    _test(records, id)
+    performed(lambda: actor_of(service).cancel(id, caller.who))
+    return Json(_test(records, id), 202)
 
-    def _test(id: int) -> StoredTest:
-        found = records.test(id)
-        if found is None:
-            raise not_found(f"test {id}")
-        return found
 
-    router = APIRouter()
-    router.include_router(reading)
-    router.include_router(deciding)
-    return router
+@router.get(
+    "/node-tests/{id}/events",
+    responses=streams(("world", "test"), "a Result or a StoredTest") | _ENDED | describe(404, 422),
+    response_class=StreamingResponse,
+)
+async def events(
+    request: Request,
+    caller: NodeReader,
+    records: TheNodeRecords,
+    hubs: TheHubs,
+    id: NodeTestId,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> Response:
+    """Each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
+    `test` with what was found, and the stream ends."""
+    last = await beginning(hubs.nodes, last_event_id, after, lambda: 0)
+    found = await run_in_threadpool(_test, records, id)
+    if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):
+        return Response(status_code=204)
+
+    async def news(caller: Caller) -> AsyncIterator[bytes | None]:
+        nonlocal last
+        stored = await run_in_threadpool(_test, records, id)  # before the worlds: when it has ended they are all there
+        worlds = await run_in_threadpool(records.results, id)
+        for number, world in enumerate(worlds[last:], last + 1):
+            yield b"id: %d\nevent: world\ndata: %s\n\n" % (number, msgspec.json.encode(world))
+        last = max(last, len(worlds))
+        if stored.state != "running":
+            yield b"id: %d\nevent: test\ndata: %s\n\n" % (len(worlds) + 1, msgspec.json.encode(stored))
+            yield None
+
+    return following(request, hubs.nodes, admit_node_reader, news)
+
+
+def _test(records: NodeRecords, id: int) -> StoredTest:
+    found = records.test(id)
+    if found is None:
+        raise not_found(f"test {id}")
+    return found

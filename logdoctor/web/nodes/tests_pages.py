@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -15,13 +15,14 @@ from logdoctor.service.service import Service
 from logdoctor.service.testing import Options
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
-from logdoctor.web.gate import Caller, Gate, form_key
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import once
 from logdoctor.web.models import Cursor, NodeTestId
 from logdoctor.web.nodes import words as node_wording
-from logdoctor.web.nodes.acting import OF_ALL, performed
-from logdoctor.web.nodes.background import Deeds, unreached
-from logdoctor.web.rendering import WORDS, checked_form, page, router
+from logdoctor.web.nodes.acting import performed
+from logdoctor.web.nodes.background import DeedKey, Deeds, unreached
+from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.problems import not_found
+from logdoctor.web.rendering import WORDS, checked_form, router
 from logdoctor.web.url_query import PAGE
 
 SHOWN = 150
@@ -38,7 +39,7 @@ Id = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 Round = Annotated[int | None, Query(ge=1, le=1_000_000)]
 
 
-class Outlook(NamedTuple):
+class NodeTestOutlook(NamedTuple):
     """What a test would be: of which nodes, by what, and how long a world and all of it may take, in seconds."""
 
     nodes: Sequence[str]
@@ -47,7 +48,7 @@ class Outlook(NamedTuple):
     most: float
 
 
-class Progress(NamedTuple):
+class NodeTestProgress(NamedTuple):
     """How far a test is: how many worlds passed, failed and proved nothing, those that run, and the rounds so far."""
 
     passed: int
@@ -57,157 +58,153 @@ class Progress(NamedTuple):
     rounds: int
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of tests of nodes."""
-    pages, kept, deeds = router(gate), NodeRecords(service.records.database), Deeds("/node-tests")
-    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
-    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL, by_form=True))]
+pages = router()
 
-    @pages.get("/node-tests")
-    def tests(request: Request, caller: Reader, node: OfNode = "", cursor: Cursor = None) -> Response:
-        """Tests, newest first."""
-        found = kept.tests(cursor, PAGE, node.strip() or None)
-        return show(request, caller, "node_tests.html", {"found": found, "node": node.strip(), "cursor": cursor})
 
-    @pages.get("/node-tests/new")
-    def ask(request: Request, caller: Operator, nodes: NodeList = "", verdict: Id = None) -> Response:
-        """Which nodes would be tested, and what that takes."""
-        if verdict is not None and service.records.verdict(verdict) is None:
-            raise not_found(f"verdict {verdict}")
-        return ask_page(request, caller, {"nodes": nodes, "verdict": verdict, "repeats": None, "seconds": None})
+TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/node-tests")))]
 
-    @pages.post("/node-tests/new")
-    async def begin(request: Request, caller: Operator) -> Response:
-        """Begin the test; the page again, with the cause, when that cannot be."""
-        form = await checked_form(request, WORDS)
-        given: dict[str, Any] = {
-            "nodes": form.get("nodes", "")[:_TEXT],
-            "verdict": _whole(form.get("verdict", ""), (1 << 63) - 1),
-            "repeats": _whole(form.get("repeats", ""), 1000),
-            "seconds": _whole(form.get("seconds", ""), 3600),
-        }
 
-        def act() -> str:
-            actor = acting()
-            names = _names(actor, given["nodes"])
-            if not names and given["verdict"] is None:
-                cause = "it names neither nodes nor a verdict"
-                raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes.")
-            options = {name: given[name] for name in ("verdict", "repeats", "seconds")}
-            return f"/node-tests/{performed(lambda: actor.test(names, caller.who, **options))}"
+@pages.get("/node-tests")
+def tests(visit: NodeVisit, node: OfNode = "", cursor: Cursor = None) -> Response:
+    """Tests, newest first."""
+    found = visit.kept.tests(cursor, PAGE, node.strip() or None)
+    return visit.show("node_tests.html", {"found": found, "node": node.strip(), "cursor": cursor})
 
+
+@pages.get("/node-tests/new")
+def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: Id = None) -> Response:
+    """Which nodes would be tested, and what that takes."""
+    if verdict is not None and visit.service.records.verdict(verdict) is None:
+        raise not_found(f"verdict {verdict}")
+    return _ask_page(visit, {"nodes": nodes, "verdict": verdict, "repeats": None, "seconds": None})
+
+
+@pages.post("/node-tests/new")
+async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
+    """Begin the test; the page again, with the cause, when that cannot be."""
+    form = await checked_form(visit.request, WORDS)
+    given: dict[str, Any] = {
+        "nodes": form.get("nodes", "")[:_TEXT],
+        "verdict": _whole(form.get("verdict", ""), (1 << 63) - 1),
+        "repeats": _whole(form.get("repeats", ""), 1000),
+        "seconds": _whole(form.get("seconds", ""), 3600),
+    }
+
+    def act() -> str:
+        actor = _acting(visit.service)
+        names = _names(actor, given["nodes"])
+        if not names and given["verdict"] is None:
+            cause = "it names neither nodes nor a verdict"
+            raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes.")
+        options = {name: given[name] for name in ("verdict", "repeats", "seconds")}
+        return f"/node-tests/{performed(lambda: actor.test(names, visit.caller.who, **options))}"
+
+    try:
+        return RedirectResponse(await deeds.begin("Test nodes", "/node-tests/new", act), 303)
+    except (RequestRefused, InputError) as error:
+        return await run_in_threadpool(_ask_page, visit, given, error)
+
+
+@pages.get("/node-tests/{id}")
+def test(visit: NodeVisit, id: NodeTestId, round: Round = None) -> Response:
+    """A test: what it found with the proof, and its worlds, those that run now among them."""
+    stored = _stored(visit.kept, id)
+    results = visit.kept.results(id)
+    running = _unended(visit.service.actor, stored, results)
+    progress = _progress(results, running)
+    shown = [one for one in results if round is None or one.world.round == round]
+    proof = {number for one in _findings(stored.conclusion) for number in one.worlds if one.standing != "healthy"}
+    shown.sort(key=lambda one: (one.world.number not in proof, _ENDED[one.ended], -one.world.number))
+    content = {
+        "test": stored,
+        "progress": progress,
+        "findings": _findings(stored.conclusion),
+        "shown": shown[:SHOWN],
+        "in_all": len(shown),
+        "numbers": {one.world.number for one in shown[:SHOWN]},
+        "round": round,
+        "ended": len(results),
+        "most_findings": _FINDINGS,
+        "incident": _incident_of(visit.service, stored.verdict),
+        "planned": visit.service.actor is not None and bool(visit.service.actor.worlds(id)),
+    }
+    return visit.show("node_test.html", content)
+
+
+@pages.get("/node-tests/{id}/cancel")
+def ask_cancel(visit: NodeOperatorVisit, id: NodeTestId) -> Response:
+    """What ending a test early means."""
+    return _cancel_page(visit, id)
+
+
+@pages.post("/node-tests/{id}/cancel")
+async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> Response:
+    """End a test; the page again, with the cause, when it has ended before."""
+    await checked_form(visit.request)
+
+    def act() -> str:
+        _stored(visit.kept, id)
+        actor = _acting(visit.service)
+        performed(lambda: actor.cancel(id, visit.caller.who))
+        return f"/node-tests/{id}"
+
+    try:
+        return RedirectResponse(await deeds.begin(f"Cancel test {id}", f"/node-tests/{id}", act), 303)
+    except RequestRefused as error:
+        if error.status == 404:
+            raise
+        return await run_in_threadpool(_cancel_page, visit, id, error)
+
+
+def _ask_page(visit: Visit, given: Mapping[str, Any], error: LogdoctorError | None = None) -> Response:
+    """The nodes by name and what will run; the field for names where there are none."""
+    outlook, actor = None, visit.service.actor
+    if actor is not None and actor.launcher and (given["nodes"].strip() or given["verdict"]):
         try:
-            return RedirectResponse(await deeds.begin("Test nodes", "/node-tests/new", act), 303)
-        except (RequestRefused, InputError) as error:
-            return await run_in_threadpool(ask_page, request, caller, given, error)
-
-    @pages.get("/node-tests/{id}")
-    def test(request: Request, caller: Reader, id: NodeTestId, round: Round = None) -> Response:
-        """A test: what it found with the proof, and its worlds, those that run now among them."""
-        stored = found(id)
-        results = kept.results(id)
-        running = _unended(service.actor, stored, results)
-        progress = _progress(results, running)
-        shown = [one for one in results if round is None or one.world.round == round]
-        proof = {number for one in _findings(stored.conclusion) for number in one.worlds if one.standing != "healthy"}
-        shown.sort(key=lambda one: (one.world.number not in proof, _ENDED[one.ended], -one.world.number))
-        content = {
-            "test": stored,
-            "progress": progress,
-            "findings": _findings(stored.conclusion),
-            "shown": shown[:SHOWN],
-            "in_all": len(shown),
-            "numbers": {one.world.number for one in shown[:SHOWN]},
-            "round": round,
-            "ended": len(results),
-            "most_findings": _FINDINGS,
-            "incident": incident_of(stored.verdict),
-            "planned": service.actor is not None and bool(service.actor.worlds(id)),
-        }
-        return show(request, caller, "node_test.html", content)
-
-    @pages.get("/node-tests/{id}/cancel")
-    def ask_cancel(request: Request, caller: Operator, id: NodeTestId) -> Response:
-        """What ending a test early means."""
-        return cancel_page(request, caller, id)
-
-    @pages.post("/node-tests/{id}/cancel")
-    async def cancel(request: Request, caller: Operator, id: NodeTestId) -> Response:
-        """End a test; the page again, with the cause, when it has ended before."""
-        await checked_form(request)
-
-        def act() -> str:
-            found(id)
-            actor = acting()
-            performed(lambda: actor.cancel(id, caller.who))
-            return f"/node-tests/{id}"
-
-        try:
-            return RedirectResponse(await deeds.begin(f"Cancel test {id}", f"/node-tests/{id}", act), 303)
-        except RequestRefused as error:
-            if error.status == 404:
-                raise
-            return await run_in_threadpool(cancel_page, request, caller, id, error)
-
-    def ask_page(
-        request: Request, caller: Caller, given: Mapping[str, Any], error: LogdoctorError | None = None
-    ) -> Response:
-        """The nodes by name and what will run; the field for names where there are none."""
-        outlook, actor = None, service.actor
-        if actor is not None and actor.launcher and (given["nodes"].strip() or given["verdict"]):
-            try:
-                outlook = _outlook(actor, given)
-            except (RequestRefused, InputError) as refusal:
-                error = error or refusal
-        lacking = None
-        if actor is not None and outlook is not None:
-            lacking = unreached(actor, outlook.nodes, outlook.options.launcher)
-        content = {"given": given, "outlook": outlook, "error": error, "unreached": lacking}
-        status = 200 if error is None else error.status if isinstance(error, RequestRefused) else 400
-        return show(request, caller, "node_test_new.html", content, status)
-
-    def cancel_page(request: Request, caller: Caller, id: int, error: RequestRefused | None = None) -> Response:
-        stored = found(id)
-        content = {"test": stored, "error": error, "ended": len(kept.results(id))}
-        return show(request, caller, "node_test_cancel.html", content, error.status if error else 200)
-
-    def show(request: Request, caller: Caller, name: str, content: dict[str, Any], status: int = 200) -> Response:
-        common = {
-            "tell": node_wording,
-            "key": form_key(request),
-            "may_act": caller.may("operate", ""),
-            "launcher": service.actor.launcher if service.actor else "",
-        }
-        return page(request, gate, name, common | content, status)
-
-    def incident_of(verdict: int | None) -> int | None:
-        """The incident that led to a test."""
-        told = None if verdict is None else service.records.verdict(verdict)
-        return None if told is None else service.incidents.of(told.job, told.attempt)
-
-    def acting() -> Actor:
-        if service.actor is None:
-            next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-            raise RequestRefused(409, "refused", "nodes", "this service acts on none", next_step)
-        return service.actor
-
-    def found(id: int) -> StoredTest:
-        stored = kept.test(id)
-        if stored is None:
-            raise not_found(f"test {id}")
-        return stored
-
-    pages.include_router(deeds.routes(gate))
-    return pages
+            outlook = _outlook(actor, given)
+        except (RequestRefused, InputError) as refusal:
+            error = error or refusal
+    lacking = None
+    if actor is not None and outlook is not None:
+        lacking = unreached(actor, outlook.nodes, outlook.options.launcher)
+    content = {"given": given, "outlook": outlook, "error": error, "unreached": lacking}
+    status = 200 if error is None else error.status if isinstance(error, RequestRefused) else 400
+    return visit.show("node_test_new.html", content, status)
 
 
-def _outlook(actor: Actor, given: Mapping[str, Any]) -> Outlook:
+def _cancel_page(visit: Visit, id: int, error: RequestRefused | None = None) -> Response:
+    stored = _stored(visit.kept, id)
+    content = {"test": stored, "error": error, "ended": len(visit.kept.results(id))}
+    return visit.show("node_test_cancel.html", content, error.status if error else 200)
+
+
+def _incident_of(service: Service, verdict: int | None) -> int | None:
+    """The incident that led to a test."""
+    told = None if verdict is None else service.records.verdict(verdict)
+    return None if told is None else service.incidents.of(told.job, told.attempt)
+
+
+def _acting(service: Service) -> Actor:
+    if service.actor is None:
+        next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
+        raise RequestRefused(409, "refused", "nodes", "this service acts on none", next_step)
+    return service.actor
+
+
+def _stored(kept: NodeRecords, id: int) -> StoredTest:
+    stored = kept.test(id)
+    if stored is None:
+        raise not_found(f"test {id}")
+    return stored
+
+
+def _outlook(actor: Actor, given: Mapping[str, Any]) -> NodeTestOutlook:
     """What the test that is asked for would be; `RequestRefused` and `InputError` when it cannot be."""
     names = _names(actor, given["nodes"])
     asked = {name: given[name] for name in ("verdict", "repeats", "seconds")}
     nodes, options = performed(lambda: actor.plan(names, **asked))
     world = options.seconds * (1 + 0.05 * (2 * options.repeats - 1))  # where something is asked again it takes twice
-    return Outlook(nodes, options, world, options.minutes * 60 + world)
+    return NodeTestOutlook(nodes, options, world, options.minutes * 60 + world)
 
 
 def _names(actor: Actor, text: str) -> list[str]:
@@ -224,12 +221,12 @@ def _unended(actor: Actor | None, test: StoredTest, results: Sequence[Result]) -
     return tuple(world for world in actor.worlds(test.id) if world.number not in ended)
 
 
-def _progress(results: Sequence[Result], running: tuple[World, ...]) -> Progress:
+def _progress(results: Sequence[Result], running: tuple[World, ...]) -> NodeTestProgress:
     count = {"passed": 0, "failed": 0, "void": 0}
     for result in results:
         count[result.ended] += 1
     rounds = max((world.round for world in (*(result.world for result in results), *running)), default=0)
-    return Progress(count["passed"], count["failed"], count["void"], running, rounds)
+    return NodeTestProgress(count["passed"], count["failed"], count["void"], running, rounds)
 
 
 def _findings(conclusion: Conclusion | None) -> list[Finding]:
@@ -241,3 +238,9 @@ def _whole(text: str, most: int) -> int | None:
     """A whole number from 1 on, None for anything else."""
     plain = text.strip()
     return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 and 1 <= int(plain) <= most else None
+
+
+@pages.get("/node-tests/under-way/{key}")
+def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
+    """How an act goes on; where it leads once it is done."""
+    return deeds.page(visit.request, key)

@@ -13,10 +13,10 @@ from logdoctor.notify.messages import describe, numbers, read
 from logdoctor.service.notifying import Notifier, TargetState
 from logdoctor.service.service import Service
 from logdoctor.store.notices import Notice, NoticePage, Notices
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import AppState, TheService, allows_unbound, once
+from logdoctor.web.gate import Caller
 from logdoctor.web.models import Cursor, Limit
-from logdoctor.web.problems import Problem
+from logdoctor.web.problems import Problem, not_found
 from logdoctor.web.problems import describe as errors
 
 State = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summed"]
@@ -81,40 +81,44 @@ class TestIn(BaseModel):
     target: str = Field(min_length=1, max_length=40, examples=["ops"])
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes for notifications."""
-    reading = APIRouter(prefix="/v1", tags=["notifications"])
-    deciding = APIRouter(prefix="/v1", tags=["notification decisions"])
-    kept = Notices(service.records.database)
-    Reader = Annotated[Caller, Depends(gate.allows_unbound("read", OF_ALL))]
-    Operator = Annotated[Caller, Depends(gate.allows_unbound("operate", OF_ALL))]
+def _notices(state: AppState) -> Notices:
+    return Notices(state.service.records.database)
 
-    @reading.get("/notifications", responses=errors(400, 422))
-    def notifications(
-        caller: Reader,
-        state: OfState = None,
-        target: OfTarget = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> NotificationPage:
-        """Who is told of incidents, and what became of the messages, newest first."""
-        found = kept.notices(cursor, limit, state, target)
-        return NotificationPage(targets=targets(service), items=shown(found), next=found.next)
 
-    @deciding.post("/notifications/test", responses=errors(404, 422) | _REFUSED)
-    def test(caller: Operator, said: TestIn) -> NotificationOut:
-        """Send a target a test, and tell what came of it; one that takes longer than 8 seconds still waits then."""
-        return told(tried(service, said.target, caller.who))
+TheNotices = Annotated[Notices, Depends(once(_notices))]
+NoticeReader = Annotated[Caller, Depends(allows_unbound("read", OF_ALL))]
+"""Who may see notifications: a token without prefixes."""
+NoticeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
+NoticeFormOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL, by_form=True))]
 
-    @deciding.post("/notifications/{id}/retry", responses=errors(404, 422) | _REFUSED)
-    def retry(caller: Operator, id: NotificationId) -> NotificationOut:
-        """Send again, now, what waits or was given up, with the same webhook-id."""
-        return told(sent_again(service, id, caller.who))
+router = APIRouter(prefix="/v1", tags=["notifications"])
 
-    whole = APIRouter()
-    whole.include_router(reading)
-    whole.include_router(deciding)
-    return whole
+
+@router.get("/notifications", responses=errors(400, 422))
+def notifications(
+    caller: NoticeReader,
+    service: TheService,
+    kept: TheNotices,
+    state: OfState = None,
+    target: OfTarget = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> NotificationPage:
+    """Who is told of incidents, and what became of the messages, newest first."""
+    found = kept.notices(cursor, limit, state, target)
+    return NotificationPage(targets=targets(service), items=shown(found), next=found.next)
+
+
+@router.post("/notifications/test", responses=errors(404, 422) | _REFUSED)
+def test(caller: NoticeOperator, service: TheService, said: TestIn) -> NotificationOut:
+    """Send a target a test, and tell what came of it; one that takes longer than 8 seconds still waits then."""
+    return told(tried(service, said.target, caller.who))
+
+
+@router.post("/notifications/{id}/retry", responses=errors(404, 422) | _REFUSED)
+def retry(caller: NoticeOperator, service: TheService, id: NotificationId) -> NotificationOut:
+    """Send again, now, what waits or was given up, with the same webhook-id."""
+    return told(sent_again(service, id, caller.who))
 
 
 def targets(service: Service) -> list[TargetOut]:

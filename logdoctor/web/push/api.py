@@ -3,10 +3,10 @@
 import asyncio
 import time
 from concurrent.futures import Future
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -14,98 +14,17 @@ from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, whole
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import Sender, TheService, state_of
+from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.ingest import BREATH
 from logdoctor.web.openapi import shows
 from logdoctor.web.problems import answer, describe
 from logdoctor.web.push import loki, otlp
-from logdoctor.web.push.labels import Gathered, LabelMap, Placed
-from logdoctor.web.push.pushes import Limits
+from logdoctor.web.push.labels import Gathered, Placed
+from logdoctor.web.push.pushes import PushLimits
 
-
-def routes(service: Service, gate: Gate, allowed: Allowed, labels: LabelMap) -> APIRouter:
-    """The routes for shippers. A push is taken whole; one that is repeated is taken once."""
-    router = APIRouter(tags=["shippers"])
-    intake = service.intake
-    limits = Limits()
-    allowed = allowed._replace(unpacked=min(allowed.unpacked, limits.bytes))
-    Sender = Annotated[Caller, Depends(gate.allows("ingest"))]
-
-    @router.post(
-        "/loki/api/v1/push",
-        responses=describe(400, 408, 413, 415, 507),
-        status_code=204,
-        openapi_extra=_LOKI,
-        max_body_size=STREAMED,
-    )
-    async def push_loki(request: Request, caller: Sender) -> Response:
-        """Loki's push API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
-        headers = request.headers
-        body = await whole(request, allowed, as_is=("snappy",))
-        kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
-        batches = await run_in_threadpool(loki.decode, body, kind, encoding, limits)
-        gathered = await run_in_threadpool(labels.gather, batches)
-        _, refusal = await _take(gathered, caller)
-        if refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
-            raise refusal
-        return Response(status_code=204)
-
-    @router.post(
-        "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
-    )
-    async def push_otlp(request: Request, caller: Sender) -> Response:
-        """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
-        kind = request.headers.get("content-type", "")
-        try:
-            batches = await run_in_threadpool(otlp.decode, await whole(request, allowed), kind, limits)
-            gathered = await run_in_threadpool(labels.gather, batches)
-            rejected, refusal = await _take(gathered, caller)
-        except LogdoctorError as error:
-            plain = answer(error)
-            content, media_type = otlp.failure(kind, error)
-            if media_type == otlp.JSON:  # what OTLP wants, and our own shape
-                content = msgspec.json.encode(msgspec.json.decode(content) | msgspec.json.decode(plain.body))
-            retry = {name: plain.headers[name] for name in ("Retry-After",) if name in plain.headers}
-            return Response(content, _otlp_status(plain.status_code), retry, media_type)
-        content, media_type = otlp.answer(kind, rejected, str(refusal or ""))
-        return Response(content, media_type=media_type)
-
-    async def _take(gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
-        """Take each stream's lines, durably: how many entries were refused for good, and why."""
-        for placed in gathered.placed:
-            if not caller.may("ingest", placed.key.job):
-                cause = f"it does not allow to send logs of job {placed.key.job!r}"
-                raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
-        while intake.is_behind():
-            await asyncio.sleep(BREATH)
-        waiting: list[Future[None]] = []
-        rejected = gathered.rejected
-        refusal: LogdoctorError | None = gathered.refusal
-        try:
-            for placed in gathered.placed:
-                try:
-                    waiting.append(await run_in_threadpool(_push, placed))
-                except LimitReached as error:  # of this stream: the others must not suffer
-                    rejected, refusal = rejected + placed.batch.entries, refusal or error
-        finally:
-            for future in waiting:
-                await asyncio.wrap_future(future)
-        return rejected, refusal
-
-    def _push(placed: Placed) -> Future[None]:
-        facts = placed.batch.facts
-        if facts and service.records.job(placed.key.job) is None:
-            service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
-        with intake.opened(placed.key) as stream:
-            batch = placed.batch  # what has no time cannot be told from another that says the same
-            return intake.push(stream, batch.lines, batch.digest if batch.first_ns else "")
-
-    return router
-
-
-def _otlp_status(status: int) -> int:
-    """OTLP clients try again after 429, 502, 503 and 504 only, so a full disk is told as 503."""
-    return 503 if status == 507 else status
+router = APIRouter(tags=["push"])
+_LIMITS = PushLimits()
 
 
 def _bodies(example: dict[str, Any]) -> dict[str, Any]:
@@ -130,3 +49,87 @@ _OTLP = _bodies(
         ]
     }
 )
+
+
+def _allowed(request: Request) -> Allowed:
+    """Return the limits of a push's body."""
+    allowed = state_of(request).options.allowed
+    return allowed._replace(unpacked=min(allowed.unpacked, _LIMITS.bytes))
+
+
+@router.post(
+    "/loki/api/v1/push",
+    responses=describe(400, 408, 413, 415, 507),
+    status_code=204,
+    openapi_extra=_LOKI,
+    max_body_size=STREAMED,
+)
+async def push_loki(request: Request, caller: Sender, service: TheService) -> Response:
+    """Loki's push API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
+    headers = request.headers
+    body = await whole(request, _allowed(request), as_is=("snappy",))
+    kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
+    batches = await run_in_threadpool(loki.decode, body, kind, encoding, _LIMITS)
+    gathered = await run_in_threadpool(state_of(request).options.labels.gather, batches)
+    _, refusal = await _take(service, gathered, caller)
+    if refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
+        raise refusal
+    return Response(status_code=204)
+
+
+@router.post(
+    "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
+)
+async def push_otlp(request: Request, caller: Sender, service: TheService) -> Response:
+    """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
+    kind = request.headers.get("content-type", "")
+    try:
+        batches = await run_in_threadpool(otlp.decode, await whole(request, _allowed(request)), kind, _LIMITS)
+        gathered = await run_in_threadpool(state_of(request).options.labels.gather, batches)
+        rejected, refusal = await _take(service, gathered, caller)
+    except LogdoctorError as error:
+        plain = answer(error)
+        content, media_type = otlp.failure(kind, error)
+        if media_type == otlp.JSON:  # what OTLP wants, and our own shape
+            content = msgspec.json.encode(msgspec.json.decode(content) | msgspec.json.decode(plain.body))
+        retry = {name: plain.headers[name] for name in ("Retry-After",) if name in plain.headers}
+        return Response(content, _otlp_status(plain.status_code), retry, media_type)
+    content, media_type = otlp.answer(kind, rejected, str(refusal or ""))
+    return Response(content, media_type=media_type)
+
+
+async def _take(service: Service, gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
+    """Take each stream's lines, durably: how many entries were refused for good, and why."""
+    for placed in gathered.placed:
+        if not caller.may("ingest", placed.key.job):
+            cause = f"it does not allow to send logs of job {placed.key.job!r}"
+            raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
+    while service.intake.is_behind():
+        await asyncio.sleep(BREATH)
+    waiting: list[Future[None]] = []
+    rejected = gathered.rejected
+    refusal: LogdoctorError | None = gathered.refusal
+    try:
+        for placed in gathered.placed:
+            try:
+                waiting.append(await run_in_threadpool(_push, service, placed))
+            except LimitReached as error:  # of this stream: the others must not suffer
+                rejected, refusal = rejected + placed.batch.entries, refusal or error
+    finally:
+        for future in waiting:
+            await asyncio.wrap_future(future)
+    return rejected, refusal
+
+
+def _push(service: Service, placed: Placed) -> Future[None]:
+    facts = placed.batch.facts
+    if facts and service.records.job(placed.key.job) is None:
+        service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
+    with service.intake.opened(placed.key) as stream:
+        batch = placed.batch  # what has no time cannot be told from another that says the same
+        return service.intake.push(stream, batch.lines, batch.digest if batch.first_ns else "")
+
+
+def _otlp_status(status: int) -> int:
+    """OTLP clients try again after 429, 502, 503 and 504 only, so a full disk is told as 503."""
+    return 503 if status == 507 else status

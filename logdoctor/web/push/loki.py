@@ -15,9 +15,9 @@ import msgspec
 from logdoctor.text import decode as text_of
 from logdoctor.web.push.pushes import (
     Batch,
-    Entry,
     Labels,
-    Limits,
+    LogEntry,
+    PushLimits,
     PushRefused,
     batches,
     checked_density,
@@ -36,14 +36,14 @@ _ENCODINGS = {"", "identity", "gzip", "x-gzip", "zstd"}
 """What the route has taken off already, or nothing."""
 
 
-def decode(body: bytes, content_type: str, content_encoding: str = "", limits: Limits | None = None) -> list[Batch]:
+def decode(body: bytes, content_type: str, content_encoding: str = "", limits: PushLimits | None = None) -> list[Batch]:
     """The batches of a push, in order.
 
     The body comes without gzip or zstd, which the route takes off; the Snappy block of Protocol Buffers is taken
     off here, because it is part of the protocol and no header tells of it. Structured metadata counts as labels,
     before those of the stream. `PushRefused` when the body is not a push, or larger than `limits` allows.
     """
-    limits = limits or Limits()
+    limits = limits or PushLimits()
     kind = content_type.partition(";")[0].strip().lower()
     encoding = content_encoding.strip().lower()
     if kind not in _JSON | _PROTOBUF:
@@ -80,11 +80,11 @@ class _Push(msgspec.Struct):
 _PUSH = msgspec.json.Decoder(_Push)
 
 
-def _json_entries(body: bytes, limits: Limits) -> Iterator[Entry]:
+def _json_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
     for stream in _json_push(body).streams:
         labels = checked_labels(stream.stream, limits)
         for value in stream.values:
-            yield Entry(joined(labels, value.metadata or {}, limits), _nanoseconds(value.time), value.line.encode())
+            yield LogEntry(joined(labels, value.metadata or {}, limits), _nanoseconds(value.time), value.line.encode())
 
 
 def _json_push(body: bytes) -> _Push:
@@ -133,14 +133,14 @@ _STREAMS = 1  # of PushRequest
 _LABELS, _ENTRIES = 1, 2  # of Stream
 
 
-def _protobuf_entries(body: bytes, limits: Limits) -> Iterator[Entry]:
+def _protobuf_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
     walk = Walk(limits)
     for number, stream in walk.fields(memoryview(_unpacked(body, limits))):
         if number == _STREAMS:
             yield from _stream_entries(walk, stream, limits)
 
 
-def _stream_entries(walk: Walk, stream: memoryview, limits: Limits) -> Iterator[Entry]:
+def _stream_entries(walk: Walk, stream: memoryview, limits: PushLimits) -> Iterator[LogEntry]:
     text = b""
     entries = []
     for number, content in walk.fields(stream):
@@ -152,17 +152,17 @@ def _stream_entries(walk: Walk, stream: memoryview, limits: Limits) -> Iterator[
     for content in entries:
         entry = walk.parsed(_ENTRY, content)
         time = entry.timestamp.seconds * 1_000_000_000 + entry.timestamp.nanos
-        yield Entry(joined(labels, _metadata(entry, limits), limits), known_time(time), entry.line)
+        yield LogEntry(joined(labels, _metadata(entry, limits), limits), known_time(time), entry.line)
 
 
-def _metadata(entry: Any, limits: Limits) -> Labels:
+def _metadata(entry: Any, limits: PushLimits) -> Labels:
     pairs = entry.structured_metadata
     if len(pairs) > limits.labels:
         refuse_labels(len(pairs), limits)
     return {text_of(pair.name): text_of(pair.value) for pair in pairs}
 
 
-def _unpacked(body: bytes, limits: Limits) -> bytes:
+def _unpacked(body: bytes, limits: PushLimits) -> bytes:
     """The body without its Snappy block; the size it claims is checked before any memory is taken."""
     try:
         size = cramjam.snappy.decompress_raw_len(body)
@@ -184,13 +184,13 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"', "'": "'"}
 
 
-def parse_labels(text: str, limits: Limits | None = None) -> dict[str, str]:
+def parse_labels(text: str, limits: PushLimits | None = None) -> dict[str, str]:
     """The labels of a text like `{job="train", host="n1"}`, in time linear in its length.
 
     Values are Go strings: in double quotes with escapes, or raw in back quotes. `PushRefused` names the place
     (characters, from 0) of what is wrong.
     """
-    limits = limits or Limits()
+    limits = limits or PushLimits()
     if len(text) > (most := 2 * limits.labels * limits.label_chars):
         raise PushRefused("labels", f"they have {len(text)} characters, more than {most}", "Drop some.", "bad_labels")
     labels: dict[str, str] = {}

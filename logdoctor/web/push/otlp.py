@@ -29,9 +29,9 @@ from logdoctor.text import decode as text_of
 from logdoctor.text import origin
 from logdoctor.web.push.pushes import (
     Batch,
-    Entry,
     Labels,
-    Limits,
+    LogEntry,
+    PushLimits,
     PushRefused,
     batches,
     checked_density,
@@ -69,13 +69,13 @@ class _Record(NamedTuple):
     attributes: dict[str, Any]
 
 
-def decode(body: bytes, content_type: str, limits: Limits | None = None) -> list[Batch]:
+def decode(body: bytes, content_type: str, limits: PushLimits | None = None) -> list[Batch]:
     """The batches of an export request, in order; the body comes decompressed.
 
     Attributes of the resource, the name of the scope and attributes of the record are labels; of two with one name
     the record's counts. `PushRefused` when the body is not such a request, or larger than `limits` allows.
     """
-    limits = limits or Limits()
+    limits = limits or PushLimits()
     kind = _media_type(content_type)
     if kind != JSON and kind not in _PROTOBUF_NAMES:
         raise PushRefused(
@@ -115,17 +115,17 @@ def _media_type(content_type: str) -> str:
 # from record to entry
 
 
-def _entry(shared: Labels, scope: str, record: _Record, limits: Limits) -> Entry:
+def _entry(shared: Labels, scope: str, record: _Record, limits: PushLimits) -> LogEntry:
     own = {name: _label(value, limits) for name, value in record.attributes.items() if not name.startswith(_NO_LABELS)}
     named = {SCOPE: scope[: limits.label_chars]} if scope else {}
-    return Entry(joined(shared, named | own, limits), record.ns, _composed(record).encode("utf-8", "replace"))
+    return LogEntry(joined(shared, named | own, limits), record.ns, _composed(record).encode("utf-8", "replace"))
 
 
-def _shared(attributes: dict[str, Any], limits: Limits) -> Labels:
+def _shared(attributes: dict[str, Any], limits: PushLimits) -> Labels:
     return checked_labels({name: _label(value, limits) for name, value in attributes.items()}, limits)
 
 
-def _label(value: Any, limits: Limits) -> str:
+def _label(value: Any, limits: PushLimits) -> str:
     """An attribute as a label; a long one (a command line, a request) is cut, not a reason to refuse the log."""
     return _text(value)[: limits.label_chars]
 
@@ -195,7 +195,7 @@ _OF_RESOURCE, _SCOPE_LOGS = 1, 2  # of ResourceLogs
 _OF_SCOPE, _LOG_RECORDS = 1, 2  # of ScopeLogs
 
 
-def _protobuf_entries(body: bytes, limits: Limits) -> Iterator[Entry]:
+def _protobuf_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
     walk = Walk(limits)
     for number, resource_logs in walk.fields(memoryview(body)):
         if number != _RESOURCE_LOGS:
@@ -226,7 +226,7 @@ def _head_and_rest(
     return walk.parsed(kind, memoryview(b"".join(head))), rest
 
 
-def _protobuf_record(record: Any, limits: Limits) -> _Record:
+def _protobuf_record(record: Any, limits: PushLimits) -> _Record:
     return _Record(
         known_time(record.time_unix_nano) or known_time(record.observed_time_unix_nano),
         record.severity_number,
@@ -237,7 +237,7 @@ def _protobuf_record(record: Any, limits: Limits) -> _Record:
     )
 
 
-def _attributes(pairs: Any, limits: Limits) -> dict[str, Any]:
+def _attributes(pairs: Any, limits: PushLimits) -> dict[str, Any]:
     if len(pairs) > limits.labels:
         refuse_labels(len(pairs), limits)
     return {text_of(pair.key): _protobuf_value(pair.value) for pair in pairs}
@@ -324,7 +324,7 @@ class _Request(_Json):
 _REQUEST = msgspec.json.Decoder(_Request)
 
 
-def _json_entries(body: bytes, limits: Limits) -> Iterator[Entry]:
+def _json_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
     for resource_logs in _json_request(body).resource_logs or ():
         attributes = resource_logs.resource.attributes if resource_logs.resource else ()
         shared = _shared(_json_attributes(attributes, limits), limits)
@@ -349,7 +349,7 @@ def _refuse_json(cause: str, error: Exception | None = None) -> NoReturn:
     ) from error
 
 
-def _json_record(record: _LogRecord, limits: Limits) -> _Record:
+def _json_record(record: _LogRecord, limits: PushLimits) -> _Record:
     return _Record(
         known_time(_integer(record.time_unix_nano)) or known_time(_integer(record.observed_time_unix_nano)),
         _severity(record.severity_number),
@@ -360,7 +360,7 @@ def _json_record(record: _LogRecord, limits: Limits) -> _Record:
     )
 
 
-def _json_attributes(pairs: tuple[_KeyValue, ...] | None, limits: Limits) -> dict[str, Any]:
+def _json_attributes(pairs: tuple[_KeyValue, ...] | None, limits: PushLimits) -> dict[str, Any]:
     pairs = pairs or ()
     if len(pairs) > limits.labels:
         refuse_labels(len(pairs), limits)

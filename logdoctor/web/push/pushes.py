@@ -15,7 +15,7 @@ from logdoctor.errors import RequestRefused
 Labels = Mapping[str, str]
 
 
-class Limits(NamedTuple):
+class PushLimits(NamedTuple):
     """What one push may hold: bytes after decompression, entries, bytes of an entry, labels of an entry,
     characters of a label, and labels of all batches together.
 
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     labels_in_all: int = 1_000_000
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One log entry: its labels, nanoseconds since the epoch (0: not known), and its raw text."""
 
     labels: Labels
@@ -77,7 +77,7 @@ _DENSEST = 6  # bytes for a bracket
 _LATEST_NS = (1 << 63) - 1
 
 
-def batches(entries: Iterable[Entry], limits: Limits) -> list[Batch]:
+def batches(entries: Iterable[LogEntry], limits: PushLimits) -> list[Batch]:
     """The batches of a push, in order; `PushRefused` when it holds more than `limits` allows."""
     found = []
     labels_left = limits.labels_in_all
@@ -89,7 +89,7 @@ def batches(entries: Iterable[Entry], limits: Limits) -> list[Batch]:
     return found
 
 
-def checked_size(body: bytes, limits: Limits) -> bytes:
+def checked_size(body: bytes, limits: PushLimits) -> bytes:
     """The body; `PushRefused` (413) when it is larger than a push may be."""
     if len(body) > limits.bytes:
         refuse_size(f"it has {len(body)} bytes, more than {limits.bytes}")
@@ -111,7 +111,7 @@ def refuse_size(cause: str) -> NoReturn:
     raise PushRefused("push", cause, "Send smaller batches.", "too_large", 413)
 
 
-def checked_labels(labels: Labels, limits: Limits) -> Labels:
+def checked_labels(labels: Labels, limits: PushLimits) -> Labels:
     """The labels; `PushRefused` when there are too many or one is too long."""
     if len(labels) > limits.labels:
         refuse_labels(len(labels), limits)
@@ -122,7 +122,7 @@ def checked_labels(labels: Labels, limits: Limits) -> Labels:
     return labels
 
 
-def joined(shared: Labels, own: Labels, limits: Limits) -> Labels:
+def joined(shared: Labels, own: Labels, limits: PushLimits) -> Labels:
     """The labels of an entry: those of all, which have been checked, and its own, which count before them."""
     if not own:
         return shared
@@ -132,7 +132,7 @@ def joined(shared: Labels, own: Labels, limits: Limits) -> Labels:
     return labels
 
 
-def refuse_labels(count: int, limits: Limits) -> NoReturn:
+def refuse_labels(count: int, limits: PushLimits) -> NoReturn:
     """Raises `PushRefused` for an entry with too many labels."""
     raise PushRefused(
         "push", f"an entry has {count} labels, more than {limits.labels}", "Drop some of them.", "bad_labels"
@@ -182,7 +182,7 @@ def merged(parts: list[Batch]) -> Batch:
     )
 
 
-def _counted(entries: Iterable[Entry], limits: Limits) -> Iterator[Entry]:
+def _counted(entries: Iterable[LogEntry], limits: PushLimits) -> Iterator[LogEntry]:
     """The entries, as long as they are within the limits; equal labels of neighbours are kept once."""
     last: Labels = {}
     for count, entry in enumerate(entries, 1):
@@ -196,7 +196,7 @@ def _counted(entries: Iterable[Entry], limits: Limits) -> Iterator[Entry]:
         yield entry
 
 
-def _batch(labels: dict[str, str], run: list[Entry]) -> Batch:
+def _batch(labels: dict[str, str], run: list[LogEntry]) -> Batch:
     identity = hashlib.sha256(msgspec.json.encode(sorted(labels.items())))
     for entry in run:
         identity.update(struct.pack("<QQ", entry.ns, len(entry.text)))

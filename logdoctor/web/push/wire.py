@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from logdoctor.web.push.pushes import Limits, PushRefused, refuse_size
+from logdoctor.web.push.pushes import PushLimits, PushRefused, refuse_size
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _STEPS_PER_ENTRY = 4
@@ -20,7 +20,7 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 class Walk:
     """The walk through one push, with the number of fields that may still be looked at."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PushLimits) -> None:
         self._left = limits.entries * _STEPS_PER_ENTRY
         self._limits = limits
 

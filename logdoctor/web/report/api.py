@@ -6,9 +6,8 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from logdoctor.report import Report, as_csv, reckon
-from logdoctor.service.service import Service
 from logdoctor.store.report import Reports
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.dependencies import AppState, Reader, once
 from logdoctor.web.jobs.api import Time
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
@@ -19,23 +18,25 @@ _CSV: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes for reports."""
-    router = APIRouter(prefix="/v1", tags=["verdicts"])
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    reports = Reports(service.records.database)
+def _reports(state: AppState) -> Reports:
+    return Reports(state.service.records.database)
 
-    @router.get("/report", responses=answers(Report) | describe(422), response_class=Response)
-    def report(caller: Reader, since: Time = None, until: Time = None) -> Response:
-        """What failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
-        found = reckon(reports.failures(since, until, caller.prefixes), since, until)
-        return Json(found)
 
-    @router.get("/report.csv", responses=_CSV | describe(422), response_class=Response)
-    def report_csv(caller: Reader, since: Time = None, until: Time = None) -> Response:
-        """The same by reason, for a spreadsheet."""
-        found = reckon(reports.failures(since, until, caller.prefixes), since, until)
-        named = {"Content-Disposition": 'attachment; filename="logdoctor-report.csv"'}
-        return Response(as_csv(found), media_type="text/csv", headers=named)
+TheReports = Annotated[Reports, Depends(once(_reports))]
 
-    return router
+router = APIRouter(prefix="/v1", tags=["report"])
+
+
+@router.get("/report", responses=answers(Report) | describe(422), response_class=Response)
+def report(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
+    """What failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
+    found = reckon(reports.failures(since, until, caller.prefixes), since, until)
+    return Json(found)
+
+
+@router.get("/report.csv", responses=_CSV | describe(422), response_class=Response)
+def report_csv(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
+    """The same by reason, for a spreadsheet."""
+    found = reckon(reports.failures(since, until, caller.prefixes), since, until)
+    named = {"Content-Disposition": 'attachment; filename="logdoctor-report.csv"'}
+    return Response(as_csv(found), media_type="text/csv", headers=named)

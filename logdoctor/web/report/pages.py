@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.report import Report, Week, length, reckon, second
-from logdoctor.service.service import Service
-from logdoctor.store.report import MOST, Reports
-from logdoctor.web.gate import Caller, Gate
+from logdoctor.store.report import MOST
+from logdoctor.web.dependencies import Reader
 from logdoctor.web.rendering import page, router
+from logdoctor.web.report.api import TheReports
 from logdoctor.web.url_query import UrlQuery
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -74,22 +74,17 @@ class Columns(NamedTuple):
     series: dict[str, list[float]]
 
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The route of the report."""
-    pages = router(gate)
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    reports = Reports(service.records.database)
+pages = router()
 
-    @pages.get("/report")
-    def report(request: Request, caller: Reader, period: Annotated[Period, Query()]) -> Response:
-        """What failures of a period cost."""
-        if "" in request.query_params.values():  # a form was sent: give the report its short name
-            return RedirectResponse(period.url, 303)
-        since, until = period.bounds(time.time())
-        found = reckon(reports.failures(since, until, caller.prefixes), since, until)
-        return page(request, gate, "report.html", _content(found, period))
 
-    return pages
+@pages.get("/report")
+def report(request: Request, caller: Reader, reports: TheReports, period: Annotated[Period, Query()]) -> Response:
+    """What failures of a period cost."""
+    if "" in request.query_params.values():  # a form was sent: give the report its short name
+        return RedirectResponse(period.url, 303)
+    since, until = period.bounds(time.time())
+    found = reckon(reports.failures(since, until, caller.prefixes), since, until)
+    return page(request, "report.html", _content(found, period))
 
 
 def _content(report: Report, period: Period) -> dict[str, Any]:

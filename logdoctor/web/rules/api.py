@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -27,8 +27,8 @@ from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
 from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
-from logdoctor.web.gate import Caller, Gate
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import Operator, Reader, TheService, state_of
+from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.models import (
     ApproveIn,
@@ -49,7 +49,7 @@ from logdoctor.web.models import (
 )
 from logdoctor.web.openapi import TEXT
 from logdoctor.web.paging import page
-from logdoctor.web.problems import Problem, describe, problem
+from logdoctor.web.problems import Problem, describe, not_found, problem
 from logdoctor.web.rules.listing import Numbers, numbers_in, patterns_of
 
 _EXPORTED = 5000  # rules
@@ -74,157 +74,169 @@ Line = Annotated[
 ]
 NameOfKind = Annotated[str | None, Query(max_length=300, description="kind of jobs of rules that name none")]
 
+router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
-def routes(service: Service, gate: Gate, seconds: float) -> APIRouter:
-    """The routes for learned rules; a body may take `seconds` without a byte."""
-    reading = APIRouter(prefix="/v1/rules", tags=["rules"])
-    deciding = APIRouter(prefix="/v1/rules", tags=["decisions"])
-    rules = service.rules
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    Operator = Annotated[Caller, Depends(gate.allows("operate"))]
-    importing = threading.Lock()
+importing = threading.Lock()
 
-    @reading.get("", response_model=LearnedRulePage, responses=describe(400, 422))
-    def learned(
-        caller: Reader,
-        status: OfStatus = None,
-        kind: KindOfJobs = None,
-        agent: Agent = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> Response:
-        """Learned rules, newest first. All filters that are given must hold."""
 
-        def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
-            found = rules.page(kind, status, agent, cursor, limit)
-            return found.items, found.next
+@router.get("", response_model=LearnedRulePage, responses=describe(400, 422))
+def learned(
+    caller: Reader,
+    service: TheService,
+    status: OfStatus = None,
+    kind: KindOfJobs = None,
+    agent: Agent = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Learned rules, newest first. All filters that are given must hold."""
 
-        return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
+    def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
+        found = service.rules.page(kind, status, agent, cursor, limit)
+        return found.items, found.next
 
-    @reading.get("/shipped", response_model=ShippedRules, responses=describe())
-    def shipped(caller: Reader) -> Response:
-        """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
-        totals = None if caller.prefixes else service.rule_totals.all()
-        book = service.scanner.book
-        every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
-        return Json({"items": [_shipped(rule, totals) for rule in every]})
+    return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
 
-    @reading.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
-    def events(caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """All steps of all rules, newest first: who took them, when and why."""
-        return _events(caller, None, cursor, limit)
 
-    @reading.get("/refusals", response_model=RefusalPage, responses=describe(400, 422))
-    def refusals(
-        caller: Reader, kind: KindOfJobs = None, guard: OfGuard = None, cursor: Cursor = None, limit: Limit = 50
-    ) -> Response:
-        """Proposals that were not taken, newest first: which guard refused them, and why."""
+@router.get("/shipped", response_model=ShippedRules, responses=describe())
+def shipped(caller: Reader, service: TheService) -> Response:
+    """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
+    totals = None if caller.prefixes else service.rule_totals.all()
+    book = service.scanner.book
+    every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
+    return Json({"items": [_shipped(rule, totals) for rule in every]})
 
-        return Json(refusal_page(rules, caller, cursor, limit, kind, guard))
 
-    @reading.get("/why", response_model=WhyOut, responses=describe(422))
-    def why(caller: Reader, line: Line, kind: KindOfJobs = None) -> Response:
-        """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
-        said = why_learned(service.scanner, seen_rules(rules, caller, kind), line)
-        return Json({"line": line, "said": [one._asdict() for one in said]})
+@router.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
+def events(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
+    """All steps of all rules, newest first: who took them, when and why."""
+    return _events(service, caller, None, cursor, limit)
 
-    @reading.get(
-        "/export",
-        responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
-        response_class=Response,
-    )
-    def export(caller: Reader, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
-        """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
-        found = [rule for rule in rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
-        body = "".join(f"---\n{file_text(rules, caller, rule)}" for rule in found)
-        return Response(body, media_type="text/plain; charset=utf-8")
 
-    @deciding.post(
-        "/import",
-        responses=describe(400, 408, 413, 415, 422),
-        response_model=ImportOut,
-        openapi_extra=_SENT,
-        max_body_size=STREAMED,
-    )
-    async def import_rules(request: Request, caller: Operator, kind: NameOfKind = None) -> Response:
-        """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
+@router.get("/refusals", response_model=RefusalPage, responses=describe(400, 422))
+def refusals(
+    caller: Reader,
+    service: TheService,
+    kind: KindOfJobs = None,
+    guard: OfGuard = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Proposals that were not taken, newest first: which guard refused them, and why."""
 
-        They pass the same guards as what is learned, and begin in shadow or wait for a human.
-        """
-        caller.unbound(OF_ALL)
-        body = await whole(request, Allowed(_BODY, _BODY, seconds))
-        return await run_in_threadpool(_import, caller, body, kind)
+    return Json(refusal_page(service.rules, caller, cursor, limit, kind, guard))
 
-    def _import(caller: Caller, body: bytes, kind: str | None) -> Response:
-        if not importing.acquire(blocking=False):
-            raise Busy("the service", "rules are being imported already", "Try again later.")
-        try:
-            guards = build.guards(read_settings(), service.scanner.book, service.records)
-            file = File("the body", lambda: body)
-            others = build.diagnosis_guards(service.scanner, service.records)
-            told = import_files([file], kind, guards, rules, caller.who, time.time(), _IMPORTED, others)
-        finally:
-            importing.release()
-        if refused := [one for one in told if one.outcome == "refused"]:
-            cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
-            listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
-            return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
-        return Json({"rules": [_imported(one) for one in told]})
 
-    @reading.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
-    def rule_events(caller: Reader, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """The steps of one rule, newest first."""
-        visible_rule(rules, caller, id)
-        return _events(caller, id, cursor, limit)
+@router.get("/why", response_model=WhyOut, responses=describe(422))
+def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None) -> Response:
+    """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
+    said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line)
+    return Json({"line": line, "said": [one._asdict() for one in said]})
 
-    @reading.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
-    def rule(caller: Reader, id: RuleId) -> Response:
-        """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
-        return Json(visible_rule(rules, caller, id))
 
-    @deciding.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
-    def approve(caller: Operator, id: RuleId, reason: ApproveIn) -> Response:
-        """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
-        when you decided; a request that is repeated takes no second step then."""
-        return _step(caller, id, reason, partial(rules.approve, expected=reason.seen_as))
+@router.get(
+    "/export",
+    responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
+    response_class=Response,
+)
+def export(caller: Reader, service: TheService, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
+    """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
+    found = [rule for rule in service.rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
+    body = "".join(f"---\n{file_text(service.rules, caller, rule)}" for rule in found)
+    return Response(body, media_type="text/plain; charset=utf-8")
 
-    @deciding.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
-    def retire(caller: Operator, id: RuleId, reason: StepIn) -> Response:
-        """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
-        return _step(caller, id, reason, rules.retire)
 
-    @deciding.post("/{id:path}/undo", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
-    def undo(caller: Operator, id: RuleId, reason: StepIn) -> Response:
-        """Take back the latest step of a rule that was not taken back yet, whoever took it."""
-        return _step(caller, id, reason, rules.undo)
+@router.post(
+    "/import",
+    responses=describe(400, 408, 413, 415, 422),
+    response_model=ImportOut,
+    openapi_extra=_SENT,
+    max_body_size=STREAMED,
+)
+async def import_rules(request: Request, caller: Operator, service: TheService, kind: NameOfKind = None) -> Response:
+    """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
 
-    def _step(caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]) -> Response:
-        caller.unbound(OF_ALL)
-        visible_rule(rules, caller, id)
-        try:
-            rule = take(id, caller.who, reason.why, time.time())
-        except RuleRefused as error:
-            raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
-        return Json({name: getattr(rule, name) for name in StepOut.model_fields})
+    They pass the same guards as what is learned, and begin in shadow or wait for a human.
+    """
+    caller.unbound(OF_ALL)
+    body = await whole(request, Allowed(_BODY, _BODY, state_of(request).options.allowed.seconds))
+    return await run_in_threadpool(_import, service, caller, body, kind)
 
-    def _events(caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
-        jobs: dict[str, str | None] = {}
 
-        def seen(event: Event) -> bool:
-            if caller.prefixes and event.rule not in jobs:
-                jobs[event.rule] = rules.one(event.rule).source.job
-            return sees(caller, jobs.get(event.rule))
+def _import(service: Service, caller: Caller, body: bytes, kind: str | None) -> Response:
+    if not importing.acquire(blocking=False):
+        raise Busy("the service", "rules are being imported already", "Try again later.")
+    try:
+        guards = build.guards(read_settings(), service.scanner.book, service.records)
+        file = File("the body", lambda: body)
+        others = build.diagnosis_guards(service.scanner, service.records)
+        told = import_files([file], kind, guards, service.rules, caller.who, time.time(), _IMPORTED, others)
+    finally:
+        importing.release()
+    if refused := [one for one in told if one.outcome == "refused"]:
+        cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
+        listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
+        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
+    return Json({"rules": [_imported(one) for one in told]})
 
-        def fetch(cursor: str | None, limit: int) -> tuple[list[Event], str | None]:
-            found, following = _some(rules.events(id, limit + 1, _id(cursor)), limit)
-            return [as_seen(caller, event) for event in found], following
 
-        return Json(page(fetch, cursor, limit, seen))
+@router.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
+def rule_events(caller: Reader, service: TheService, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
+    """The steps of one rule, newest first."""
+    visible_rule(service.rules, caller, id)
+    return _events(service, caller, id, cursor, limit)
 
-    router = APIRouter()
-    router.include_router(reading)
-    router.include_router(deciding)
-    return router
+
+@router.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
+def rule(caller: Reader, service: TheService, id: RuleId) -> Response:
+    """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
+    return Json(visible_rule(service.rules, caller, id))
+
+
+@router.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+def approve(caller: Operator, service: TheService, id: RuleId, reason: ApproveIn) -> Response:
+    """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
+    when you decided; a request that is repeated takes no second step then."""
+    return _step(service, caller, id, reason, partial(service.rules.approve, expected=reason.seen_as))
+
+
+@router.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+def retire(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
+    """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
+    return _step(service, caller, id, reason, service.rules.retire)
+
+
+@router.post("/{id:path}/undo", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+def undo(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
+    """Take back the latest step of a rule that was not taken back yet, whoever took it."""
+    return _step(service, caller, id, reason, service.rules.undo)
+
+
+def _step(
+    service: Service, caller: Caller, id: str, reason: StepIn, take: Callable[[str, str, str, float], Learned]
+) -> Response:
+    caller.unbound(OF_ALL)
+    visible_rule(service.rules, caller, id)
+    try:
+        rule = take(id, caller.who, reason.why, time.time())
+    except RuleRefused as error:
+        raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
+    return Json({name: getattr(rule, name) for name in StepOut.model_fields})
+
+
+def _events(service: Service, caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
+    jobs: dict[str, str | None] = {}
+
+    def seen(event: Event) -> bool:
+        if caller.prefixes and event.rule not in jobs:
+            jobs[event.rule] = service.rules.one(event.rule).source.job
+        return sees(caller, jobs.get(event.rule))
+
+    def fetch(cursor: str | None, limit: int) -> tuple[list[Event], str | None]:
+        found, following = _some(service.rules.events(id, limit + 1, _id(cursor)), limit)
+        return [as_seen(caller, event) for event in found], following
+
+    return Json(page(fetch, cursor, limit, seen))
 
 
 def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:

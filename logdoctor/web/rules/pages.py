@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -21,9 +21,10 @@ from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
-from logdoctor.web.gate import Caller, Gate, form_key
-from logdoctor.web.jobs.api import not_found
+from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
+from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.models import Cursor
+from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
 from logdoctor.web.rules.api import OF_ALL, as_seen, file_text, refusal_page, seen_rules, sees, visible_rule
@@ -42,182 +43,206 @@ RuleName = Annotated[str, Path(pattern=r"^(learned|filter|diagnosis)/[A-Za-z0-9.
 Line = Annotated[str | None, Query(max_length=_LINE)]
 Text = Annotated[str | None, Query(max_length=300)]
 
+pages = router()
 
-def routes(service: Service, gate: Gate) -> APIRouter:
-    """The routes of rules."""
-    pages, rules, book = router(gate), service.rules, service.scanner.book
-    catalogue = Catalogue(book, rules, service.rule_totals)
-    working = threading.BoundedSemaphore(_TRYING)
-    Reader = Annotated[Caller, Depends(gate.allows("read"))]
-    Trier = Annotated[Caller, Depends(gate.allows("read", by_form=True))]
-    Operator = Annotated[Caller, Depends(gate.allows("operate", by_form=True))]
+_WORKING = threading.BoundedSemaphore(_TRYING)
 
-    @pages.get("/rules")
-    def listed(request: Request, caller: Reader, filters: Annotated[RuleFilters, Query()]) -> Response:
-        """All rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
-        if "" in request.query_params.values():  # a form was sent: give the list its short name
-            return RedirectResponse(filters.url(), 303)
-        found = catalogue.listing(filters, partial(sees, caller), not caller.prefixes)
-        content = {"filters": filters, "found": found, "states": STATES, "bound": bool(caller.prefixes)}
-        return page(request, gate, "rules.html", content | {"rule_words": rule_words})
 
-    @pages.get("/rules/try")
-    def trial_form(request: Request, caller: Reader, line: Line = None, kind: Text = None) -> Response:
-        """The form for lines; with a line, what the rules do to it."""
-        return _trial(request, caller, [] if line is None else _lines(line), kind or "")
+def _catalogue(state: AppState) -> Catalogue:
+    service = state.service
+    return Catalogue(service.scanner.book, service.rules, service.rule_totals)
 
-    @pages.post("/rules/try")
-    async def trial(request: Request, caller: Trier) -> Response:
-        """What the rules do to lines that somebody pastes; nothing is stored."""
-        given = await checked_form(request, WORDS)
-        lines, kind = _lines(given.get("lines", "")), given.get("kind", "")[:300]
-        return await run_in_threadpool(_trial, request, caller, lines, kind)
 
-    def _trial(request: Request, caller: Caller, lines: list[str], kind: str) -> Response:
-        asked, visible = lines[:_LINES], seen_rules(rules, caller, None)
-        kinds = sorted({rule.kind for rule in visible if rule.claim is None})[:_KINDS]
-        content: dict[str, Any] = {"lines": lines, "most": _LINES, "kind": kind, "kinds": kinds, "tried": []}
-        if asked:
-            chosen = [rule for rule in visible if not kind or rule.claim is not None or rule.kind == kind]
-            with _one_of(working):
-                content["tried"] = tried(service.scanner, chosen, asked, _SECONDS)
-                content["verdict"] = verdict(service.scanner, chosen, asked)
-        content |= {"rule_words": rule_words, "key": form_key(request)}
-        return page(request, gate, "rule_try.html", content)
+TheCatalogue = Annotated[Catalogue, Depends(once(_catalogue))]
 
-    @pages.get("/rules/refused")
-    def refused(
-        request: Request, caller: Reader, guard: Text = None, kind: Text = None, cursor: Cursor = None
-    ) -> Response:
-        """Proposals that were not taken, newest first: which guard refused them, and why."""
-        if "" in request.query_params.values():
-            given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
-            return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
-        found = refusal_page(rules, caller, cursor, _REFUSALS, kind, guard)
-        counts = {} if caller.prefixes else rules.refusal_counts()
-        content = {"refusals": found["items"], "next": found["next"], "guard": guard, "kind": kind, "cursor": cursor}
-        return page(request, gate, "rules_refused.html", content | {"counts": counts, "kept": MAX_REFUSALS})
 
-    @pages.get("/rules/{id:path}")
-    def rule(
-        request: Request, caller: Reader, id: RuleName, step: Text = None, backtest: Text = None, done: Text = None
-    ) -> Response:
-        """One rule; with a step, what this would do; with a back-test, what the rule does in attempts that are kept."""
-        if not id.startswith("learned/"):
-            return _shipped(request, caller, id)
-        found = visible_rule(rules, caller, id)
-        if step is not None and step not in _STEPS:
-            raise not_found(f"step {step[:50]!r}")
-        test = _tested(caller, found) if backtest else None
-        return _learned(request, caller, found, step=step, test=test, done=done is not None)
+@pages.get("/rules")
+def listed(
+    request: Request, caller: Reader, catalogue: TheCatalogue, filters: Annotated[RuleFilters, Query()]
+) -> Response:
+    """All rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
+    if "" in request.query_params.values():  # a form was sent: give the list its short name
+        return RedirectResponse(filters.url(), 303)
+    found = catalogue.listing(filters, partial(sees, caller), not caller.prefixes)
+    content = {"filters": filters, "found": found, "states": STATES, "bound": bool(caller.prefixes)}
+    return page(request, "rules.html", content | {"rule_words": rule_words})
 
-    @pages.post("/rules/{id:path}/approve")
-    async def approve(request: Request, caller: Operator, id: RuleName) -> Response:
-        """A step further: proposed or retired to shadow, shadow to active."""
-        return await _take(request, caller, id, "approve")
 
-    @pages.post("/rules/{id:path}/retire")
-    async def retire(request: Request, caller: Operator, id: RuleName) -> Response:
-        """Out of use."""
-        return await _take(request, caller, id, "retire")
+@pages.get("/rules/try")
+def trial_form(request: Request, caller: Reader, service: TheService, line: Line = None, kind: Text = None) -> Response:
+    """The form for lines; with a line, what the rules do to it."""
+    return _trial(service, request, caller, [] if line is None else _lines(line), kind or "")
 
-    @pages.post("/rules/{id:path}/undo")
-    async def undo(request: Request, caller: Operator, id: RuleName) -> Response:
-        """The latest step taken back."""
-        return await _take(request, caller, id, "undo")
 
-    async def _take(request: Request, caller: Caller, id: str, name: str) -> Response:
-        given = await checked_form(request, FORM)
-        return await run_in_threadpool(_step, request, caller, id, name, given)
+@pages.post("/rules/try")
+async def trial(request: Request, caller: FormReader, service: TheService) -> Response:
+    """What the rules do to lines that somebody pastes; nothing is stored."""
+    given = await checked_form(request, WORDS)
+    lines, kind = _lines(given.get("lines", "")), given.get("kind", "")[:300]
+    return await run_in_threadpool(_trial, service, request, caller, lines, kind)
 
-    def _step(request: Request, caller: Caller, id: str, name: str, given: dict[str, str]) -> Response:
-        caller.unbound(OF_ALL)
-        found = visible_rule(rules, caller, id)
-        note, seen_as = given.get("note", "")[:_NOTE], given.get("seen_as", "")
+
+def _trial(service: Service, request: Request, caller: Caller, lines: list[str], kind: str) -> Response:
+    asked, visible = lines[:_LINES], seen_rules(service.rules, caller, None)
+    kinds = sorted({rule.kind for rule in visible if rule.claim is None})[:_KINDS]
+    content: dict[str, Any] = {"lines": lines, "most": _LINES, "kind": kind, "kinds": kinds, "tried": []}
+    if asked:
+        chosen = [rule for rule in visible if not kind or rule.claim is not None or rule.kind == kind]
+        with _one_of(_WORKING):
+            content["tried"] = tried(service.scanner, chosen, asked, _SECONDS)
+            content["verdict"] = verdict(service.scanner, chosen, asked)
+    content |= {"rule_words": rule_words, "key": form_key(request)}
+    return page(request, "rule_try.html", content)
+
+
+@pages.get("/rules/refused")
+def refused(
+    request: Request, caller: Reader, service: TheService, guard: Text = None, kind: Text = None, cursor: Cursor = None
+) -> Response:
+    """Proposals that were not taken, newest first: which guard refused them, and why."""
+    if "" in request.query_params.values():
+        given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
+        return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
+    found = refusal_page(service.rules, caller, cursor, _REFUSALS, kind, guard)
+    counts = {} if caller.prefixes else service.rules.refusal_counts()
+    content = {"refusals": found["items"], "next": found["next"], "guard": guard, "kind": kind, "cursor": cursor}
+    return page(request, "rules_refused.html", content | {"counts": counts, "kept": MAX_REFUSALS})
+
+
+@pages.get("/rules/{id:path}")
+def rule(
+    request: Request,
+    caller: Reader,
+    service: TheService,
+    id: RuleName,
+    step: Text = None,
+    backtest: Text = None,
+    done: Text = None,
+) -> Response:
+    """One rule; with a step, what this would do; with a back-test, what the rule does in attempts that are kept."""
+    if not id.startswith("learned/"):
+        return _shipped(service, request, caller, id)
+    found = visible_rule(service.rules, caller, id)
+    if step is not None and step not in _STEPS:
+        raise not_found(f"step {step[:50]!r}")
+    test = _tested(service, caller, found) if backtest else None
+    return _learned(service, request, caller, found, step=step, test=test, done=done is not None)
+
+
+@pages.post("/rules/{id:path}/approve")
+async def approve(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
+    """A step further: proposed or retired to shadow, shadow to active."""
+    return await _take(service, request, caller, id, "approve")
+
+
+@pages.post("/rules/{id:path}/retire")
+async def retire(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
+    """Out of use."""
+    return await _take(service, request, caller, id, "retire")
+
+
+@pages.post("/rules/{id:path}/undo")
+async def undo(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
+    """The latest step taken back."""
+    return await _take(service, request, caller, id, "undo")
+
+
+async def _take(service: Service, request: Request, caller: Caller, id: str, name: str) -> Response:
+    given = await checked_form(request, FORM)
+    return await run_in_threadpool(_step, service, request, caller, id, name, given)
+
+
+def _step(service: Service, request: Request, caller: Caller, id: str, name: str, given: dict[str, str]) -> Response:
+    caller.unbound(OF_ALL)
+    found = visible_rule(service.rules, caller, id)
+    note, seen_as = given.get("note", "")[:_NOTE], given.get("seen_as", "")
+    try:
+        _taking(service, name, seen_as)(id, caller.who, note, time.time())
+    except RuleRefused as error:
+        return _learned(service, request, caller, service.rules.one(found.id), refusal=error, given=note, status=409)
+    return RedirectResponse(f"/rules/{id}?done=1", 303)
+
+
+def _taking(service: Service, name: str, seen_as: str) -> Callable[[str, str, str, float], Learned]:
+    """The step, which is refused when the rule is no longer as it was seen."""
+    if name == "undo" and seen_as.isascii() and seen_as.isdigit() and len(seen_as) < 19:
+        return partial(service.rules.undo, expected=int(seen_as))
+    if name != "undo" and seen_as in STATUSES:
+        return partial(service.rules.approve if name == "approve" else service.rules.retire, expected=seen_as)
+    raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Load the page again.")
+
+
+def _learned(
+    service: Service,
+    request: Request,
+    caller: Caller,
+    found: Learned,
+    *,
+    step: str | None = None,
+    test: Tried | LogdoctorError | None = None,
+    done: bool = False,
+    refusal: RuleRefused | None = None,
+    given: str = "",
+    status: int = 200,
+) -> Response:
+    events = service.rules.events(found.id, MAX_PAGE)
+    last = rule_words.last_step(events)
+    decides = not caller.prefixes and caller.may("operate", "")
+    source = found.source
+    job = source.job if source.job is not None and sees(caller, source.job) else None
+    stands = service.records.current(job, source.attempt) if job and source.attempt is not None else None
+    case = service.casework.confirmed.live(job, source.attempt) if job and source.attempt is not None else None
+    content = {
+        "rule": found,
+        "numbers": numbers_of(found),
+        "events": [as_seen(caller, event) for event in events],
+        "last": last,
+        "steps": [name for name in _STEPS if decides and rule_words.leads_to(found, name, last)],
+        "step": step if decides and step and rule_words.leads_to(found, step, last) else None,
+        "stands": stands,
+        "case": case if found.claim is not None else None,
+        "test": test,
+        "seconds": _SECONDS,
+        "done": done,
+        "refusal": refusal,
+        "given": given,
+        "bound": bool(caller.prefixes),
+        "text": file_text(service.rules, caller, found),
+        "rule_words": rule_words,
+        "key": form_key(request),
+    }
+    return page(request, "rule.html", content, status)
+
+
+def _tested(service: Service, caller: Caller, found: Learned) -> Tried | LogdoctorError:
+    """What comes of a back-test; why there is none when the rule does not compile."""
+    with _one_of(_WORKING):
         try:
-            _taking(name, seen_as)(id, caller.who, note, time.time())
-        except RuleRefused as error:
-            return _learned(request, caller, rules.one(found.id), refusal=error, given=note, status=409)
-        return RedirectResponse(f"/rules/{id}?done=1", 303)
-
-    def _taking(name: str, seen_as: str) -> Callable[[str, str, str, float], Learned]:
-        """The step, which is refused when the rule is no longer as it was seen."""
-        if name == "undo" and seen_as.isascii() and seen_as.isdigit() and len(seen_as) < 19:
-            return partial(rules.undo, expected=int(seen_as))
-        if name != "undo" and seen_as in STATUSES:
-            return partial(rules.approve if name == "approve" else rules.retire, expected=seen_as)
-        raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Load the page again.")
-
-    def _learned(
-        request: Request,
-        caller: Caller,
-        found: Learned,
-        *,
-        step: str | None = None,
-        test: Tried | LogdoctorError | None = None,
-        done: bool = False,
-        refusal: RuleRefused | None = None,
-        given: str = "",
-        status: int = 200,
-    ) -> Response:
-        events = rules.events(found.id, MAX_PAGE)
-        last = rule_words.last_step(events)
-        decides = not caller.prefixes and caller.may("operate", "")
-        source = found.source
-        job = source.job if source.job is not None and sees(caller, source.job) else None
-        stands = service.records.current(job, source.attempt) if job and source.attempt is not None else None
-        case = service.casework.confirmed.live(job, source.attempt) if job and source.attempt is not None else None
-        content = {
-            "rule": found,
-            "numbers": numbers_of(found),
-            "events": [as_seen(caller, event) for event in events],
-            "last": last,
-            "steps": [name for name in _STEPS if decides and rule_words.leads_to(found, name, last)],
-            "step": step if decides and step and rule_words.leads_to(found, step, last) else None,
-            "stands": stands,
-            "case": case if found.claim is not None else None,
-            "test": test,
-            "seconds": _SECONDS,
-            "done": done,
-            "refusal": refusal,
-            "given": given,
-            "bound": bool(caller.prefixes),
-            "text": file_text(rules, caller, found),
-            "rule_words": rule_words,
-            "key": form_key(request),
-        }
-        return page(request, gate, "rule.html", content, status)
-
-    def _tested(caller: Caller, found: Learned) -> Tried | LogdoctorError:
-        """What comes of a back-test; why there is none when the rule does not compile."""
-        with _one_of(working):
-            try:
-                confirmed = service.casework.confirmed
-                return backtest(found, confirmed, service.records, partial(sees, caller), _SECONDS)
-            except RuleError as error:
-                return error
-
-    def _shipped(request: Request, caller: Caller, id: str) -> Response:
-        try:
-            found = book.rule(id)
+            confirmed = service.casework.confirmed
+            return backtest(found, confirmed, service.records, partial(sees, caller), _SECONDS)
         except RuleError as error:
-            raise not_found(f"rule {id}") from error
-        examples = [one if isinstance(one, str) else one.text for one in found.must_match]
-        denied = [one if isinstance(one, str) else one.text for one in found.must_not_match]
-        content = {
-            "rule": found,
-            "filters": isinstance(found, FilterRule),
-            "numbers": None if caller.prefixes else numbers_in(service.rule_totals.all(), id),
-            "patterns": patterns_of(found),
-            "unless": found.when.unless if isinstance(found, DiagnosisRule) else (),
-            "examples": examples,
-            "denied": denied,
-            "text": text_of(found),
-            "rule_words": rule_words,
-        }
-        return page(request, gate, "rule_shipped.html", content)
+            return error
 
-    return pages
+
+def _shipped(service: Service, request: Request, caller: Caller, id: str) -> Response:
+    try:
+        found = service.scanner.book.rule(id)
+    except RuleError as error:
+        raise not_found(f"rule {id}") from error
+    examples = [one if isinstance(one, str) else one.text for one in found.must_match]
+    denied = [one if isinstance(one, str) else one.text for one in found.must_not_match]
+    content = {
+        "rule": found,
+        "filters": isinstance(found, FilterRule),
+        "numbers": None if caller.prefixes else numbers_in(service.rule_totals.all(), id),
+        "patterns": patterns_of(found),
+        "unless": found.when.unless if isinstance(found, DiagnosisRule) else (),
+        "examples": examples,
+        "denied": denied,
+        "text": text_of(found),
+        "rule_words": rule_words,
+    }
+    return page(request, "rule_shipped.html", content)
 
 
 @contextmanager

@@ -1,0 +1,126 @@
+"""What endpoints are given: the service, the caller, and what is made once for each application.
+
+An endpoint is a function of its module; what it works with comes through its parameters, as in
+`def nodes(caller: Reader, service: TheService)`. All of these functions are `async`, because FastAPI runs others in a
+thread each.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from fastapi import Depends, Request
+
+from logdoctor.pipeline import Limits
+from logdoctor.service.service import Service
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.web.bodies import Allowed
+from logdoctor.web.events import Hubs
+from logdoctor.web.gate import Caller, Gate
+from logdoctor.web.push.labels import LabelMap
+
+OF_ALL = "nodes are shared by all jobs"
+"""Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
+
+Made = TypeVar("Made")
+Admit = Callable[[Request], Awaitable[Caller]]
+
+
+class AppOptions(NamedTuple):
+    """What an application needs beside the service: whether it wants tokens, requests per second, limits of bodies and
+    logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, and the log lines of
+    known causes, which no imported filter rule may take."""
+
+    wants_token: bool
+    rate: int
+    allowed: Allowed
+    limits: Limits
+    labels: LabelMap
+    session_key: str
+    over_https: bool = False
+    causes: tuple[str, ...] = ()
+
+
+@dataclass
+class AppState:
+    """What one application works with, as `app.state.logdoctor`. It is `ready` while it takes requests; `made` holds
+    what `once` made."""
+
+    service: Service
+    gate: Gate
+    options: AppOptions
+    hubs: Hubs = field(default_factory=Hubs)
+    ready: bool = False
+    made: dict[object, Any] = field(default_factory=dict)
+
+
+def state_of(request: Request) -> AppState:
+    """Return what the application of a request works with."""
+    state: AppState = request.app.state.logdoctor
+    return state
+
+
+def once(make: Callable[[AppState], Made]) -> Callable[[Request], Awaitable[Made]]:
+    """Return a dependency that gives what `make` gives, made once for each application."""
+
+    async def given(request: Request) -> Made:
+        state = state_of(request)
+        if make not in state.made:
+            state.made[make] = make(state)
+        found: Made = state.made[make]
+        return found
+
+    return given
+
+
+def allows(scope: str, by_form: bool = False) -> Admit:
+    """Return a dependency that gives the caller, who has the scope; for the job in the path, if there is one.
+
+    `by_form` is for what a form of our pages sends: there a browser's session counts, too, and `check_form` must
+    follow.
+    """
+
+    async def admit(request: Request) -> Caller:
+        return await state_of(request).gate.admit(request, scope, by_form)
+
+    return admit
+
+
+def allows_unbound(scope: str, why: str, by_form: bool = False) -> Admit:
+    """Return a dependency as `allows` does, which refuses tokens that are bound to jobs, with `why`."""
+
+    async def admit(request: Request) -> Caller:
+        return (await state_of(request).gate.admit(request, scope, by_form)).unbound(why)
+
+    return admit
+
+
+async def _service(request: Request) -> Service:
+    return state_of(request).service
+
+
+async def _hubs(request: Request) -> Hubs:
+    return state_of(request).hubs
+
+
+def _node_records(state: AppState) -> NodeRecords:
+    return NodeRecords(state.service.records.database)
+
+
+TheService = Annotated[Service, Depends(_service)]
+TheHubs = Annotated[Hubs, Depends(_hubs)]
+TheNodeRecords = Annotated[NodeRecords, Depends(once(_node_records))]
+
+admit_reader = allows("read")
+admit_node_reader = allows_unbound("read", OF_ALL)
+
+Sender = Annotated[Caller, Depends(allows("ingest"))]
+"""Who sends logs."""
+Reader = Annotated[Caller, Depends(admit_reader)]
+Operator = Annotated[Caller, Depends(allows("operate"))]
+FormReader = Annotated[Caller, Depends(allows("read", by_form=True))]
+FormOperator = Annotated[Caller, Depends(allows("operate", by_form=True))]
+NodeReader = Annotated[Caller, Depends(admit_node_reader)]
+"""Who may see nodes: a token without prefixes."""
+NodeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
+NodeFormOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL, by_form=True))]

@@ -1,0 +1,47 @@
+"""New and changed verdicts as they come."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from logdoctor.web.dependencies import Reader, TheHubs, TheService, admit_reader
+from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.gate import Caller
+from logdoctor.web.openapi import streams
+from logdoctor.web.problems import describe
+
+_PAGE = 100
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+
+@router.get(
+    "/events",
+    responses=streams(("verdict",), "a VerdictOut") | describe(422),
+    response_class=StreamingResponse,
+)
+async def events(
+    request: Request,
+    caller: Reader,
+    service: TheService,
+    hubs: TheHubs,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> StreamingResponse:
+    """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
+    hub = hubs.verdicts
+    last = await beginning(hub, last_event_id, after, service.records.last_event)
+
+    async def news(caller: Caller) -> AsyncIterator[bytes]:
+        nonlocal last
+        while found := await run_in_threadpool(service.records.newer, last, _PAGE):
+            for stored in found:
+                last = stored.event
+                if caller.may("read", stored.job):
+                    data = msgspec.json.encode(stored)
+                    yield b"id: %d\nevent: verdict\ndata: %s\n\n" % (stored.event, data)
+
+    return following(request, hub, admit_reader, news)

@@ -1,0 +1,72 @@
+"""Somebody who looks at pages of nodes, their tests and the actions on them: what every such page needs."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from logdoctor.service.service import Service
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.web.dependencies import (
+    OF_ALL,
+    Admit,
+    AppState,
+    TheNodeRecords,
+    TheService,
+    admit_node_reader,
+    allows_unbound,
+    once,
+)
+from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.nodes import words
+from logdoctor.web.nodes.background import Fleet
+from logdoctor.web.rendering import page
+
+
+class Visit(NamedTuple):
+    """A request for a page by a caller who may make it, and what is known of nodes."""
+
+    request: Request
+    caller: Caller
+    service: Service
+    kept: NodeRecords
+    fleet: Fleet
+
+    def show(self, name: str, content: dict[str, Any], status: int = 200) -> Response:
+        """Return a page with what all pages of nodes have."""
+        actor = self.service.actor
+        common = {
+            "tell": words,
+            "key": form_key(self.request),
+            "may_act": self.caller.may("operate", ""),
+            "acts": actor is not None,
+            "launcher": actor.launcher if actor else "",
+            "cordons_with": actor.cordons_with if actor else "",
+        }
+        return page(self.request, name, common | content, status)
+
+
+def _fleet(state: AppState) -> Fleet:
+    return Fleet(state.service.actor)
+
+
+TheFleet = Annotated[Fleet, Depends(once(_fleet))]
+
+
+def _visits(admit: Admit) -> Callable[..., Awaitable[Visit]]:
+    async def visit(
+        request: Request,
+        caller: Annotated[Caller, Depends(admit)],
+        service: TheService,
+        kept: TheNodeRecords,
+        fleet: TheFleet,
+    ) -> Visit:
+        return Visit(request, caller, service, kept, fleet)
+
+    return visit
+
+
+NodeVisit = Annotated[Visit, Depends(_visits(admit_node_reader))]
+"""Of a caller who may see nodes: a token without prefixes."""
+NodeOperatorVisit = Annotated[Visit, Depends(_visits(allows_unbound("operate", OF_ALL, by_form=True)))]
