@@ -10,10 +10,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 
-from logdoctor.store import migrations
+from logdoctor.store import migrations, schema
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import StoreError, metadata
+from tests.database import template
 
 
 def form(connection: sa.Connection) -> set[tuple[str, ...]]:
@@ -25,6 +26,12 @@ def form(connection: sa.Connection) -> set[tuple[str, ...]]:
         for row in rows
         if "alembic_version" not in row[2]
     }
+
+
+@pytest.fixture(autouse=True)
+def _no_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the migrations themselves run."""
+    monkeypatch.setattr(schema, "upgrade", migrations.upgrade)
 
 
 @pytest.fixture
@@ -43,6 +50,19 @@ def test_the_steps_lead_to_the_schema(url: str, tmp_path: Path) -> None:
         assert any(name == "ix_verdicts_newest" for _, name, *_ in form(ours))
     straight.dispose()
     stepped.dispose()
+
+
+def test_the_template_of_tests_is_what_the_steps_make(url: str, tmp_path: Path) -> None:
+    migrated = Records(url)
+    with template():
+        copied = Records(f"sqlite:///{tmp_path}/copied.sqlite")
+    with migrated.database.reading() as wanted, copied.database.reading() as made:
+        assert form(made) == form(wanted)
+        for name in ("alembic_version", "counters"):
+            rows = f"SELECT * FROM {name} ORDER BY 1"
+            assert made.exec_driver_sql(rows).fetchall() == wanted.exec_driver_sql(rows).fetchall()
+    migrated.close()
+    copied.close()
 
 
 def test_opening_again_changes_nothing(url: str) -> None:
