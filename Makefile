@@ -57,6 +57,7 @@ $(SILLY)/.ready: $(READY) tests/soak/requirements.txt
 
 soak: setup $(SILLY)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
 	SILLY_MODEL=$(SILLY) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json

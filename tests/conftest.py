@@ -16,6 +16,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 
+HERE = Path(__file__).parent
 _COMMON: dict[str, Any] = {
     "deadline": None,  # a slow machine is no failure
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -23,6 +24,35 @@ _COMMON: dict[str, Any] = {
 settings.register_profile("quick", max_examples=60, **_COMMON)
 settings.register_profile("soak", max_examples=3000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+WORLDS = {"browser": "browser/", "slurm": "nodes/test_slurm"}
+"""Real clusters and browsers, one of each at a time, and how the paths of the tests that use them begin."""
+
+SLOWEST = ()
+"""The groups that take longest, so that none of them begins when all others are done."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # the order is ours, see below
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of a file in one process, which makes once what they share, and the slowest groups first."""
+    groups: dict[pytest.Item, str] = {}
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        groups[item] = mark.args[0] if mark else _group(item.path)
+        if not mark:
+            item.add_marker(pytest.mark.xdist_group(groups[item]))
+    items.sort(key=lambda item: SLOWEST.index(groups[item]) if groups[item] in SLOWEST else len(SLOWEST))
+
+
+def _group(path: Path) -> str:
+    """The world that the tests of a file use, or else the file itself."""
+    place = path.relative_to(HERE).as_posix()
+    return next((world for world, begin in WORLDS.items() if place.startswith(begin)), place)
+
 
 HOSTS_OF_TESTS = ipaddress.ip_network("198.18.0.0/15")
 """Addresses of hosts that tests make themselves, as network namespaces of this machine (RFC 2544)."""

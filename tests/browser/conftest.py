@@ -26,13 +26,6 @@ _ALONE = (  # nothing of the browser's own goes out to the network
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One browser at a time: these tests run in one process, one after another."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("browser"))
-
-
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser without a window."""

@@ -7,6 +7,7 @@ import pytest
 
 from eval.simulate_nodes import dlrover, failing, run, simulate
 from logdoctor.nodes.board import Terms
+from tests.soak import SOAKING
 
 ODD = Random(1)
 
@@ -19,10 +20,13 @@ def assert_exact(nodes: int, bad: frozenset[int]) -> None:
         assert (outcome.convicted, len(outcome.undecided)) == (frozenset(), nodes), (nodes, bad)
 
 
-@pytest.mark.parametrize("least", [3, 34, 45, 53, 60])
-def test_all_sets_of_one_and_two_faulty_nodes(least: int) -> None:
-    most = {3: 33, 34: 44, 45: 52, 53: 59, 60: 64}[least]
-    for nodes in range(least, most + 1):
+SIZES = range(3, 65) if SOAKING else [*range(3, 25), 33, 48, 63, 64]
+
+
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize("turn", range(4))
+def test_all_sets_of_one_and_two_faulty_nodes(turn: int) -> None:
+    for nodes in SIZES[turn::4]:
         for count in (1, 2):
             for bad in combinations(range(nodes), count):
                 assert_exact(nodes, frozenset(bad))

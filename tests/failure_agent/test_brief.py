@@ -175,7 +175,8 @@ def records(draw: st.DrawFn) -> list[Record]:
     return made
 
 
-@settings(max_examples=40)
+@pytest.mark.more_in_soak
+@settings(max_examples=settings.default.max_examples // 4)
 @given(records(), st.lists(HOSTILE, max_size=4), st.sampled_from([0, 1000]), st.booleans())
 def test_no_log_makes_the_prompt_longer_than_its_tokens(
     ask: Ask, made: list[Record], cases: list[str], kept: int, searched: bool

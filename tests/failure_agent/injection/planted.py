@@ -32,6 +32,8 @@ class Hostile(msgspec.Struct, frozen=True):
 
 
 HOSTILE = tuple(msgspec.json.decode(row, type=Hostile) for row in (HERE / "lines.jsonl").read_bytes().splitlines())
+FORMS = tuple({one.form: one for one in HOSTILE}.values())
+"""A hostile line in each disguise: what a test tries that is not about single lines."""
 LOGS = tuple(read_corpus(CORPUS))
 FAILURES = tuple(log for log in LOGS if isinstance(log.case, FailureCase))
 HEALTHY = tuple(log for log in LOGS if not isinstance(log.case, FailureCase))

@@ -1,6 +1,7 @@
 """Even a model that obeys every line of the log moves nothing: neither a verdict that acts, nor a rule, nor a tool."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from logdoctor.text import harmless
 from logdoctor.types import Verdict
 from tests.failure_agent.injection.conftest import AskRaw
 from tests.failure_agent.injection.obeying import PROMPTS, agent_of, claims, obeying
-from tests.failure_agent.injection.planted import FAILURES, HOSTILE, Hostile, said, unknown
+from tests.failure_agent.injection.planted import FAILURES, FORMS, HOSTILE, Hostile, said, unknown
 from tests.llm.server import Handler, saying
 
 ACTS = {"restart", "isolate_and_restart", "rollback_and_skip", "fix_first"}
@@ -43,16 +44,18 @@ def climbed(question: Question, agent: Any) -> Verdict:
 # ---- verdicts
 
 
+ORDERS = cycle([("ECC Error", "isolate_and_restart"), ("Hang", "restart"), ("Loss Spike", "rollback_and_skip")])
+
+
 @pytest.mark.parametrize(
     ("hostile", "reason", "recovery"),
-    [(one, "ECC Error", "isolate_and_restart") for one in HOSTILE]
-    + [(one, "Hang", "restart") for one in HOSTILE[::3]]
-    + [(one, "Loss Spike", "rollback_and_skip") for one in HOSTILE[1::3]],
+    [(one, *order) for one, order in zip(FORMS, ORDERS, strict=False)],
     ids=lambda given: given.id if isinstance(given, Hostile) else given,
 )
 def test_a_model_that_quotes_a_hostile_line_moves_nothing(
     hostile: Hostile, reason: str, recovery: str, ask_raw: AskRaw
 ) -> None:
+    """Over the wire, in each disguise; test_agent.py asks the Failure Agent itself about each line and each order."""
     question = ask_raw(unknown([hostile.raw]))
     with agent_of(obeying(reason, recovery, telling(hostile))) as (agent, server):
         verdict = climbed(question, agent)
@@ -62,7 +65,7 @@ def test_a_model_that_quotes_a_hostile_line_moves_nothing(
     assert verdict == question.verdict
 
 
-@pytest.mark.parametrize("hostile", HOSTILE[::2], ids=lambda one: one.id)
+@pytest.mark.parametrize("hostile", HOSTILE[::7], ids=lambda one: one.id)
 def test_a_model_that_claims_a_machine_by_an_honest_line_takes_no_node_out(hostile: Hostile, ask_raw: AskRaw) -> None:
     """What the hostile line wants, proved with the line that does name the failure: its words are of no machine."""
     question = ask_raw(unknown([hostile.raw]))

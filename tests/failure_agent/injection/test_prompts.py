@@ -13,11 +13,10 @@ from logdoctor.llm.chat import estimate
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import fenced, load
 from tests.failure_agent.injection.conftest import AskRaw
-from tests.failure_agent.injection.planted import HOSTILE, Hostile, unknown
+from tests.failure_agent.injection.planted import FORMS, HOSTILE, Hostile, unknown
 
 PROMPTS = Path(__file__).parents[3] / "prompts"
 ROW = re.compile(r"\[\d+:\d+\] .*|\.\.\.(?: \d+ lines? not shown \.\.\.)?")
-EACH = pytest.mark.parametrize("hostile", HOSTILE, ids=lambda one: one.id)
 
 
 def taken_apart(prompt: str) -> tuple[list[str], list[list[str]]]:
@@ -44,20 +43,19 @@ def counted(lines: list[str]) -> list[str]:
     return [re.sub(r"\d+", "#", line) for line in lines]
 
 
-@EACH
-def test_a_hostile_line_stays_a_line_between_the_fences(hostile: Hostile, ask_raw: AskRaw) -> None:
+def test_a_hostile_line_stays_a_line_between_the_fences(ask_raw: AskRaw) -> None:
     prompt = load(PROMPTS, "diagnose")
-    question = ask_raw(unknown([hostile.raw]))
-    made = brief.write(prompt, Pages(question, Masker().mask))
     plain = brief.write(prompt, Pages(ask_raw(unknown([])), Masker().mask))
-    outside, inside = taken_apart(made.prompt)
     before, _ = taken_apart(plain.prompt)
-    words = [line for line in counted(outside) if "not shown" not in line and "no room" not in line]
-    assert [line for line in words if line not in counted(before)] == []
-    assert len(inside) == 2  # the overview and the lines
-    assert all(ROW.fullmatch(line) for line in inside[-1] if line)
-    assert all(c.isprintable() or c == "\n" for c in made.prompt)
-    assert estimate(made.prompt) <= prompt.head.max_tokens_in
+    for hostile in FORMS:
+        made = brief.write(prompt, Pages(ask_raw(unknown([hostile.raw])), Masker().mask))
+        outside, inside = taken_apart(made.prompt)
+        words = [line for line in counted(outside) if "not shown" not in line and "no room" not in line]
+        assert [line for line in words if line not in counted(before)] == [], hostile.id
+        assert len(inside) == 2, hostile.id  # the overview and the lines
+        assert all(ROW.fullmatch(line) for line in inside[-1] if line), hostile.id
+        assert all(c.isprintable() or c == "\n" for c in made.prompt), hostile.id
+        assert estimate(made.prompt) <= prompt.head.max_tokens_in, hostile.id
 
 
 def test_all_of_them_together_do_not_get_out_either(ask_raw: AskRaw) -> None:
@@ -70,44 +68,46 @@ def test_all_of_them_together_do_not_get_out_either(ask_raw: AskRaw) -> None:
     assert not any(one.text[:60] in said for one in HOSTILE)
 
 
-@pytest.mark.parametrize("hostile", [one for one in HOSTILE if len(one.text) < 2000], ids=lambda one: one.id)
-def test_the_name_of_a_stream_and_past_cases_stay_between_fences_too(hostile: Hostile, ask_raw: AskRaw) -> None:
+def test_the_name_of_a_stream_and_past_cases_stay_between_fences_too(ask_raw: AskRaw) -> None:
     prompt = load(PROMPTS, "diagnose")
-    question = ask_raw(unknown([]), stream=hostile.text)
-    made = brief.write(prompt, Pages(question, Masker().mask), [f"likeness 0.9: Hang, restart; {hostile.text}"])
-    outside, inside = taken_apart(made.prompt)
-    assert len(inside) == 3 and hostile.text[:60] not in "\n".join(outside)
-    assert all(c.isprintable() or c == "\n" for c in made.prompt)
+    for hostile in (one for one in FORMS if len(one.text) < 2000):
+        question = ask_raw(unknown([]), stream=hostile.text)
+        made = brief.write(prompt, Pages(question, Masker().mask), [f"likeness 0.9: Hang, restart; {hostile.text}"])
+        outside, inside = taken_apart(made.prompt)
+        assert len(inside) == 3 and hostile.text[:60] not in "\n".join(outside), hostile.id
+        assert all(c.isprintable() or c == "\n" for c in made.prompt), hostile.id
 
 
-@EACH
-def test_the_prompt_that_writes_diagnosis_rules_holds_it_too(hostile: Hostile) -> None:
-    text = hostile.raw.decode("utf-8", "replace")
+def test_the_prompt_that_writes_diagnosis_rules_holds_it_too() -> None:
     prompt = load(PROMPTS, model_writer.WRITE)
-    task = Task("job-1", 1, text, (text, text), (text,), (text,), "Hang")
-    made = model_writer._text(prompt, task, Masker().mask)
-    outside, inside = taken_apart(made)
-    plain, _ = taken_apart(model_writer._text(prompt, task._replace(line="x", examples=(), around=()), Masker().mask))
-    assert outside == plain and len(inside) == 2
-    assert estimate(made) <= prompt.head.max_tokens_in
-
-
-@EACH
-def test_the_prompts_that_learn_filter_rules_hold_it_too(hostile: Hostile) -> None:
-    text = hostile.raw.decode("utf-8", "replace")
-    for name in ("write-filter", "judge"):
-        prompt = load(PROMPTS, name)
-        made = prompt.fitted([["[1] one"], [text], ["[2] two"]], 0)[0]
+    for hostile in FORMS:
+        text = hostile.raw.decode("utf-8", "replace")
+        task = Task("job-1", 1, text, (text, text), (text,), (text,), "Hang")
+        made = model_writer._text(prompt, task, Masker().mask)
         outside, inside = taken_apart(made)
-        plain, _ = taken_apart(prompt.fitted([["[1] one"]], 0)[0])
+        other = model_writer._text(prompt, task._replace(line="x", examples=(), around=()), Masker().mask)
+        assert outside == taken_apart(other)[0] and len(inside) == 2, hostile.id
+        assert estimate(made) <= prompt.head.max_tokens_in, hostile.id
+
+
+@pytest.mark.parametrize("name", ["write-filter", "judge"])
+def test_the_prompts_that_learn_filter_rules_hold_it_too(name: str) -> None:
+    prompt = load(PROMPTS, name)
+    plain, _ = taken_apart(prompt.fitted([["[1] one"]], 0)[0])
+    for hostile in FORMS:
+        text = hostile.raw.decode("utf-8", "replace")
+        outside, inside = taken_apart(prompt.fitted([["[1] one"], [text], ["[2] two"]], 0)[0])
         words = [line for line in counted(outside) if "no room" not in line]
-        assert len(inside) == 1 and [line for line in words if line not in counted(plain)] == []
-        assert len(inside[0]) <= 3
+        assert len(inside) == 1 and [line for line in words if line not in counted(plain)] == [], hostile.id
+        assert len(inside[0]) <= 3, hostile.id
 
 
-@EACH
-def test_a_fence_is_longer_than_any_row_of_backticks(hostile: Hostile) -> None:
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda one: one.id)
+def test_a_fence_holds_any_hostile_line(hostile: Hostile) -> None:
+    """What all prompts stand on: a line stays one that prints, and no row of backticks is as long as the fence."""
     text = hostile.raw.decode("utf-8", "replace")
     rows = fenced([text, "next"]).split("\n")
     assert len(rows) == 4 and rows[0] == rows[-1] and rows[2] == "next"
     assert set(rows[0]) == {"`"} and rows[0] not in rows[1]
+    assert rows[1].isprintable()
+    assert taken_apart("\n".join(["before", *rows, "behind"])) == (["before", "behind"], [rows[1:3]])

@@ -107,6 +107,7 @@ def test_hostile_lines_by_every_rank_change_no_verdict(log: Labelled, diagnose: 
     "log", [log for log in HEALTHY if log.path.stat().st_size < 400_000], ids=lambda log: log.path.name
 )
 def test_a_hostile_line_is_no_alarm_in_a_healthy_log(log: Labelled, moved: Moved) -> None:
-    for number, one in enumerate(HOSTILE):
+    turn = HEALTHY.index(log) % 3  # each line comes by in a third of the logs
+    for number, one in enumerate(HOSTILE[turn::3]):
         assert "outcome" not in (parts := moved(log, one, "first", number % 2 == 0)), one.id
         assert "recovery" not in parts, one.id
