@@ -216,7 +216,7 @@ def unseen_command(
 
     from logdoctor import build, pipeline, unseen
     from logdoctor.diagnose.ending import FAILED
-    from logdoctor.pipeline import Stream
+    from logdoctor.pipeline import LogFile
     from logdoctor.settings import cache_folder, rules_folder
 
     settings = read_settings()
@@ -225,7 +225,7 @@ def unseen_command(
         folders or (Path("eval/corpus"), Path("eval/validation")),
         build.rule_book(settings),
         rules_folder(settings) / "knowledge",
-        lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits, FAILED),
+        lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED),
         cache_folder(settings) / "unseen",
     )
     if write:
@@ -360,13 +360,13 @@ def evaluate_command(
     from rich.console import Console
 
     from logdoctor import build, evaluate, pipeline
-    from logdoctor.pipeline import Stream
+    from logdoctor.pipeline import LogFile
 
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
     report = evaluate.evaluate(
         folders,
-        lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        lambda path: pipeline.diagnose([LogFile("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
         metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),

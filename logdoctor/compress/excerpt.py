@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logdoctor.compress.filter import Ints, Residual, Tally, tally
+from logdoctor.compress.filter import Ints, Residual, RuleTally, tally
 from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, later, merged, read, stamp
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode
@@ -27,7 +27,7 @@ _PARTS = 64  # of the readings of a rule, and of packed metric lines, before the
 _TEXT = 8192  # bytes of a long line that are kept
 
 
-class Excerpt(NamedTuple):
+class SegmentExcerpt(NamedTuple):
     """What one segment adds to the record of its stream; line numbers as in the segment.
 
     `heads` are the beginnings of its last lines, where a time stamp may stand.
@@ -38,10 +38,10 @@ class Excerpt(NamedTuple):
     last: list[Line]
     heads: list[bytes]
     meter: Meter
-    tally: Tally
+    tally: RuleTally
 
 
-def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
+def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExcerpt:
     """The remarkable lines of a residual, its first and last lines, its metrics and its account."""
     count = len(residual.ends)
     scan = residual.scan
@@ -63,7 +63,7 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
     tail = range(max(count - _TAIL, 0), count)
     last = [_line(residual, place, rules, False) for place in tail]
     heads = [head(residual, place) for place in tail]
-    return Excerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+    return SegmentExcerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
@@ -101,7 +101,7 @@ class Recorder:
     def __init__(self, stream: str, file: str, scanner: Scanner) -> None:
         self._book = scanner.book
         self._record = Record(stream, file)
-        self._tally = Tally(len(scanner.book.filters))
+        self._tally = RuleTally(len(scanner.book.filters))
         self._lines: dict[int, Line] = {}
         self._last: list[Line] = []
         self._heads: list[bytes] = []
@@ -129,10 +129,10 @@ class Recorder:
             for place in np.flatnonzero(matched)
         }
 
-    def state(self) -> "State":
+    def state(self) -> "RecorderState":
         """All that was added so far, to go on from later."""
         record, account = self._record, self._tally
-        return State(
+        return RecorderState(
             sorted(self._lines.values()),
             self._last,
             self._heads,
@@ -149,7 +149,7 @@ class Recorder:
             record.shown,
         )
 
-    def restore(self, state: "State") -> None:
+    def restore(self, state: "RecorderState") -> None:
         """Go on from a state of a recorder with the same rule book, or one to which rules were appended since; for a
         recorder to which nothing was added."""
         record, account = self._record, self._tally
@@ -171,7 +171,7 @@ class Recorder:
         account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept = state.account
 
     @property
-    def account(self) -> Tally:
+    def account(self) -> RuleTally:
         """What was taken and left so far."""
         return self._tally
 
@@ -185,7 +185,7 @@ class Recorder:
         """The number of the line that comes next."""
         return self._next
 
-    def add(self, part: Excerpt, shift: int) -> None:
+    def add(self, part: SegmentExcerpt, shift: int) -> None:
         """Add what the next segment holds; `shift` is added to its line numbers."""
         for line in self._last[-BEFORE:]:
             self._keep(line)
@@ -265,7 +265,7 @@ class Recorder:
         return record
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class RecorderState(msgspec.Struct, frozen=True, array_like=True):
     """A recorder, as plain values: columns of numbers are the bytes of their arrays."""
 
     lines: list[Line]

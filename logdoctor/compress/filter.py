@@ -60,14 +60,14 @@ def without_learned(residual: Residual, scanner: Scanner) -> Residual:
     return residual._replace(kept=np.flatnonzero(owner[: len(residual.ends)] < 0))
 
 
-class Tally:
+class RuleTally:
     """What was taken and left so far, over the segments of a stream; `watched` is what rules in shadow would take."""
 
     def __init__(self, rules: int) -> None:
         self.lines, self.first, self.last, self.watched = (np.zeros(rules, np.int64) for _ in range(4))
         self.lines_in = self.lines_kept = self.bytes_in = self.bytes_kept = 0
 
-    def add(self, other: "Tally", shift: int = 0) -> None:
+    def add(self, other: "RuleTally", shift: int = 0) -> None:
         """Add what came after; its line numbers grow by `shift`."""
         fresh = (self.lines == 0) & (other.lines > 0)
         self.first[fresh] = other.first[fresh] + shift
@@ -95,12 +95,12 @@ class Tally:
         }
 
 
-def tally(residual: Residual, rules: int) -> Tally:
+def tally(residual: Residual, rules: int) -> RuleTally:
     """The account of one segment: bytes count newlines and colour codes."""
     segment = residual.segment
     owner = residual.scan.owner[: len(residual.ends)]
     taken = np.flatnonzero(owner >= 0)
-    account = Tally(rules)
+    account = RuleTally(rules)
     account.lines += np.bincount(owner[taken], minlength=rules)
     account.first[owner[taken[::-1]]] = taken[::-1] + segment.line
     account.last[owner[taken]] = taken + segment.line

@@ -12,7 +12,7 @@ import numpy as np
 
 from logdoctor.compress.filter import Ints, Residual
 from logdoctor.text import decode
-from logdoctor.types import Group
+from logdoctor.types import ShapeGroup
 
 PER_SEGMENT = 256
 """Lines of a segment that are looked at."""
@@ -45,7 +45,7 @@ class Leftovers:
         self._known = known
         self.taught = bool(known)
         """Whether the agent was shown lines of such jobs before this attempt."""
-        self._groups: dict[int, _Gathered] = {}
+        self._groups: dict[int, _ShapeSample] = {}
         self._dice = random.Random(1)
         self._next_look = _FIRST_LOOK
         self.lines_in = 0
@@ -70,11 +70,11 @@ class Leftovers:
         if len(self._groups) > _GROUPS:
             self._drop_the_rare()
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ShapeGroup]:
         """What was gathered and not shown yet, the largest group first; what looks like trouble only if it repeats."""
         self._groups = {key: one for key, one in self._groups.items() if key not in self._known}
         found = (
-            Group(key, round(one.count) if one.seen >= _SEEN else one.seen, tuple(one.examples))
+            ShapeGroup(key, round(one.count) if one.seen >= _SEEN else one.seen, tuple(one.examples))
             for key, one in self._groups.items()
             if one.count >= _MARKED or not one.marked
         )
@@ -95,7 +95,7 @@ class Leftovers:
         key = ~shape(line) if marked else shape(line)  # apart: `3 failed` and `0 failed` have one shape
         if key in self._known:
             return
-        group = self._groups.setdefault(key, _Gathered(marked))
+        group = self._groups.setdefault(key, _ShapeSample(marked))
         group.count += weight
         if not marked and group.count >= _WORTH:
             more = weight if group.count - weight >= _WORTH else group.count
@@ -111,7 +111,7 @@ class Leftovers:
         self._groups = dict(kept)
 
 
-class _Gathered:
+class _ShapeSample:
     """Lines of one shape: how many, how many of these were looked at, some of them, and whether they bear a mark."""
 
     __slots__ = ("count", "examples", "marked", "seen")

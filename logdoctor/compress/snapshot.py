@@ -5,7 +5,7 @@ import zlib
 import msgspec
 
 from logdoctor.compress.cut import Cutter
-from logdoctor.compress.excerpt import Recorder, State
+from logdoctor.compress.excerpt import Recorder, RecorderState
 from logdoctor.rules.scanner import Scanner
 
 _VERSION = 3
@@ -22,7 +22,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     line: int
     piece: int
-    state: State
+    state: RecorderState
 
 
 _decoder = msgspec.msgpack.Decoder(Snapshot)

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.tracebacks import Traceback
 
 _ORDINARY = 3
 """Ordinary lines of its writer behind a traceback, and before the next one, that show that it went on."""
 
 
-def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Finding]:
+def caught(findings: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list[LogFinding]:
     """The tracebacks known by their structure alone behind which their writer went on, to fail of something else."""
-    by_writer: dict[tuple[int, str], list[Finding]] = {}
+    by_writer: dict[tuple[int, str], list[LogFinding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.line):
         if finding.role in ("cause", "proximate") and not finding.outcome:
             by_writer.setdefault((finding.stream, finding.origin.channel), []).append(finding)
@@ -24,12 +24,12 @@ def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Fin
     return found
 
 
-def _apart(before: Finding, after: Finding) -> bool:
+def _apart(before: LogFinding, after: LogFinding) -> bool:
     """Whether two claims are of different failures, the first a traceback that only its structure tells."""
     return before.key != after.key and before.rule is None and bool(before.frames)
 
 
-def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:
+def _ordinary(reading: StreamReading, channel: str, first: int, last: int) -> int:
     """How many lines of a writer between two others are no part of any report."""
     begin, end = _chain(reading, first), _chain(reading, last)
     first, last = begin.last if begin else first, end.first if end else last
@@ -43,5 +43,5 @@ def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:
     )
 
 
-def _chain(reading: Reading, number: int) -> Traceback | None:
+def _chain(reading: StreamReading, number: int) -> Traceback | None:
     return next((chain for chain in reading.chains if chain.first <= number <= chain.last), None)

@@ -12,13 +12,13 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding, claim
-from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.diagnose.findings import LogFinding, claim
+from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Alternative, Record, Verdict
 
 
-class Conclusion(NamedTuple):
+class RootCause(NamedTuple):
     """A reason for a failure, and what proves it.
 
     "" for recovery, fault or suggestion means what the taxonomy says of the reason. `places` are lines as (stream name,
@@ -39,12 +39,12 @@ class Conclusion(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
 
 
-def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) -> Verdict:
+def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -> Verdict:
     """The verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
     case = examine(records, book)
     numbers = {reading.record.stream: number for number, reading in enumerate(case.readings)}
     places = [
-        Place(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
+        CitedLine(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
     ]
     places = [place for place in places if case.readings[place.stream].text(place.line) is not None]
     cause = _cause(case, places[0], conclusion) if places else None
@@ -72,7 +72,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) 
     return msgspec.structs.replace(verdict, decided_by=decided, alternatives=conclusion.alternatives)
 
 
-def _cause(case: Case, place: Place, conclusion: Conclusion) -> Finding | None:
+def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:
     """The line that names the failure as the finding that it is now known to be, with what it explains."""
     default = taxonomy.REASONS[conclusion.reason]
     said = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)

@@ -5,8 +5,8 @@ that no rule had seen before count most (`logdoctor eval` draws the curve).
 """
 
 from logdoctor.diagnose.cause import explains
-from logdoctor.diagnose.findings import Finding
-from logdoctor.diagnose.verdict import Case
+from logdoctor.diagnose.findings import LogFinding
+from logdoctor.diagnose.verdict import Examined
 
 _BY_ROLE = {"cause": 0.97, "proximate": 0.88, "cascade": 0.6}
 _STRUCTURE = 0.02  # less for an exception's class than for a rule that knows its message
@@ -19,7 +19,7 @@ _LESSER_RIVAL = 0.06  # less when something of a lesser role is
 _UNREAD = 0.1  # less when a part of the log could not be read
 
 
-def confidence(case: Case, cause: Finding) -> float:
+def confidence(case: Examined, cause: LogFinding) -> float:
     """How sure it is that a finding is the cause, 0 to 1."""
     sure = _BY_ROLE[cause.role]
     if cause.rule is None:
@@ -38,7 +38,7 @@ def confidence(case: Case, cause: Finding) -> float:
     return max(sure, 0.1)
 
 
-def _voices(case: Case, cause: Finding) -> int:
+def _voices(case: Examined, cause: LogFinding) -> int:
     """How many writers tell the same."""
     alike = [finding for finding in case.found if finding.reason == cause.reason]
     return len({(finding.stream, finding.origin.channel, finding.rank) for finding in alike})

@@ -12,9 +12,9 @@ from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding
-from logdoctor.diagnose.progress import Course, Spike, Stall, stopped
-from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.diagnose.findings import LogFinding
+from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
+from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, Record, Verdict
 
@@ -48,7 +48,7 @@ def diagnose(
     return ending.with_ending(_decide(examine(records, book), idle, reported), reported)
 
 
-def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
+def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
     """The first answer that holds, from the surest down."""
     cause = case.judgement.cause
     most = 1.0
@@ -96,7 +96,7 @@ def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
 
 
-def _is_outlived(case: Case, cause: Finding) -> bool:
+def _is_outlived(case: Examined, cause: LogFinding) -> bool:
     """Whether the job plainly went on after all that could have stopped it: much ordinary output follows the last sign
     of a failure. A fault of the machine counts all the same: a job may hang on."""
     judged = case.judgement
@@ -106,7 +106,7 @@ def _is_outlived(case: Case, cause: Finding) -> bool:
     return case.readings[cause.stream].ordinary_after(last) >= _OUTLIVED[bool(cause.frames)]
 
 
-def _overtaken(case: Case) -> Finding | None:
+def _overtaken(case: Examined) -> LogFinding | None:
     """The last error that steps follow, near the end of its stream: a dying process empties its buffered standard
     output after it has written the error, so what was printed before stands behind it."""
     ends = [reading.record.compression.lines_in for reading in case.readings]
@@ -122,12 +122,12 @@ def _overtaken(case: Case) -> Finding | None:
     return max(faults, key=lambda fault: fault.order, default=None)
 
 
-def _is_by_hand(cancelled: Finding) -> bool:
+def _is_by_hand(cancelled: LogFinding) -> bool:
     """Whether a person pressed Ctrl-C: no launcher ends its processes so."""
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
-def _is_of_a_death(cancelled: Finding, case: Case, reported: ReportedEnd) -> bool:
+def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
     """Whether a stop may follow from a death that was reported before it. A launcher that was told to stop may have
     been told so by another one, whose report may stand anywhere."""
     deaths = [report for report in case.judgement.teardown if not report.is_mild]
@@ -137,14 +137,14 @@ def _is_of_a_death(cancelled: Finding, case: Case, reported: ReportedEnd) -> boo
     return any(report.order < cancelled.order for report in deaths)
 
 
-def _is_of_stop(finding: Finding) -> bool:
+def _is_of_stop(finding: LogFinding) -> bool:
     """Whether an error is what processes print because they are stopped."""
     if finding.role == "cause":
         return False
     return finding.role == "cascade" or finding.reason in _OF_PEERS or bool(_STOPPED.search(finding.text))
 
 
-def _is_spike(found: Spike, cause: Finding | None) -> bool:
+def _is_spike(found: Spike, cause: LogFinding | None) -> bool:
     """Whether a spike accounts for the failure: nothing else does, or what does only says that numbers went bad."""
     if cause is not None and cause.reason == "Loss Spike":
         return True
@@ -153,13 +153,13 @@ def _is_spike(found: Spike, cause: Finding | None) -> bool:
     return is_numeric(cause) and found.is_pronounced
 
 
-def _is_through(course: Course) -> bool:
+def _is_through(course: StreamCourse) -> bool:
     """Whether the last step that the job wanted was made; bars that come without a loss do not count."""
     total = course.reading.record.total
     return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
 
 
-def _is_through_from_nought(case: Case) -> bool:
+def _is_through_from_nought(case: Examined) -> bool:
     """Whether the steps of the stream that stalled count from nought, once, to one below their total: then none is left
     to wait for."""
     course = case.courses[case.stall.stream] if case.stall else None
@@ -169,7 +169,7 @@ def _is_through_from_nought(case: Case) -> bool:
     return rises and course.steps[0] == 0 and course.steps[-1] == course.reading.record.total - 1
 
 
-def _is_recognised(course: Course) -> bool:
+def _is_recognised(course: StreamCourse) -> bool:
     """Whether this is the log of a training job at all: it makes steps, or the shipped rules know much of it (what was
     learned explains lines; it may not change a verdict)."""
     account = course.reading.record.compression
@@ -177,7 +177,7 @@ def _is_recognised(course: Course) -> bool:
     return len(course.steps) > 1 or known > _KNOWN_SHARE * account.lines_in
 
 
-def _complaint_at_end(case: Case) -> Place | None:
+def _complaint_at_end(case: Examined) -> CitedLine | None:
     """The first line of level ERROR or worse among the last lines of a stream and after its last step."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
@@ -189,14 +189,14 @@ def _complaint_at_end(case: Case) -> Place | None:
                 and not line.rules
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
             ):
-                return Place(number, line.number, "structure/level")
+                return CitedLine(number, line.number, "structure/level")
     return None
 
 
-def _noticed(case: Case) -> Place | None:
+def _noticed(case: Examined) -> CitedLine | None:
     """The last line that the Log Agent took for an error: something to look at where nothing else is known."""
     places = [
-        Place(number, line.number, _NOTICED)
+        CitedLine(number, line.number, _NOTICED)
         for number, course in enumerate(case.courses)
         for line, _ in course.reading.lines
         if line.noticed
@@ -204,15 +204,15 @@ def _noticed(case: Case) -> Place | None:
     return places[-1] if places else None
 
 
-def _first(marks: list[Finding]) -> Finding | None:
+def _first(marks: list[LogFinding]) -> LogFinding | None:
     return marks[0] if marks else None
 
 
-def _last(marks: list[Finding]) -> Finding | None:
+def _last(marks: list[LogFinding]) -> LogFinding | None:
     return marks[-1] if marks else None
 
 
-def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
+def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding) -> bool:
     """Whether a completion mark outweighs a finding: it came later, or the finding is noise of the end."""
     if cause.role == "cause":
         return completed.order > cause.order and not case.judgement.teardown
@@ -221,15 +221,15 @@ def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
     return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
 
 
-def _failed(case: Case, cause: Finding, most: float = 1.0) -> Verdict:
+def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:
     """The verdict that a finding is the cause, with a confidence of `most` at most."""
     recovery, fault, why, suggestion, lines = _response(case, cause)
     rule = cause.rule
-    places = [Place.of(cause)]
+    places = [CitedLine.of(cause)]
     course = case.courses[cause.stream]
     if cause.reason == "Hang" and course.last_line is not None:
-        places.append(Place(cause.stream, course.last_line, "progress/stall"))
-    places += [Place(cause.stream, line, "structure/missing") for line in lines]
+        places.append(CitedLine(cause.stream, course.last_line, "progress/stall"))
+    places += [CitedLine(cause.stream, line, "structure/missing") for line in lines]
     places += _more_evidence(case, cause)
     return write(
         case,
@@ -251,7 +251,7 @@ def _failed(case: Case, cause: Finding, most: float = 1.0) -> Verdict:
     )
 
 
-def _rivals(case: Case, cause: Finding) -> tuple[Alternative, ...]:
+def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
     """The reasons that other lasting errors name, which the cause does not account for: the first line of each."""
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
@@ -270,7 +270,7 @@ class _Response(NamedTuple):
     lines: tuple[int, ...] = ()
 
 
-def _response(case: Case, cause: Finding) -> _Response:
+def _response(case: Examined, cause: LogFinding) -> _Response:
     """As the rule or the reason says, unless the job failed so after restarts before, or who was missing tells more."""
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
@@ -290,32 +290,32 @@ def _response(case: Case, cause: Finding) -> _Response:
     return _Response(cause.recovery, cause.fault, why, "", lines)
 
 
-def _epoch(finding: Finding, restarts: list[Finding]) -> int:
+def _epoch(finding: LogFinding, restarts: list[LogFinding]) -> int:
     """How many restarts came before a finding."""
     return sum(mark.order < finding.order for mark in restarts)
 
 
-def _more_evidence(case: Case, cause: Finding) -> list[Place]:
+def _more_evidence(case: Examined, cause: LogFinding) -> list[CitedLine]:
     """Other lines that speak for the same cause: of its episode, and the first of each other rule that agrees."""
-    places: list[Place] = []
+    places: list[CitedLine] = []
     seen = {cause.source}
     for finding in case.judgement.symptoms:
         if finding.reason == cause.reason and finding.source not in seen:
             seen.add(finding.source)
-            places.append(Place.of(finding))
+            places.append(CitedLine.of(finding))
     if cause.root not in (0, cause.line):
-        places.insert(0, Place(cause.stream, cause.root, "structure/chain"))
+        places.insert(0, CitedLine(cause.stream, cause.root, "structure/chain"))
     if cause.also and cause.also[-1] != cause.line:
-        places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
+        places.insert(0, CitedLine(cause.stream, cause.also[-1], "structure/chain"))
     proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
-    return places + [Place.of(finding) for finding in proximate[:1]]
+    return places + [CitedLine.of(finding) for finding in proximate[:1]]
 
 
-def _spiked(case: Case, found: Spike) -> Verdict:
+def _spiked(case: Examined, found: Spike) -> Verdict:
     course = case.courses[found.stream]
-    places = [Place(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
+    places = [CitedLine(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
     numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
-    places += [Place.of(finding) for finding in numeric[:2]]
+    places += [CitedLine.of(finding) for finding in numeric[:2]]
     peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
     return write(
         case,
@@ -330,13 +330,13 @@ def _spiked(case: Case, found: Spike) -> Verdict:
     )
 
 
-def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
-    places = [Place(found.stream, found.line, "progress/stall")]
+def _hung(case: Examined, found: Stall, cancelled: LogFinding | None) -> Verdict:
+    places = [CitedLine(found.stream, found.line, "progress/stall")]
     if cancelled is not None:
-        places.append(Place.of(cancelled))
+        places.append(CitedLine.of(cancelled))
     written = [line for line in case.readings[found.stream].record.last if line.text.strip()]
     if written:
-        places.append(Place(found.stream, written[-1].number, "progress/end of log"))
+        places.append(CitedLine(found.stream, written[-1].number, "progress/end of log"))
     return write(
         case,
         "Hang",
@@ -350,18 +350,18 @@ def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
     )
 
 
-def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
+def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> Verdict:
     """A job that did not fail; a fault that it survived by a restart makes it `recovered`."""
     restarts = case.outcomes("recovered")
     faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
     faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
-    places = [Place.of(mark)] if mark else []
+    places = [CitedLine.of(mark)] if mark else []
     reason = "None"
     if faults:
         fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
         reason, outcome = fault.reason, "recovered"
         why = "The job failed once, was restarted and moved on."
-        places.insert(0, Place.of(fault))
+        places.insert(0, CitedLine.of(fault))
     return write(
         case,
         reason,
@@ -379,7 +379,7 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
     )
 
 
-def _unread(case: Case, noticed: Place | None) -> Verdict:
+def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
     """A log in which neither an end nor a failure can be read: that is no failure, and nothing follows from it."""
     if noticed is not None:
         why = "Neither an end nor a failure is known in the log; the Log Agent took this line for an error."
@@ -403,19 +403,19 @@ def _unread(case: Case, noticed: Place | None) -> Verdict:
     )
 
 
-def _unknown(case: Case, mark: Finding | Place) -> Verdict:
+def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
     """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
-    if isinstance(mark, Place) and mark.rule == _NOTICED:
+    if isinstance(mark, CitedLine) and mark.rule == _NOTICED:
         why = "Nothing in the log is known; the Log Agent took this line for an error."
-    elif isinstance(mark, Place):
+    elif isinstance(mark, CitedLine):
         why = "The log ends with an error that no rule knows."
     elif mark.role != "teardown":
         why = "No rule knows this error, and its class can mean anything."
     else:
         why = "The job died, but no line says why."
-    finding = mark if isinstance(mark, Finding) else None
-    place = Place.of(mark) if isinstance(mark, Finding) else mark
+    finding = mark if isinstance(mark, LogFinding) else None
+    place = CitedLine.of(mark) if isinstance(mark, LogFinding) else mark
     return write(
         case,
         "Unknown",

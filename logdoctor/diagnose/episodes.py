@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised, with_codes
-from logdoctor.diagnose.verdict import Case
+from logdoctor.diagnose.verdict import Examined
 from logdoctor.rules.load import RuleBook
-from logdoctor.text import Origin
+from logdoctor.text import LineOrigin
 from logdoctor.types import Line, Record
 
 _MOST = 1000  # episodes of an attempt, the most suspicious
@@ -64,7 +64,7 @@ def episodes(records: Sequence[Record], book: RuleBook) -> list[Episode]:
     return of_case(examine(records, book))
 
 
-def of_case(case: Case) -> list[Episode]:
+def of_case(case: Examined) -> list[Episode]:
     """The episodes of an attempt that was examined."""
     told: dict[tuple[str, bool], Episode] = {}
     for episode in (*_claimed(case), *_unexplained(case)):
@@ -97,7 +97,7 @@ def _again(first: Episode, other: Episode) -> Episode:
     return first._replace(ranks=ranks, tellings=first.tellings + other.tellings)
 
 
-def _claimed(case: Case) -> Iterator[Episode]:
+def _claimed(case: Examined) -> Iterator[Episode]:
     """What rules and the structure of reports speak of, in order."""
     for finding in case.found:
         if finding.outcome:
@@ -107,7 +107,7 @@ def _claimed(case: Case) -> Iterator[Episode]:
         yield _episode(case, finding.stream, finding.line, lines, finding.origin, finding.frames, finding)
 
 
-def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
+def _lines_of(reading: StreamReading, finding: LogFinding) -> tuple[Line, ...]:
     """The lines of a finding's traceback by its writer, or its line alone."""
     for chain in reading.chains:
         if chain.first <= finding.line <= chain.last:
@@ -119,7 +119,7 @@ def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
     return tuple(line for line, _ in reading.lines if line.number == finding.line)
 
 
-def _unexplained(case: Case) -> Iterator[Episode]:
+def _unexplained(case: Examined) -> Iterator[Episode]:
     """Remarkable lines that neither a rule nor a traceback accounts for: each by itself, because what stands next to it
     may be of something else."""
     for stream, reading in enumerate(case.readings):
@@ -139,13 +139,13 @@ def _is_odd(line: Line, book: RuleBook) -> bool:
 
 
 def _episode(
-    case: Case,
+    case: Examined,
     stream: int,
     number: int,
     lines: tuple[Line, ...],
-    where: Origin,
+    where: LineOrigin,
     frames: tuple[str, ...],
-    finding: Finding | None,
+    finding: LogFinding | None,
     strong: bool = False,
 ) -> Episode:
     reading = case.readings[stream]

@@ -16,7 +16,7 @@ from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
-from logdoctor.text import Origin, decode, origin, seconds_of, shown, zone_of
+from logdoctor.text import LineOrigin, decode, origin, seconds_of, shown, zone_of
 from logdoctor.types import Line, Record
 
 _CASCADES = (
@@ -51,7 +51,7 @@ _HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how programs begin what they repo
 _WHAT = 5  # lines behind `terminate called` in which its `what()` stands
 
 
-class Finding(NamedTuple):
+class LogFinding(NamedTuple):
     """One claim about the failure, at one line.
 
     `rule` is empty when structure alone speaks; then `name` is the exception class. `order` sorts the
@@ -76,7 +76,7 @@ class Finding(NamedTuple):
     suggestion: str
     explains: tuple[str, ...]
     captures: dict[str, str]
-    origin: Origin
+    origin: LineOrigin
     time: float | None
     frames: tuple[str, ...] = ()
     also: tuple[int, ...] = ()
@@ -106,12 +106,12 @@ class Finding(NamedTuple):
         return f"{self.reason}|{self.source}|{_NUMBER.sub('', self.origin.message)[:160]}"
 
 
-class Reading(NamedTuple):
+class StreamReading(NamedTuple):
     """One stream, read: its lines with their origins, its traceback chains, the time at each line, and the
     text of every line that the record holds."""
 
     record: Record
-    lines: list[tuple[Line, Origin]]
+    lines: list[tuple[Line, LineOrigin]]
     chains: list[Traceback]
     times: dict[int, float]
     texts: dict[int, str]
@@ -134,7 +134,7 @@ class Reading(NamedTuple):
         return None
 
 
-def read(record: Record) -> Reading:
+def read(record: Record) -> StreamReading:
     """Take the prefixes of a record's lines apart and find its tracebacks."""
     lines = [(line, origin(shown(line.text))) for line in record.lines]
     times: dict[int, float] = {}
@@ -146,16 +146,16 @@ def read(record: Record) -> Reading:
     milestones = [milestone for span in record.spans.values() for milestone in span]
     texts = {milestone.line: milestone.text for milestone in milestones}
     texts |= {line.number: line.text for line in (*record.last, *record.lines)}
-    return Reading(record, lines, tracebacks(lines), times, texts)
+    return StreamReading(record, lines, tracebacks(lines), times, texts)
 
 
-def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
+def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
     """All claims of all streams, in order."""
     timed = len(readings) > 1 and all(reading.times for reading in readings)
     latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
     zones = [_zone(reading) for reading in readings] if timed else []
     ahead = [zone or 0 for zone in zones] if None not in zones else [0] * len(zones)
-    found: list[Finding] = []
+    found: list[LogFinding] = []
     for number, reading in enumerate(readings):
         seconds = _seconds(reading.times, latest) if timed else {}
         if seconds and ahead[number]:
@@ -164,7 +164,7 @@ def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.order)
 
 
-def _zone(reading: Reading) -> int | None:
+def _zone(reading: StreamReading) -> int | None:
     """The zone that all stamps of a stream tell alike, in seconds ahead of UTC; None when some tell none or another."""
     zones = {zone_of(line.text) for line, _ in reading.lines if seconds_of(line.text) is not None}
     return zones.pop() if len(zones) == 1 else None
@@ -179,7 +179,7 @@ def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
     return dict(zip(times, told, strict=True))
 
 
-def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
+def claim(readings: list[StreamReading], stream: int, number: int) -> LogFinding | None:
     """A line as a finding that claims nothing yet, for who knows more about it; None when the records lack it."""
     reading = readings[stream]
     text = reading.text(number)
@@ -187,12 +187,12 @@ def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
         return None
     default = (0.0, stream, number)
     where, time = origin(shown(text)), reading.times.get(number)
-    return Finding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
+    return LogFinding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
 
 
-def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> list[Finding]:
+def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dict[int, float]) -> list[LogFinding]:
     maker = _Maker(number, reading, book, seconds)
-    by_line: dict[int, Finding] = {}
+    by_line: dict[int, LogFinding] = {}
     quiet: set[int] = set()
     for line, where in reading.lines:
         if line.rules:
@@ -222,7 +222,7 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int,
     return list(by_line.values())
 
 
-def _drop_code(reading: Reading, by_line: dict[int, Finding]) -> None:
+def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
     """Forget what rules make of the frames of tracebacks: source code speaks of errors without meaning one."""
     frames = {
         number: chain for chain in reading.chains for number in range(chain.first, chain.last) if number in by_line
@@ -233,10 +233,10 @@ def _drop_code(reading: Reading, by_line: dict[int, Finding]) -> None:
             del by_line[number]
 
 
-def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
+def _drop_continued(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
     """Forget a RuntimeError, or what a rule makes of its wide words, whose message goes on in the writer's next lines
     with what a rule knows better."""
-    general: dict[str, list[Finding]] = {}
+    general: dict[str, list[LogFinding]] = {}
     previous: dict[str, int] = {}
     for line, where in reading.lines:
         here, before = by_line.get(line.number), general.setdefault(where.channel, [])
@@ -251,7 +251,7 @@ def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
         previous[where.channel] = line.number
 
 
-def _goes_on(here: Finding, adjacent: bool) -> bool:
+def _goes_on(here: LogFinding, adjacent: bool) -> bool:
     """Whether a claim stands in a line that goes on with a message: next to it, and not the word of another program,
     or with a code that a table knows."""
     if here.rule is None or here.role not in ("cause", "proximate") or here.is_mild:
@@ -259,7 +259,7 @@ def _goes_on(here: Finding, adjacent: bool) -> bool:
     return _is_coded(here) or (adjacent and _HEAD.match(here.origin.message) is None)
 
 
-def _is_coded(finding: Finding) -> bool:
+def _is_coded(finding: LogFinding) -> bool:
     return finding.rule is not None and bool(finding.rule.verdict.lookup)
 
 
@@ -267,7 +267,7 @@ def _ignored(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in _IGNORED
 
 
-def _told_by_code(claims: list[Finding]) -> list[Finding]:
+def _told_by_code(claims: list[LogFinding]) -> list[LogFinding]:
     """The claims of a line; where a table knows the code that it prints, what wider patterns say of it counts only as a
     cause."""
     coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
@@ -277,7 +277,7 @@ def _told_by_code(claims: list[Finding]) -> list[Finding]:
 class _Maker:
     """Makes the findings of one stream."""
 
-    def __init__(self, number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> None:
+    def __init__(self, number: int, reading: StreamReading, book: RuleBook, seconds: dict[int, float]) -> None:
         self._number = number
         self._book = book
         self._seconds = seconds
@@ -288,7 +288,7 @@ class _Maker:
         """Whether a rule knows what a line says; one that looks its code up in vain does not."""
         return any(not self._book.diagnoses[number].verdict.lookup for number in line.rules)
 
-    def by_rules(self, line: Line, where: Origin) -> Finding | None:
+    def by_rules(self, line: Line, where: LineOrigin) -> LogFinding | None:
         """What the rule that knows most about the line says; None when the line is only noted."""
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
         every = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
@@ -304,7 +304,7 @@ class _Maker:
         merged = {name: value for claim in reversed(every) for name, value in claim.captures.items()}
         return ordered[0]._replace(captures=merged | ordered[0].captures)
 
-    def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
+    def _claim(self, rule: DiagnosisRule, line: Line, where: LineOrigin) -> LogFinding | None:
         verdict = rule.verdict
         reason, role = verdict.reason, str(verdict.role)
         recovery, fault, suggestion = verdict.recovery, verdict.fault, rule.suggestion
@@ -320,14 +320,14 @@ class _Maker:
             reason, recovery, fault = "Unknown", "", ""  # a process died of an exception that no rule knows
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
 
-    def _report(self, line: Line, where: Origin) -> str:
+    def _report(self, line: Line, where: LineOrigin) -> str:
         """A line, and the `what()` that its writer prints for it."""
         after = (self._lines.get(number) for number in range(line.number + 1, line.number + _WHAT + 1))
         said = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
         what = next((message for message in said if message.lstrip().startswith("what():")), "")
         return f"{where.message.removeprefix('terminate called')} {what}"
 
-    def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
+    def by_chain(self, chain: Traceback, by_line: dict[int, LogFinding], quiet: set[int]) -> LogFinding | None:
         """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
         before = self._lines.get(chain.first - 1)
         if before is not None and _HANDLED.search(before[0].text):
@@ -367,7 +367,7 @@ class _Maker:
     def _is_cascade(raised: Raised) -> bool:
         return raised.name.rsplit(".", 1)[-1] in _CASCADES
 
-    def by_name(self, line: Line, where: Origin, name: str, message: str, frames: tuple[str, ...]) -> Finding:
+    def by_name(self, line: Line, where: LineOrigin, name: str, message: str, frames: tuple[str, ...]) -> LogFinding:
         """The claim of an exception that no rule knows: its class, or the family of its class.
 
         One whose class says nothing is `Unknown`: that stands, so that what follows from it is not taken for it.
@@ -380,14 +380,14 @@ class _Maker:
         role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 
-    def crash(self, line: Line, where: Origin, name: str) -> Finding:
+    def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:
         """A process that died of a signal: it ended, but the line does not say why."""
         return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
 
     def _finding(
         self,
         line: Line,
-        where: Origin,
+        where: LineOrigin,
         reason: str,
         role: str,
         rule: DiagnosisRule | None,
@@ -396,9 +396,9 @@ class _Maker:
         fault: str,
         suggestion: str,
         found: dict[str, str],
-    ) -> Finding:
+    ) -> LogFinding:
         default = taxonomy.REASONS.get(reason)
-        return Finding(
+        return LogFinding(
             order=(self._seconds.get(line.number, 0.0), self._number, line.number),
             stream=self._number,
             line=line.number,

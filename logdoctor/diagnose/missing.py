@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 
 WAITED = ("NCCL Timeout Error", "Connection Error", "Hang")
 """Reasons for which the cause may be with who did not come."""
@@ -77,13 +77,13 @@ class Delay(NamedTuple):
     suggestion: str
 
 
-def absence(readings: Sequence[Reading], found: Sequence[Finding], cause: Finding) -> Absence | None:
+def absence(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
     """Who was missing; None when the log does not tell."""
     reading = readings[cause.stream]
     return _in_words(reading) or _behind(readings, cause.stream) or _silent(readings, found, cause)
 
 
-def delay(readings: Sequence[Reading], cause: Finding) -> Delay | None:
+def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
     """What was printed last before the first report of a time-out, when that is work which takes its time."""
     reading = readings[cause.stream]
     for number in range(cause.line - 1, max(cause.line - 1 - _BEFORE, 0), -1):
@@ -97,7 +97,7 @@ def delay(readings: Sequence[Reading], cause: Finding) -> Delay | None:
     return None
 
 
-def _in_words(reading: Reading) -> Absence | None:
+def _in_words(reading: StreamReading) -> Absence | None:
     for line, where in reading.lines:
         if (line.rules or line.strong) and (said := _SAID.search(where.message[:1000])):
             ranks = tuple(int(number) for number in regex.findall(r"\d+", said["ranks"]))
@@ -105,7 +105,7 @@ def _in_words(reading: Reading) -> Absence | None:
     return None
 
 
-def _behind(readings: Sequence[Reading], stream: int) -> Absence | None:
+def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
     """Ranks whose last call lies before the one in which most of their group wait."""
     groups: dict[str, dict[int, tuple[int, int, int]]] = {}
     signalled: dict[int, tuple[int, int, int]] = {}
@@ -133,7 +133,7 @@ def _behind(readings: Sequence[Reading], stream: int) -> Absence | None:
     return None
 
 
-def _silent(readings: Sequence[Reading], found: Sequence[Finding], cause: Finding) -> Absence | None:
+def _silent(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
     """Ranks that report nothing where nearly all others do."""
     told = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
     known = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}

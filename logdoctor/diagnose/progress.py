@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from logdoctor.diagnose.findings import Reading
+from logdoctor.diagnose.findings import StreamReading
 from logdoctor.diagnose.stamps import dated
 from logdoctor.text import seconds_of
 from logdoctor.types import Point, Progress, Readings
@@ -50,10 +50,10 @@ class Stall(NamedTuple):
     seconds: float
 
 
-class Course:
+class StreamCourse:
     """The progress of one stream: lines and steps in order, and whether losses come with them."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: StreamReading) -> None:
         self.reading = reading
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
@@ -96,7 +96,7 @@ class Course:
         return self._told is not None
 
 
-def furthest(courses: list[Course]) -> Progress:
+def furthest(courses: list[StreamCourse]) -> Progress:
     """The progress of the stream that came furthest, with its curve; of streams without steps the first that tells a
     loss, and of those without either what learned rules read."""
     seen = [(course.progress(), course) for course in courses]
@@ -183,7 +183,7 @@ def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:
     return readings.lines[given], readings.losses[given]
 
 
-def spike(courses: list[Course]) -> Spike | None:
+def spike(courses: list[StreamCourse]) -> Spike | None:
     """The first loss that jumped or turned into NaN and did not come back before the log ended."""
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
@@ -235,7 +235,7 @@ def _candidates(smooth: Floats) -> list[int]:
     return [max(int(at) - 1, 0) for at in rises[-200:]]
 
 
-def stall(courses: list[Course], ended: float | None) -> Stall | None:
+def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
     """Where the log went on far longer than usual after the last step.
 
     `ended` is the time at which the job is known to have been stopped; what the log tells later does not count.
@@ -258,7 +258,7 @@ def stall(courses: list[Course], ended: float | None) -> Stall | None:
     return Stall(stream, int(course.lines[-1]), waited)
 
 
-def stopped(courses: list[Course], seconds: float) -> Stall:
+def stopped(courses: list[StreamCourse], seconds: float) -> Stall:
     """The last step of a job that has made none for so many seconds; when it made none at all, its last line."""
     stepped = [(int(course.lines[-1]), stream) for stream, course in enumerate(courses) if len(course.lines)]
     written = [(c.reading.record.last[-1].number, n) for n, c in enumerate(courses) if c.reading.record.last]
@@ -269,7 +269,7 @@ def stopped(courses: list[Course], seconds: float) -> Stall:
 _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")
 
 
-def _span(course: Course) -> tuple[float | None, float | None]:
+def _span(course: StreamCourse) -> tuple[float | None, float | None]:
     """The times of the first and last step: from stamps near them, or from the clock of a progress bar."""
     every = course.reading.record.spans
     first, last = min(every[rule][0] for rule in course.rules), max(span[1] for span in every.values())
@@ -290,6 +290,6 @@ def _elapsed(text: str) -> float | None:
     return 3600.0 * int(found["hours"] or 0) + 60.0 * int(found["minutes"]) + int(found["seconds"])
 
 
-def _end_of_log(reading: Reading) -> float | None:
+def _end_of_log(reading: StreamReading) -> float | None:
     times = [time for line in reading.record.last if (time := seconds_of(line.text)) is not None]
     return max(times) if times else None

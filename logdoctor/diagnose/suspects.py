@@ -10,7 +10,7 @@ import msgspec
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.missing import absence
 from logdoctor.types import Suspect, Verdict
 
@@ -60,7 +60,7 @@ _WORK = regex.compile(
 )
 
 
-def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[Suspect]:
+def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFinding) -> list[Suspect]:
     """The nodes that the cause, or a finding that agrees with it, names as culprit."""
     if cause.reason not in _HARDWARE:
         return []
@@ -90,7 +90,7 @@ _MANY_HOSTS = 2  # from which on the hosts that a log tells of are taken for tho
 _OF_ALL = 2 / 3  # of those who name one
 
 
-def _accused(places: "Places", found: list[Finding], cause: Finding) -> Suspect | None:
+def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Suspect | None:
     """The node to which most others lost their connection, when they agree and it blames nobody itself."""
     if cause.reason not in _PEERS:
         return None
@@ -133,7 +133,7 @@ def _is_among(node: str, nodes: Collection[str]) -> bool:
     return any(short == other.lower().split(".")[0] for other in nodes if not _ADDRESS.fullmatch(other))
 
 
-def _why(finding: Finding) -> str:
+def _why(finding: LogFinding) -> str:
     what = finding.rule.title if finding.rule else finding.name
     return f"{what} (line {finding.line})"
 
@@ -144,7 +144,7 @@ class Places:
     `aliases` map addresses and pods to nodes, `nodes` ranks; `only` is the node of all ranks when it is one.
     """
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[StreamReading]) -> None:
         self._readings = readings
         self.aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
         self.nodes: dict[int, str] = {}
@@ -153,7 +153,7 @@ class Places:
         names = set(self.nodes.values())
         self.only = names.pop() if len(self.nodes) > 1 and len(names) == 1 else None
 
-    def headed(self, finding: Finding) -> str | None:
+    def headed(self, finding: LogFinding) -> str | None:
         """The host that the heading above a line names, where the lines between are known and without a prefix."""
         reading = self._readings[finding.stream]
         for number in range(finding.line - 1, max(finding.line - _SECTION_LINES, 0), -1):
@@ -164,7 +164,7 @@ class Places:
                 return heading["node"]
         return None
 
-    def bears_out(self, node: str, finding: Finding) -> bool:
+    def bears_out(self, node: str, finding: LogFinding) -> bool:
         """Whether more than the word of one line speaks for a node: a program can print any host's name, so where the
         log tells which hosts the job has, it must be among them."""
         of_machine = finding.reason in _LOCAL or "kernel" in finding.text
@@ -209,7 +209,7 @@ def _listed(tasks: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _node(places: Places, finding: Finding) -> str | None:
+def _node(places: Places, finding: LogFinding) -> str | None:
     """The node that a finding names; for a fault of the machine also the one it was printed on.
 
     An address or a pod stands for the node that has it; a pod without a known node is no node.
@@ -224,7 +224,7 @@ def _node(places: Places, finding: Finding) -> str | None:
     return node if len(node) <= LONGEST_NAME else None
 
 
-def _speaker(places: Places, finding: Finding) -> str | None:
+def _speaker(places: Places, finding: LogFinding) -> str | None:
     """The node on which a line was printed: as the line says, by its rank, by its task, or because there is one."""
     if host := own_host(finding):
         return host
@@ -245,7 +245,7 @@ def _speaker(places: Places, finding: Finding) -> str | None:
 _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
 
 
-def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
+def _reported_hosts(reading: StreamReading, aliases: dict[str, str]) -> dict[int, str]:
     """The hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
     pods = any(_POD.search(where.channel) for _, where in reading.lines)
     hosts: dict[int, str] = {}
@@ -260,13 +260,13 @@ def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]
     return hosts
 
 
-def own_host(finding: Finding) -> str | None:
+def own_host(finding: LogFinding) -> str | None:
     """The host that a line names as its speaker, as syslog and NCCL do."""
     found = _OWN_HOST.match(finding.origin.message)
     return found["host"] if found else None
 
 
-def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
+def first_rank(found: list[LogFinding], cause: LogFinding, readings: list[StreamReading]) -> int | None:
     """The rank whose own error came first, None when none can be named.
 
     A mistake in the program that most ranks make alike has no first rank, nor has a fault of a node or
@@ -301,7 +301,7 @@ _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
-def rank_of(finding: Finding, readings: list[Reading], labelled: Sequence[bool] | None = None) -> int | None:
+def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequence[bool] | None = None) -> int | None:
     """The rank that a finding speaks of or that printed it: as the line says, by its task, or by its stream's name.
 
     `labelled` tells for each stream whether tasks are ranks, for who asks of many findings.
@@ -329,7 +329,7 @@ def rank_of_stream(name: str) -> int | None:
     return int(found["rank"] or found["folder"]) if found else None
 
 
-def tasks_are_ranks(reading: Reading) -> bool:
+def tasks_are_ranks(reading: StreamReading) -> bool:
     """Whether `srun --label` numbers ranks: no torchrun below it, no line with another rank behind the label."""
     return not any(
         (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text
@@ -337,7 +337,7 @@ def tasks_are_ranks(reading: Reading) -> bool:
     )
 
 
-def _reported(readings: list[Reading]) -> int | None:
+def _reported(readings: list[StreamReading]) -> int | None:
     """The rank that torchrun's last report calls the first to fail."""
     rank: int | None = None
     for reading in readings:
@@ -373,7 +373,7 @@ def _in_turn(work: _Work, common: _Work) -> bool:
     )
 
 
-def divergence(readings: list[Reading]) -> Divergence | None:
+def divergence(readings: list[StreamReading]) -> Divergence | None:
     """Whether a collective's time-out is the program's fault: one rank of a group waits in another call."""
     groups: dict[str, dict[int, _Work]] = {}
     for reading in readings:

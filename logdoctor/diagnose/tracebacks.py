@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor.text import Origin
+from logdoctor.text import LineOrigin
 from logdoctor.types import Line
 
 _HEADER = regex.compile(r"Traceback \(most recent call last\)")
@@ -72,7 +72,7 @@ class _Open:
         self.frames, self.code, self.link, self.in_frames, self.idle = [], "", link or self.link, True, 0
 
 
-def tracebacks(lines: list[tuple[Line, Origin]]) -> list[Traceback]:
+def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     """The traceback chains in the lines of one stream, each writer's lines read apart."""
     done: list[Traceback] = []
     open_chains: dict[str, _Open] = {}

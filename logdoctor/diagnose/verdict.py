@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple, cast
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.cause import Judgement, explains
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.cause import CauseJudgement, explains
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import fingerprint
-from logdoctor.diagnose.progress import Course, Spike, Stall, furthest
+from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, furthest
 from logdoctor.diagnose.ranks import first_errors
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
@@ -36,7 +36,7 @@ _CONTEXT = 2
 _MAX_NODES = 10_000
 
 
-class Place(NamedTuple):
+class CitedLine(NamedTuple):
     """A line of a stream, with what cites it."""
 
     stream: int
@@ -44,23 +44,23 @@ class Place(NamedTuple):
     rule: str
 
     @classmethod
-    def of(cls, finding: Finding) -> "Place":
+    def of(cls, finding: LogFinding) -> "CitedLine":
         """Where a finding stands."""
         return cls(finding.stream, finding.line, finding.source)
 
 
-class Case(NamedTuple):
+class Examined(NamedTuple):
     """All that is known about an attempt when it is judged."""
 
-    readings: list[Reading]
-    courses: list[Course]
-    found: list[Finding]
-    judgement: Judgement
+    readings: list[StreamReading]
+    courses: list[StreamCourse]
+    found: list[LogFinding]
+    judgement: CauseJudgement
     spike: Spike | None
     stall: Stall | None
     book: RuleBook
 
-    def outcomes(self, kind: str) -> list[Finding]:
+    def outcomes(self, kind: str) -> list[LogFinding]:
         """Lines that mark an outcome and were not followed by renewed progress."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
@@ -69,22 +69,22 @@ class Case(NamedTuple):
 
 
 def write(
-    case: Case,
+    case: Examined,
     reason: str,
     outcome: str,
     *,
     confidence: float,
     why: str,
-    places: list[Place],
+    places: list[CitedLine],
     decided: tuple[str, str],
     print_of: tuple[str, tuple[str, ...]],
-    symptoms: list[Finding],
+    symptoms: list[LogFinding],
     recovery: str = "",
     fault: str = "",
     suggestion: str = "",
     suspected: Sequence[Suspect] = (),
     first_rank: int | None = None,
-    cause: Finding | None = None,
+    cause: LogFinding | None = None,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Verdict:
     """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
@@ -143,7 +143,7 @@ def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
     return _THING.sub(r"\g<thing>", suggestion)
 
 
-def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:
+def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:
     """The first error of each rank that lasted; the cause as it is now called."""
     judged = case.judgement
     lasting = [found for found in (judged.cause, *judged.symptoms, *judged.teardown) if found]
@@ -152,14 +152,14 @@ def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:
     return first_errors(case.readings, lasting, cause)
 
 
-def _nodes(case: Case) -> tuple[str, ...]:
+def _nodes(case: Examined) -> tuple[str, ...]:
     """The nodes that ranks were placed on, or whose addresses were told."""
     known = {node for reading in case.readings for node in reading.record.placements.values()}
     known |= {node for reading in case.readings for node in reading.record.aliases.values()}
     return tuple(sorted(known, key=natural)[:_MAX_NODES])
 
 
-def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:
+def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
     """The places as quotes with their neighbours; each line once."""
     quotes: dict[tuple[int, int], Evidence] = {}
     for stream, number, rule in places:
@@ -179,9 +179,9 @@ def quote(text: str) -> str:
     return last_state(text)[:_MAX_QUOTE]
 
 
-def _symptoms(case: Case, found: list[Finding], decided: str, cause: Finding | None) -> tuple[Symptom, ...]:
+def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogFinding | None) -> tuple[Symptom, ...]:
     """Findings by reason: the first line, the count, and what explains them; "" when nothing does."""
-    grouped: dict[str, list[Finding]] = {}
+    grouped: dict[str, list[LogFinding]] = {}
     for finding in found:
         if finding.reason != "Unknown":
             grouped.setdefault(finding.reason, []).append(finding)

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.service.service import Service
 from logdoctor.web import (
     actions,
@@ -54,7 +54,7 @@ class Options(NamedTuple):
     wants_token: bool
     rate: int
     allowed: Allowed
-    limits: Limits
+    limits: ReadLimits
     labels: LabelMap
     session_key: str
     over_https: bool = False

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from logdoctor import pipeline
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.service.service import Service
 from logdoctor.service.streams import Stream
 from logdoctor.store.names import checked, key
@@ -47,7 +47,7 @@ BREATH = 0.05
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
-def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> APIRouter:
+def routes(service: Service, gate: Gate, allowed: Allowed, limits: ReadLimits) -> APIRouter:
     """The routes for senders."""
     router = APIRouter(prefix="/v1", tags=["ingest"])
     intake = service.intake
@@ -174,7 +174,7 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
             with service.scratch_file() as file:
                 async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
                     await run_in_threadpool(file.write, chunk)
-                streams = [pipeline.Stream("main", file.path, name)]
+                streams = [pipeline.LogFile("main", file.path, name)]
                 async with diagnoses:
                     return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))
 
