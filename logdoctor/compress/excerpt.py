@@ -1,7 +1,7 @@
-"""The lines of a residual that diagnosis may want to see, with their neighbours; and the record of a stream.
+"""The lines of a residual that diagnosis may need, with their neighbours; and the record of a stream.
 
-Every line that a diagnosis rule hits or that bears a strong mark, and every line with a weak mark that no
-filter rule takes, is remarkable. Of a flood of them the first and the last are kept.
+A line is remarkable when a diagnosis rule matches it, when it bears a strong mark, or when it bears a weak mark and no
+filter rule takes it. Of a flood of them the first and the last are kept.
 """
 
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
-"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
-_THIN = 256  # lines that are kept before those are looked for that are of no use
-_PARTS = 64  # of the readings of a rule, and of packed metric lines, before they are put together
+"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, and with weak ones."""
+_THIN = 256  # lines that are kept before useless ones are dropped
+_PARTS = 64  # parts of a rule's readings, and of packed metric lines, before they are merged
 _TEXT = 8192  # bytes of a long line that are kept
 
 
@@ -42,7 +42,7 @@ class SegmentExcerpt(NamedTuple):
 
 
 def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExcerpt:
-    """The remarkable lines of a residual, its first and last lines, its metrics and its account."""
+    """Return the remarkable lines of a residual, its first and last lines, its metrics and its account."""
     count = len(residual.ends)
     scan = residual.scan
     remarkable = scan.strong[:count] | (scan.weak[:count] & (scan.owner[:count] < 0))
@@ -67,7 +67,7 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExce
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
-    """The places without the middle of a flood, sure and weak ones counted apart."""
+    """Return the places without the middle of a flood, sure and weak ones counted apart."""
     kept = []
     for kind, limit in _HELD.items():
         some = places[sure == kind]
@@ -88,7 +88,8 @@ def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkabl
 
 
 def _telling_part(raw: bytes) -> bytes:
-    """The end of a long line, where a redrawn bar has its last state and an error its message; whole characters."""
+    """Return the end of a long line, where a redrawn bar has its last state and an error its message; whole
+    characters."""
     part = raw[-_TEXT:]
     while part and part[0] & 0xC0 == 0x80:
         part = part[1:]
@@ -96,7 +97,7 @@ def _telling_part(raw: bytes) -> bytes:
 
 
 class Recorder:
-    """Puts the excerpts of a stream together, in order, into its record."""
+    """Adds up the excerpts of a stream, in order, into its record."""
 
     def __init__(self, stream: str, file: str, scanner: Scanner) -> None:
         self._book = scanner.book
@@ -110,7 +111,7 @@ class Recorder:
         self._thin_at = _THIN
 
     def adopt(self, scanner: Scanner) -> None:
-        """Go on with a book to which rules were appended, or in which learned rules changed their status."""
+        """Continue with a rule book to which rules were appended, or in which learned rules changed their status."""
         self._book = scanner.book
         self._tally.grow(len(scanner.book.filters))
 
@@ -120,7 +121,8 @@ class Recorder:
         self._lines[number] = old._replace(weak=True, noticed=True)
 
     def hits(self) -> dict[str, tuple[int, int]]:
-        """For each learned rule that matched: how many lines it matched, in shadow or not, and how many it took."""
+        """Return for each learned rule that matched: how many lines it matched, in shadow or not, and how many it
+        took."""
         account, book = self._tally, self._book
         first = len(book.filters) - len(book.learned)
         matched = account.lines[first:] + account.watched[first:]
@@ -130,7 +132,7 @@ class Recorder:
         }
 
     def state(self) -> "RecorderState":
-        """All that was added so far, to go on from later."""
+        """Return all that was added so far, to continue from later."""
         record, account = self._record, self._tally
         return RecorderState(
             sorted(self._lines.values()),
@@ -150,7 +152,7 @@ class Recorder:
         )
 
     def restore(self, state: "RecorderState") -> None:
-        """Go on from a state of a recorder with the same rule book, or one to which rules were appended since; for a
+        """Restore the state of a recorder with the same rule book, or one to which rules were appended since; for a
         recorder to which nothing was added."""
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
@@ -172,12 +174,12 @@ class Recorder:
 
     @property
     def account(self) -> RuleTally:
-        """What was taken and left so far."""
+        """The lines taken and left so far."""
         return self._tally
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read of the stream."""
+        """The problems met while reading the stream."""
         return self._record.problems
 
     @property
@@ -201,7 +203,7 @@ class Recorder:
             self._thin_at = max(2 * len(self._lines), _THIN)
 
     def _keep(self, line: Line) -> None:
-        """Remember a line; the pieces of a long line add up, the most telling text stays."""
+        """Keep a line; the pieces of a long line add up, and the most telling text is kept."""
         old = self._lines.get(line.number)
         if old is None:
             self._lines[line.number] = line
@@ -218,7 +220,7 @@ class Recorder:
         )
 
     def _meter(self, meter: Meter, shift: int, begin: int) -> None:
-        """Add what the segment, whose first line is `begin`, tells about progress."""
+        """Add the progress in a segment whose first line is `begin`."""
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
@@ -241,7 +243,8 @@ class Recorder:
         record.shown = later(record.shown, msgspec.structs.replace(meter.shown, line=line))
 
     def _dated(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
-        """The milestone as in the stream, with a stamp from before the segment when the segment has none for it."""
+        """Return the milestone with its line number in the stream; without a stamp in its segment, with one from
+        before."""
         time = milestone.time
         if time is None and (reach := LOOK_BACK - 1 - (milestone.line - begin)) > 0:
             near = map(stamp, reversed(self._heads[-reach:]))
@@ -249,7 +252,7 @@ class Recorder:
         return milestone._replace(line=milestone.line + shift, time=time)
 
     def record(self) -> Record:
-        """The record of all that was added."""
+        """Return the record of all that was added."""
         record = self._record
         record.lines = sorted(_thinned(self._lines.values()).values())
         record.last = self._last
@@ -301,7 +304,7 @@ def _is_remarkable(line: Line) -> bool:
 
 
 def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
-    """Remarkable lines without the middle of a flood, and the neighbours of those that stay."""
+    """Return remarkable lines without the middle of a flood, and the neighbours of those that stay."""
     by_number = {line.number: line for line in lines}
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)

@@ -1,4 +1,4 @@
-"""Cause versus symptom: which finding accounts for the failure, and which it explains away."""
+"""Cause versus symptom: which finding is the root cause, and which errors merely follow from it."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from logdoctor.types import LEARNED
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
 _WENT_ON = {"mild": 20, "teardown": 2000}
-"""Ordinary lines of its stream that show that a job went on after what usually stops none, and after a report that a
-part of it ended."""
+"""Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
+report that one part of it ended."""
 
 
 class CauseJudgement(NamedTuple):
@@ -49,15 +49,15 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudge
 
 
 def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
-    """Whether so much of ordinary output follows that the job outlived what rarely ends one."""
+    """Return whether so much of ordinary output follows that the job outlived what rarely ends one."""
     kind = "mild" if finding.is_mild else finding.role
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
 
 
 def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
-    """The earliest finding of the best role that no other finding of that role explains. What was learned yields to
-    what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it does
-    not explain, or came before it."""
+    """Return the earliest finding of the best role that no other finding of that role explains. What was learned yields
+    to what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it
+    does not explain, or came before it."""
     if not failing:
         return None
     firm = [f for f in failing if not f.is_mild and f.role in ("cause", "proximate") and (f.rule or f.frames)]
@@ -72,17 +72,18 @@ def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
 
 
 def _yields(finding: LogFinding, reason: str, explained: tuple[str, ...]) -> bool:
-    """Whether a claim of some reason accounts for a finding, and not the other way round."""
+    """Return whether a claim of some reason accounts for a finding, and not the other way round."""
     return reason != finding.reason and finding.reason in explained and reason not in finding.explains
 
 
 def is_numeric(finding: LogFinding) -> bool:
-    """Whether an error only says that numbers went bad, which a loss spike accounts for."""
+    """Return whether an error only says that numbers went bad, which a loss spike accounts for."""
     return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))
 
 
 def explains(cause: LogFinding | None, symptom: LogFinding) -> bool:
-    """Whether the cause accounts for another finding: it says so, or such errors follow when any process dies."""
+    """Return whether the cause accounts for another finding: it says so, or such errors follow when any process
+    dies."""
     if cause is None or symptom.role in ("cascade", "teardown"):
         return True
     return symptom.reason == cause.reason or symptom.reason in cause.explains

@@ -1,7 +1,7 @@
-"""A conclusion that others came to, by a past case or a model, as a verdict: proved and completed by code.
+"""A root cause found by a past case or by the Failure Agent, turned into a verdict: checked and completed by code.
 
-Who concludes names a reason, and the lines that prove it. Quotes, suspects, symptoms, progress and the account of the
-log are as of any other verdict; a conclusion whose lines cannot be quoted is none (law 3).
+The case or the agent gives a reason and the lines that prove it. Quotes, suspects, symptoms, progress and the line
+counts are made here as for any other verdict. A root cause whose lines cannot be quoted is rejected (law 3).
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class RootCause(NamedTuple):
 
 
 def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -> Verdict:
-    """The verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
+    """Return the verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
     case = examine(records, book)
     numbers = {reading.record.stream: number for number, reading in enumerate(case.readings)}
     places = [
@@ -73,7 +73,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
 
 
 def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:
-    """The line that names the failure as the finding that it is now known to be, with what it explains."""
+    """Return the line that names the failure as the finding that it is now known to be, with what it explains."""
     default = taxonomy.REASONS[conclusion.reason]
     said = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
     found = said or claim(case.readings, place.stream, place.line)

@@ -1,4 +1,4 @@
-"""All that is known about an attempt, before anything is decided: what was read, claimed, sorted and measured."""
+"""Examine an attempt before anything is decided: its findings, cause and symptoms, progress, loss spikes and stalls."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from logdoctor.types import Record
 
 
 def examine(records: Sequence[Record], book: RuleBook) -> Examined:
-    """The case of an attempt, from the records of all its streams. Deterministic."""
+    """Return the case of an attempt, from the records of all its streams. Deterministic."""
     readings = [read(record) for record in records]
     courses = [StreamCourse(reading) for reading in readings]
     found = findings(readings, book)

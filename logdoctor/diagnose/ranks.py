@@ -1,4 +1,4 @@
-"""Who failed when: the cause, and the first error of each rank, whatever part it has in the failure."""
+"""Which rank failed when: the cause, and the first error of each rank, whatever its role."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from logdoctor.types import RankError
 
 _MOST = 64
 _OWN = (8, 4, 2, 1)
-"""How many errors alike are told one by one; the first number that leaves room for all."""
+"""How many equal errors are listed one by one: the first number that leaves room for all."""
 
 
 class _PlacedError(NamedTuple):
-    """An error with its writer, and its place among all."""
+    """An error with its writer, and its position among all errors."""
 
     at: tuple[float, int, int]
     error: RankError
@@ -29,11 +29,11 @@ class _PlacedError(NamedTuple):
 def first_errors(
     readings: list[StreamReading], found: Sequence[LogFinding], cause: LogFinding | None
 ) -> tuple[RankError, ...]:
-    """The cause and the first of the findings of each rank, at most 64: those of a stream ordered by line, those of
-    several streams by time, as far as lines carry stamps.
+    """Return the cause and the first finding of each rank, at most 64: within a stream ordered by line, between streams
+    by time as far as lines carry stamps.
 
-    A rank's own lines decide what is said of it, so lines of others between them change nothing. Findings that name no
-    rank count as of their node, or of their stream.
+    Only a rank's own lines decide, so lines of other ranks in between change nothing. Findings without a rank count for
+    their node, or else for their stream.
     """
     writers = _Writers(readings)
     first: dict[object, LogFinding] = {}
@@ -46,7 +46,7 @@ def first_errors(
 
 
 class _Writers:
-    """Names who speaks: looks once at what all streams tell of places, however many findings there are."""
+    """Names the writer of each finding; reads the placements of all streams once, however many findings there are."""
 
     def __init__(self, readings: list[StreamReading]) -> None:
         self._readings = readings
@@ -56,12 +56,12 @@ class _Writers:
         self._latest = max((time for reading in readings for time in reading.times.values()), default=None)
 
     def of(self, finding: LogFinding) -> object:
-        """The rank of a finding, else its node, else its stream."""
+        """Return the rank of a finding, else its node, else its stream."""
         rank = self._rank(finding)
         return rank if rank is not None else self._node(finding, rank) or finding.stream
 
     def error(self, finding: LogFinding) -> RankError:
-        """A finding as the error of its rank."""
+        """Return a finding as the error of its rank."""
         rank = self._rank(finding)
         stream = self._readings[finding.stream].record.stream
         node, time = self._node(finding, rank), self._time(finding)
@@ -71,7 +71,7 @@ class _Writers:
         return suspects.rank_of(finding, self._readings, self._labelled)
 
     def _node(self, finding: LogFinding, rank: int | None) -> str | None:
-        """Where it was printed: as the line says, or where the rank was placed."""
+        """Return the node where it was printed: from the line, or from where its rank was placed."""
         named = finding.origin.node or suspects.own_host(finding)
         if named is None and rank is not None:
             named = self._places.nodes.get(rank)
@@ -80,7 +80,7 @@ class _Writers:
         return self._places.aliases.get(named, named)[: suspects.LONGEST_NAME].rstrip(".:,") or None if named else None
 
     def _time(self, finding: LogFinding) -> float | None:
-        """The stamp of the line; in a stream of one writer also the last before it."""
+        """Return the stamp of the line; in a stream with a single writer also the last stamp before it."""
         time = seconds_of(finding.text)
         if time is None and self._alone[finding.stream]:
             time = finding.time
@@ -88,13 +88,13 @@ class _Writers:
 
 
 def _is_alone(reading: StreamReading) -> bool:
-    """Whether a stream is of one writer: stamps of others say nothing about when a rank spoke."""
+    """Return whether a stream has a single writer: stamps of others do not show when a rank wrote."""
     return len({where.channel for _, where in reading.lines}) < 2
 
 
 def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]) -> list[_PlacedError]:
-    """The errors as they came: those of a stream by line, one without a stamp directly behind what its stream told
-    before it, streams without any at the end; all by place when there is no stamp at all."""
+    """Return the errors in order: within a stream by line, one without a stamp directly after the error before it,
+    streams without any stamp last. Without any stamps at all, errors are ordered by position."""
     numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
     heard: list[_PlacedError] = []
     for stream, some in groupby(sorted(errors, key=lambda one: numbers[one[0].stream]), lambda one: one[0].stream):
@@ -107,7 +107,7 @@ def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]
 
 
 def _folded(heard: list[_PlacedError]) -> tuple[RankError, ...]:
-    """The errors, those of many ranks alike told by the first of them and a number when they are too many."""
+    """Return the errors; when there are too many, equal errors of many ranks become one with a count."""
     if len(heard) <= _OWN[0]:
         return tuple(one.error for one in heard)
     folded: list[_PlacedError] = []
@@ -120,8 +120,8 @@ def _folded(heard: list[_PlacedError]) -> tuple[RankError, ...]:
 
 
 def _fold(heard: list[_PlacedError], own: int) -> list[_PlacedError]:
-    """The cause, the first `own` of each reason and role, and one for all further of them, where the first of these
-    stands."""
+    """Return the cause, the first `own` errors of each reason and role, and one entry for the rest, at the position of
+    the first of them."""
     seen: dict[tuple[str, str], list[_PlacedError]] = {}
     kept: list[_PlacedError] = [one for one in heard if one.is_cause]
     for one in heard:

@@ -1,4 +1,4 @@
-"""A verdict is written: quotes with their neighbours, symptoms, progress, and the account of the log."""
+"""Write a verdict: quotes with their context, symptoms, progress, and the line counts of the log."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
@@ -37,7 +37,7 @@ _MAX_NODES = 10_000
 
 
 class CitedLine(NamedTuple):
-    """A line of a stream, with what cites it."""
+    """A line of a stream, with the rule or structure that cites it."""
 
     stream: int
     line: int
@@ -45,12 +45,12 @@ class CitedLine(NamedTuple):
 
     @classmethod
     def of(cls, finding: LogFinding) -> "CitedLine":
-        """Where a finding stands."""
+        """Return the line of a finding."""
         return cls(finding.stream, finding.line, finding.source)
 
 
 class Examined(NamedTuple):
-    """All that is known about an attempt when it is judged."""
+    """All that is known about an attempt before it is judged."""
 
     readings: list[StreamReading]
     courses: list[StreamCourse]
@@ -61,7 +61,7 @@ class Examined(NamedTuple):
     book: RuleBook
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Lines that mark an outcome and were not followed by renewed progress."""
+        """Return the lines that mark an outcome and were not followed by further progress."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
@@ -87,7 +87,7 @@ def write(
     cause: LogFinding | None = None,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Verdict:
-    """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
+    """Return the verdict put together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
@@ -137,14 +137,14 @@ _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}
 
 
 def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
-    """The next step without "it names" where no quoted line names anything."""
+    """Return the next step, without "it names" when no quoted line names anything."""
     if any(_NAME.search(one.quote.partition(": ")[2] or one.quote) for one in evidence):
         return suggestion
     return _THING.sub(r"\g<thing>", suggestion)
 
 
 def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:
-    """The first error of each rank that lasted; the cause as it is now called."""
+    """Return the first lasting error of each rank; the cause under its final reason."""
     judged = case.judgement
     lasting = [found for found in (judged.cause, *judged.symptoms, *judged.teardown) if found]
     if cause is not None:
@@ -153,14 +153,14 @@ def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:
 
 
 def _nodes(case: Examined) -> tuple[str, ...]:
-    """The nodes that ranks were placed on, or whose addresses were told."""
+    """Return the nodes that ranks were placed on, or whose addresses the log gives."""
     known = {node for reading in case.readings for node in reading.record.placements.values()}
     known |= {node for reading in case.readings for node in reading.record.aliases.values()}
     return tuple(sorted(known, key=natural)[:_MAX_NODES])
 
 
 def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
-    """The places as quotes with their neighbours; each line once."""
+    """Return the cited lines as quotes with their neighbours, each line once."""
     quotes: dict[tuple[int, int], Evidence] = {}
     for stream, number, rule in places:
         reading = case.readings[stream]
@@ -175,12 +175,12 @@ def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
 
 
 def quote(text: str) -> str:
-    """The part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
+    """Return the part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
     return last_state(text)[:_MAX_QUOTE]
 
 
 def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogFinding | None) -> tuple[Symptom, ...]:
-    """Findings by reason: the first line, the count, and what explains them; "" when nothing does."""
+    """Return findings grouped by reason: the first line, the count, and what explains them ("" when nothing does)."""
     grouped: dict[str, list[LogFinding]] = {}
     for finding in found:
         if finding.reason != "Unknown":
@@ -198,8 +198,8 @@ def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogF
 
 
 def _compression(records: list[Record]) -> Compression:
-    """The accounts of all streams added up; the first and last line of a rule are those of the first stream that has
-    it."""
+    """Return the line counts of all streams added up; a rule's first and last line are those of the first stream that
+    has it."""
     if len(records) == 1:
         return records[0].compression
     parts = [record.compression for record in records]
