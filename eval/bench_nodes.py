@@ -21,7 +21,7 @@ from typing import Any
 
 from eval.simulate_nodes import Outcome, dlrover, failing, run, simulate
 from logdoctor.node_types import Node, Result
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
 
@@ -87,7 +87,7 @@ def _at_random(seed: int) -> dict[str, Counter[str]]:
 
 def _count(counts: dict[str, Counter[str]], nodes: int, bad: frozenset[int], random: Random) -> None:
     fails = failing(bad, None, random)
-    ours = run(nodes, Terms(), fails)
+    ours = run(nodes, NodeTestTerms(), fails)
     for scheme, outcome in zip(SCHEMES, (ours, dlrover(nodes, fails, 1, random)), strict=True):
         counts[scheme].update(_words(bad, outcome, ours.provable))
     counts["logdoctor"]["most rounds"] = max(counts["logdoctor"]["most rounds"], ours.rounds)
@@ -150,7 +150,7 @@ def _milliseconds() -> float:
     best, bad = 1e9, set(range(0, 588, 4))
     for _ in range(5):
         begin = time.process_time()
-        board = Board([Node(f"n{number}") for number in range(588)], Terms())
+        board = Board([Node(f"n{number}") for number in range(588)], NodeTestTerms())
         while worlds := next_round(board):
             for world in worlds:
                 failed = any(int(name[1:]) in bad for name in world.nodes)

@@ -219,7 +219,7 @@ def unseen_command(
     from eval import unseen
     from logdoctor import build, pipeline
     from logdoctor.diagnose.ending import FAILED
-    from logdoctor.pipeline import Stream
+    from logdoctor.pipeline import LogFile
     from logdoctor.settings import cache_folder, rules_folder
 
     settings = read_settings()
@@ -228,7 +228,7 @@ def unseen_command(
         folders or (Path("eval/corpus"), Path("eval/validation")),
         build.rule_book(settings),
         rules_folder(settings) / "knowledge",
-        lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits, FAILED),
+        lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED),
         cache_folder(settings) / "unseen",
     )
     if write:
@@ -364,13 +364,13 @@ def evaluate_command(
 
     from eval import corpus_score
     from logdoctor import build, pipeline
-    from logdoctor.pipeline import Stream
+    from logdoctor.pipeline import LogFile
 
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
     report = corpus_score.evaluate(
         folders,
-        lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        lambda path: pipeline.diagnose([LogFile("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
         metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),

@@ -66,7 +66,7 @@ _SHOWN = 20  # groups of lines that are left, and lines of evidence that were ta
 _CITED_IS_KEPT = "Anomaly"  # as in `evaluate`: their evidence may be metric lines, which the progress record quotes
 _NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
 
-_LIMITS = pipeline.Limits(_SEGMENT, 1, 1 << 30, 1000)
+_LIMITS = pipeline.ReadLimits(_SEGMENT, 1, 1 << 30, 1000)
 Flags = npt.NDArray[np.bool_]
 
 
@@ -559,7 +559,7 @@ class Causes:
 
 def _cited(path: Path, judge: Scanner) -> list[int]:
     """The lines that the verdict on a log cites for what they say."""
-    verdict = diagnose(pipeline.records([pipeline.Stream("main", path)], judge, _LIMITS), judge.book)
+    verdict = diagnose(pipeline.records([pipeline.LogFile("main", path)], judge, _LIMITS), judge.book)
     return [one.line for one in verdict.evidence if not one.rule.startswith("progress/")]
 
 
@@ -568,7 +568,7 @@ def _is_citable(path: Path, number: int, rule: FilterRule, scanner: Scanner) -> 
     with a loss, or as the first or last that tells of progress."""
     if rule.status != "active":
         return bool(rule.metrics)
-    record = pipeline.records([pipeline.Stream("main", path)], scanner, _LIMITS)[0]
+    record = pipeline.records([pipeline.LogFile("main", path)], scanner, _LIMITS)[0]
     milestones = {milestone.line for span in record.spans.values() for milestone in span}
     return number in milestones or any(number in part.lines for part in record.texts)
 

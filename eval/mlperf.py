@@ -27,7 +27,7 @@ import regex
 
 from eval.corpus_score import write_report
 from logdoctor import build, pipeline
-from logdoctor.pipeline import Stream
+from logdoctor.pipeline import LogFile
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import read_settings
 
@@ -131,7 +131,7 @@ def _judge(log: Log) -> Seen:
         file.write(content)
         file.flush()
         begin = time.perf_counter()
-        verdict = pipeline.diagnose((Stream("main", Path(file.name)),), _scanner, limits)
+        verdict = pipeline.diagnose((LogFile("main", Path(file.name)),), _scanner, limits)
         seconds = time.perf_counter() - begin
     stops = _STOP.findall(whole)
     return Seen(

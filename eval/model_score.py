@@ -30,7 +30,7 @@ from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.llm.exchanges import Answered, Exchange
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
@@ -179,7 +179,7 @@ def read_failures(
     rules: Rules,
     book: RuleBook,
     tables: Path,
-    limits: Limits,
+    limits: ReadLimits,
     scratch: Path,
     cache: Path | None,
 ) -> list[Prepared]:
@@ -197,10 +197,10 @@ def read_failures(
     return read
 
 
-def prepared(folder: str, log: Labelled, scanner: Scanner, limits: Limits, number: int) -> Prepared:
+def prepared(folder: str, log: Labelled, scanner: Scanner, limits: ReadLimits, number: int) -> Prepared:
     """A labelled failure, read and judged by rules; `InputError` when it cannot be read."""
     begin = time.perf_counter()
-    records = pipeline.records([Stream("main", log.path)], scanner, limits)
+    records = pipeline.records([LogFile("main", log.path)], scanner, limits)
     verdict = judge(records, scanner.book, reported=FAILED)
     seconds = time.perf_counter() - begin
     reported = episodes(records, scanner.book)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from logdoctor.node_types import Node, Result, World
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
 
@@ -67,7 +67,7 @@ def simulate(
     """Tests of clusters with randomly placed faulty nodes. `intermittent` is the chance that a faulty node shows its
     fault in one gather (None: it always does)."""
     random = Random(seed)
-    terms = Terms(repeats=repeats, regroups=regroups)
+    terms = NodeTestTerms(repeats=repeats, regroups=regroups)
     ours, theirs, provable = _Count(), _Count(), 0
     for _ in range(trials):
         bad = frozenset(random.sample(range(nodes), faulty))
@@ -91,7 +91,7 @@ def failing(bad: frozenset[int], intermittent: float | None, random: Random) -> 
     return fails
 
 
-def run(nodes: int, terms: Terms, fails: Fails) -> Outcome:
+def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> Outcome:
     """One test of nodes 0, 1, ... by the real planner and judge, with worlds that end as told."""
     board = Board([Node(str(number)) for number in range(nodes)], terms)
     provable = False

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from logdoctor import pipeline
-from logdoctor.attempts import Attempt
+from logdoctor.attempts import AttemptFiles
 from logdoctor.compress.cut import unpack
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
@@ -16,7 +16,7 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
 from logdoctor.failure_agent.question import Question
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 from logdoctor.whole_log import WholeLog
@@ -28,11 +28,11 @@ class Asking:
     `job` is what calls to a model are written down for.
     """
 
-    def __init__(self, scanner: Scanner, limits: Limits, taught: Taught, ladder: Ladder, job: str) -> None:
+    def __init__(self, scanner: Scanner, limits: ReadLimits, taught: Taught, ladder: Ladder, job: str) -> None:
         self._scanner, self._limits, self._taught, self._ladder = scanner, limits, taught, ladder
         self._job, self._number = job, 0
 
-    def by_rule(self, attempt: Attempt, reported: ReportedEnd = NOTHING) -> Question:
+    def by_rule(self, attempt: AttemptFiles, reported: ReportedEnd = NOTHING) -> Question:
         """What is to be asked about an attempt, with its verdict by rules; `InputError` when it cannot be read."""
         begin = time.perf_counter()
         self._number += 1
@@ -48,13 +48,13 @@ class Asking:
         the model cannot be asked."""
         return self._ladder.climb(question)
 
-    def _log_of(self, attempt: Attempt) -> WholeLog | None:
+    def _log_of(self, attempt: AttemptFiles) -> WholeLog | None:
         """The whole log; None for standard input, which cannot be read again."""
         if any(str(stream.path) == "-" for stream in attempt.streams):
             return None
         return WholeLog({stream.name: partial(self._chunks, stream) for stream in attempt.streams})
 
-    def _chunks(self, stream: Stream) -> Iterator[bytes]:
+    def _chunks(self, stream: LogFile) -> Iterator[bytes]:
         with Path(stream.path).open("rb") as file:
             block, _, unpacked, expansion = self._limits
             yield from unpack(str(stream.path), file, block, unpacked, expansion, lambda problem: None)

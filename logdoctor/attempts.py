@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from logdoctor.errors import InputError
-from logdoctor.pipeline import Stream
+from logdoctor.pipeline import LogFile
 from logdoctor.text import natural
 
 _LOG_NAME = re.compile(
@@ -17,14 +17,14 @@ _LOG_NAME = re.compile(
 _ATTEMPT = re.compile(r"attempt_(\d+)$")
 
 
-class Attempt(NamedTuple):
+class AttemptFiles(NamedTuple):
     """One try to run a job: its name for people and its streams, in the order of their names."""
 
     name: str
-    streams: tuple[Stream, ...]
+    streams: tuple[LogFile, ...]
 
 
-def attempts(path: Path) -> list[Attempt]:
+def attempts(path: Path) -> list[AttemptFiles]:
     """The attempts that a path stands for.
 
     A file, or `-` for standard input, is one attempt with the stream "main". A folder is one attempt with a
@@ -32,11 +32,11 @@ def attempts(path: Path) -> list[Attempt]:
     these. `InputError` when the path does not exist or a folder holds no logs.
     """
     if str(path) == "-":
-        return [Attempt("standard input", (Stream("main", path),))]
+        return [AttemptFiles("standard input", (LogFile("main", path),))]
     if not path.is_dir():
         if not path.exists():
             raise InputError(str(path), "does not exist", "Check the path.")
-        return [Attempt(str(path), (Stream("main", path),))]
+        return [AttemptFiles(str(path), (LogFile("main", path),))]
     groups: dict[str, list[Path]] = {}
     for file in _logs(path):
         groups.setdefault(_attempt_of(path, file), []).append(file)
@@ -47,9 +47,9 @@ def attempts(path: Path) -> list[Attempt]:
             "Give it files named *.log, *.txt, *.out or *.err, or name the files.",
         )
     return [
-        Attempt(
+        AttemptFiles(
             f"{path}{f' ({name})' if name else ''}",
-            tuple(Stream(str(file.relative_to(path)), file) for file in files),
+            tuple(LogFile(str(file.relative_to(path)), file) for file in files),
         )
         for name, files in sorted(groups.items(), key=lambda group: natural(group[0]))
     ]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor.compress.cut import cut, cut_range, is_packed, unpack
-from logdoctor.compress.excerpt import Excerpt, Recorder, excerpt
+from logdoctor.compress.excerpt import Recorder, SegmentExcerpt, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
@@ -27,7 +27,7 @@ _ALONE_BYTES = 12 << 20
 """A file smaller than this is read faster by one process than by many."""
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """How much is read at a time, by how many processes, and how far compressed logs may unpack."""
 
     block: int
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     expansion: int
 
 
-class Stream(NamedTuple):
+class LogFile(NamedTuple):
     """One log file of an attempt. `label` is what a verdict calls it when that is not its path."""
 
     name: str
@@ -44,7 +44,9 @@ class Stream(NamedTuple):
     label: str = ""
 
 
-def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits, reported: ReportedEnd = NOTHING) -> Verdict:
+def diagnose(
+    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, reported: ReportedEnd = NOTHING
+) -> Verdict:
     """The verdict on one attempt whose streams are given, and of whose end something may be `reported`; `InputError`
     when one of them cannot be read."""
     begin = time.perf_counter()
@@ -52,14 +54,14 @@ def diagnose(streams: Sequence[Stream], scanner: Scanner, limits: Limits, report
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 
-def records(streams: Sequence[Stream], scanner: Scanner, limits: Limits) -> list[Record]:
+def records(streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits) -> list[Record]:
     """What diagnosis needs to know of each stream; `InputError` when one cannot be read."""
     gauges = Gauges(scanner.book)
     with _processes(streams, scanner, gauges, limits) as submit:
         return [_record(stream, scanner, limits, submit) for stream in streams]
 
 
-def _record(stream: Stream, scanner: Scanner, limits: Limits, submit: "Submit") -> Record:
+def _record(stream: LogFile, scanner: Scanner, limits: ReadLimits, submit: "Submit") -> Record:
     recorder = Recorder(stream.name, stream.label or str(stream.path), scanner)
     try:
         if is_packed(stream.path):
@@ -73,7 +75,7 @@ def _record(stream: Stream, scanner: Scanner, limits: Limits, submit: "Submit") 
     return recorder.record()
 
 
-def _follow_file(stream: Stream, recorder: Recorder, limits: Limits, submit: "Submit") -> None:
+def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit") -> None:
     """Read a plain file range by range; every process reads its own ranges."""
     size = stream.path.stat().st_size
     ranges = ((stream, begin, min(begin + limits.block, size), size) for begin in range(0, size, limits.block))
@@ -83,7 +85,7 @@ def _follow_file(stream: Stream, recorder: Recorder, limits: Limits, submit: "Su
             recorder.add(part, shift)
 
 
-def _follow_bytes(stream: Stream, recorder: Recorder, limits: Limits, submit: "Submit") -> None:
+def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit") -> None:
     """Read a compressed file or standard input here, examine its segments wherever there is room."""
     with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
         chunks = unpack(
@@ -101,9 +103,9 @@ def kept_lines(path: Path, scanner: Scanner) -> set[int]:
         return {int(place) + segment.line for segment in segments for place in compress(segment, scanner).kept}
 
 
-def citable_lines(path: Path, scanner: Scanner, limits: Limits) -> set[int]:
+def citable_lines(path: Path, scanner: Scanner, limits: ReadLimits) -> set[int]:
     """The numbers of the metric lines of a log that its progress record can quote."""
-    record = records([Stream("main", path)], scanner, limits)[0]
+    record = records([LogFile("main", path)], scanner, limits)[0]
     return {int(line) for part in record.texts for line in part.lines}
 
 
@@ -112,18 +114,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-Submit = Callable[[Callable[..., list[Excerpt]], Iterable[tuple[object, ...]]], Iterator[list[Excerpt]]]
+Submit = Callable[[Callable[..., list[SegmentExcerpt]], Iterable[tuple[object, ...]]], Iterator[list[SegmentExcerpt]]]
 """Calls a function with each of many arguments, here or in other processes; results come in order."""
 
 _parts: tuple[Scanner, Gauges] | None = None  # of this process; set before others are forked from it
 
 
-def _examine_segment(segment: Segment) -> list[Excerpt]:
+def _examine_segment(segment: Segment) -> list[SegmentExcerpt]:
     assert _parts is not None
     return [excerpt(compress(segment, _parts[0]), *_parts)]
 
 
-def _examine_range(stream: Stream, begin: int, end: int, size: int) -> list[Excerpt]:
+def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[SegmentExcerpt]:
     with stream.path.open("rb", buffering=0) as file:
         return [
             part for segment in cut_range(stream.name, file, begin, end, size) for part in _examine_segment(segment)
@@ -131,7 +133,7 @@ def _examine_range(stream: Stream, begin: int, end: int, size: int) -> list[Exce
 
 
 @contextmanager
-def _processes(streams: Sequence[Stream], scanner: Scanner, gauges: Gauges, limits: Limits) -> Iterator[Submit]:
+def _processes(streams: Sequence[LogFile], scanner: Scanner, gauges: Gauges, limits: ReadLimits) -> Iterator[Submit]:
     """A way to call functions: in this process for small logs, else in forked ones that share the rules."""
     global _parts
     _parts = (scanner, gauges)
@@ -154,12 +156,12 @@ def _is_large(path: Path) -> bool:
 
 def _in_order(
     pool: ProcessPoolExecutor,
-    function: Callable[..., list[Excerpt]],
+    function: Callable[..., list[SegmentExcerpt]],
     arguments: Iterable[tuple[object, ...]],
     ahead: int,
-) -> Iterator[list[Excerpt]]:
+) -> Iterator[list[SegmentExcerpt]]:
     """Results in the order of the arguments, never more than `ahead` calls under way, so memory is bounded."""
-    waiting: deque[Future[list[Excerpt]]] = deque()
+    waiting: deque[Future[list[SegmentExcerpt]]] = deque()
     for given in arguments:
         waiting.append(pool.submit(function, *given))
         if len(waiting) >= ahead:

@@ -55,7 +55,7 @@ ANSI = regex.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _ANSI_TEXT = regex.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
-class Origin(NamedTuple):
+class LineOrigin(NamedTuple):
     """Where a line came from, as far as its prefix says, and the message that follows."""
 
     channel: str
@@ -90,7 +90,7 @@ def last_state(line: str) -> str:
     return line.rstrip("\r").rsplit("\r", 1)[-1]
 
 
-def origin(line: str) -> Origin:
+def origin(line: str) -> LineOrigin:
     """The prefix of a shown line, taken apart.
 
     `channel` is the same for all lines that one writer printed behind the same marks: the marks with
@@ -127,7 +127,7 @@ def origin(line: str) -> Origin:
     rest = line[at:]
     if at and rest[:1] in (" ", "\t"):
         rest = rest[1:]
-    return Origin("".join(marks), node, rank, local, task, time, level, rest)
+    return LineOrigin("".join(marks), node, rank, local, task, time, level, rest)
 
 
 _STAMP = regex.compile(

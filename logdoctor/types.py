@@ -58,7 +58,7 @@ class Line(NamedTuple):
     noticed: bool = False
 
 
-class Group(NamedTuple):
+class ShapeGroup(NamedTuple):
     """Lines of one shape that no rule explains: how many, and some of them as (stream, number, text)."""
 
     shape: int

@@ -26,7 +26,7 @@ Chunks = Callable[[], Iterator[bytes]]
 """The bytes of a stream from its begin, in pieces."""
 
 
-class Limits(NamedTuple):
+class LookLimits(NamedTuple):
     """What one look may read."""
 
     read: int = 512 << 20
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 class WholeLog:
     """The streams of an attempt by their names."""
 
-    def __init__(self, chunks: Mapping[str, Chunks], limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+    def __init__(self, chunks: Mapping[str, Chunks], limits: LookLimits = LookLimits()) -> None:  # noqa: B008 - immutable
         self._chunks, self._limits = chunks, limits
 
     def streams(self) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from logdoctor import build
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
@@ -98,7 +98,7 @@ def book(scanner: Scanner) -> RuleBook:
 
 
 @pytest.fixture(scope="session")
-def limits() -> Limits:
+def limits() -> ReadLimits:
     """How logs are read when nothing is set, in this process alone."""
     return build.limits(Settings(workers=1))
 

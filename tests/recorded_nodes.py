@@ -8,7 +8,7 @@ from pathlib import Path
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
-from logdoctor.nodes.launching import STARTED, Answer, Task
+from logdoctor.nodes.launching import STARTED, LaunchTask, ProbeAnswer
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Records
 
@@ -108,7 +108,7 @@ class RecordedLauncher:
             raise LaunchError(f"node {unknown[0]}", "is not known here", "Check its name.")
         return [Node(name, "127.0.0.1") for name in names or self.names]
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """What the probes printed."""
         self.runs += 1
         try:
@@ -126,10 +126,10 @@ class RecordedLauncher:
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    def _answer(self, name: str, bad: frozenset[str]) -> Answer:
+    def _answer(self, name: str, bad: frozenset[str]) -> ProbeAnswer:
         line: dict[str, object] = {"node": name, "ok": not bad, "stage": "gather" if bad else "done"}
         if bad:
             line["why"] = "wrong data: 3 values" if name in bad else "no answer: of a partner"
         else:
             line["bandwidth"] = {"1048576": 20.0, "16777216": 40.0}
-        return Answer(name, True, json.dumps(line).encode() + b"\n", STARTED + name.encode() + b"\n", 0)
+        return ProbeAnswer(name, True, json.dumps(line).encode() + b"\n", STARTED + name.encode() + b"\n", 0)

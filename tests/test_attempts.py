@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor.attempts import attempts
 from logdoctor.errors import InputError
-from logdoctor.pipeline import Stream
+from logdoctor.pipeline import LogFile
 
 
 def fill(root: Path, *names: str) -> None:
@@ -24,11 +24,11 @@ def streams(root: Path) -> dict[str, list[str]]:
 def test_a_file_is_one_attempt_whatever_its_name(tmp_path: Path) -> None:
     fill(tmp_path, "job.weird")
     path = tmp_path / "job.weird"
-    assert attempts(path) == [(str(path), (Stream("main", path),))]
+    assert attempts(path) == [(str(path), (LogFile("main", path),))]
 
 
 def test_standard_input() -> None:
-    assert attempts(Path("-")) == [("standard input", (Stream("main", Path("-")),))]
+    assert attempts(Path("-")) == [("standard input", (LogFile("main", Path("-")),))]
 
 
 def test_a_folder_is_one_attempt_with_a_stream_for_each_log(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from logdoctor import build, pipeline
 from logdoctor.diagnose.episodes import episodes
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
@@ -170,11 +170,11 @@ def strange(tmp_path: Path) -> Path:
 
 
 def test_ask_finds_a_past_case(
-    run: Callable[..., Ran], data: Path, strange: Path, scanner: Scanner, limits: Limits
+    run: Callable[..., Ran], data: Path, strange: Path, scanner: Scanner, limits: ReadLimits
 ) -> None:
     (verdict,) = run("diagnose", "--json", "--ask", strange).verdicts
     assert verdict["reason"] == "Unknown", "nothing is known of it yet"
-    records = pipeline.records([Stream("main", strange)], scanner, limits)
+    records = pipeline.records([LogFile("main", strange)], scanner, limits)
     found = episodes(records, scanner.book)
     _, confirmed = store(data)
     confirmed.add(

@@ -11,7 +11,7 @@ import pytest
 
 from eval.corpus_score import METRICS, REMOVED_AFTER_HEADER, Report, evaluate
 from logdoctor import pipeline
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 
@@ -19,10 +19,10 @@ CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
 
 
 @pytest.fixture(scope="module")
-def report(scanner: Scanner, limits: Limits) -> Report:
+def report(scanner: Scanner, limits: ReadLimits) -> Report:
     return evaluate(
         [CORPUS],
-        lambda path: pipeline.diagnose([Stream("main", path)], scanner, limits),
+        lambda path: pipeline.diagnose([LogFile("main", path)], scanner, limits),
         lambda path: pipeline.kept_lines(path, scanner),
         metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),
@@ -102,12 +102,12 @@ def timeless(verdict: Verdict) -> Verdict:
     ],
 )
 def test_streaming_gives_the_verdict_of_the_plain_file(
-    name: str, scanner: Scanner, limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, scanner: Scanner, limits: ReadLimits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = (CORPUS / name).read_bytes()
     packed = tmp_path / "log"
     packed.write_bytes(gzip.compress(raw))
-    plain = timeless(pipeline.diagnose([Stream("main", CORPUS / name)], scanner, limits))
-    assert timeless(pipeline.diagnose([Stream("main", packed)], scanner, limits)) == plain
+    plain = timeless(pipeline.diagnose([LogFile("main", CORPUS / name)], scanner, limits))
+    assert timeless(pipeline.diagnose([LogFile("main", packed)], scanner, limits)) == plain
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw)))
-    assert timeless(pipeline.diagnose([Stream("main", Path("-"))], scanner, limits)) == plain
+    assert timeless(pipeline.diagnose([LogFile("main", Path("-"))], scanner, limits)) == plain

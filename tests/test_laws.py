@@ -31,7 +31,7 @@ from logdoctor.log_agent.lesson import lesson
 from logdoctor.log_agent.metrics import metrics
 from logdoctor.log_agent.miner import Miner
 from logdoctor.log_agent.sample import sample
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
@@ -116,14 +116,14 @@ Judge = Callable[..., Verdict]
 
 
 @pytest.fixture(scope="module")
-def judge(scanner: Scanner, limits: Limits, tmp_path_factory: pytest.TempPathFactory) -> Judge:
+def judge(scanner: Scanner, limits: ReadLimits, tmp_path_factory: pytest.TempPathFactory) -> Judge:
     """The verdict on a log of these bytes, which may be packed and read in blocks of any size."""
     folder = tmp_path_factory.mktemp("laws")
 
     def run(data: bytes, block: int = limits.block, name: str = "train.log") -> Verdict:
         path = folder / name
         path.write_bytes(data)
-        return pipeline.diagnose([Stream("main", path)], scanner, limits._replace(block=block))
+        return pipeline.diagnose([LogFile("main", path)], scanner, limits._replace(block=block))
 
     return run
 
@@ -242,11 +242,11 @@ class Trickle(io.RawIOBase):
 @given(LOGS, st.sampled_from([1, 7, 4096, 1 << 20]))
 @settings(max_examples=settings.default.max_examples // 3)
 def test_any_chunking_of_standard_input_gives_the_same_verdict(
-    judge: Judge, scanner: Scanner, limits: Limits, data: bytes, size: int
+    judge: Judge, scanner: Scanner, limits: ReadLimits, data: bytes, size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(Trickle(data, size), 8)))
-        verdict = pipeline.diagnose([Stream("main", Path("-"))], scanner, limits)
+        verdict = pipeline.diagnose([LogFile("main", Path("-"))], scanner, limits)
     assert timeless(verdict) == timeless(judge(data))
 
 
@@ -334,7 +334,7 @@ def verdicts(judge: Judge) -> dict[str, Verdict]:
 @pytest.mark.parametrize("status", ["shadow", "active"])
 def test_watching_what_the_miner_learned_changes_no_verdict(
     scanner: Scanner,
-    limits: Limits,
+    limits: ReadLimits,
     verdicts: dict[str, Verdict],
     miners_rules: list[tuple[str, tuple[str, ...]]],
     tmp_path: Path,
@@ -349,7 +349,7 @@ def test_watching_what_the_miner_learned_changes_no_verdict(
     assert (taught.book.digest == scanner.book.digest) == (status == "shadow")
     taken = 0
     for path in sorted(CORPUS.glob("*/*.log")):
-        before, after = verdicts[path.name], pipeline.diagnose([Stream("main", path)], taught, limits)
+        before, after = verdicts[path.name], pipeline.diagnose([LogFile("main", path)], taught, limits)
         assert essence(after) == essence(before), path.name
         assert_lawful(after, path.read_bytes())
         if status == "shadow":
@@ -360,12 +360,12 @@ def test_watching_what_the_miner_learned_changes_no_verdict(
 
 @pytest.mark.parametrize("pattern", EVIL)
 def test_evidence_survives_any_learned_rule(
-    scanner: Scanner, limits: Limits, verdicts: dict[str, Verdict], pattern: str
+    scanner: Scanner, limits: ReadLimits, verdicts: dict[str, Verdict], pattern: str
 ) -> None:
     """Whatever the pattern: what a diagnosis rule or a mark points at is still there, and decides the same (law 2)."""
     taught = scanner.learning(LEARNED_KIND, (learned(pattern, 0, "active"),))
     for path in sorted(CORPUS.glob("failures/*.log")):
-        before, after = verdicts[path.name], pipeline.diagnose([Stream("main", path)], taught, limits)
+        before, after = verdicts[path.name], pipeline.diagnose([LogFile("main", path)], taught, limits)
         assert essence(after) == essence(before), path.name
 
 
@@ -397,7 +397,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scanner]:
 
 
 def test_what_a_learned_rule_reads_can_be_quoted_and_decides_nothing(
-    reading: dict[str, Scanner], limits: Limits, tmp_path: Path
+    reading: dict[str, Scanner], limits: ReadLimits, tmp_path: Path
 ) -> None:
     """Neither a spike nor a hang nor the end of a job is seen in lines because some other job printed such lines; what
     they say of progress is shown as what it is."""
@@ -405,17 +405,17 @@ def test_what_a_learned_rule_reads_can_be_quoted_and_decides_nothing(
     data = steps(losses) + b"acme gives up\n"
     path = tmp_path / "train.log"
     path.write_bytes(data)
-    (found,) = pipeline.records([Stream("main", path)], reading["active"], limits)
+    (found,) = pipeline.records([LogFile("main", path)], reading["active"], limits)
     assert found.compression.lines_kept == 1
     assert {line for part in found.texts for line in part.lines.tolist()} >= set(range(401, 461))
-    plain = pipeline.diagnose([Stream("main", path)], reading["plain"], limits)
+    plain = pipeline.diagnose([LogFile("main", path)], reading["plain"], limits)
     for name in ("active", "shadow"):
-        verdict = pipeline.diagnose([Stream("main", path)], reading[name], limits)
+        verdict = pipeline.diagnose([LogFile("main", path)], reading[name], limits)
         same = {"compression": plain.compression, "decided_by": plain.decided_by, "seconds": 0.0}
         assert verdict.progress.learned == (name == "active")
         same["progress"] = plain.progress
         assert msgspec.structs.replace(verdict, **same) == msgspec.structs.replace(plain, seconds=0.0)
         idle = diagnose(
-            pipeline.records([Stream("main", path)], reading[name], limits), reading[name].book, idle=3600.0
+            pipeline.records([LogFile("main", path)], reading[name], limits), reading[name].book, idle=3600.0
         )
         assert idle.reason != "Hang" and (idle.progress.step is None or idle.progress.learned)

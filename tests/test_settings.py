@@ -8,7 +8,7 @@ import pytest
 
 from logdoctor import build
 from logdoctor.errors import SettingsError
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.settings import SECTIONS, Settings, cache_folder, read_settings, rules_folder, table
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -90,4 +90,4 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits_come_from_settings() -> None:
-    assert build.limits(Settings(None, None, 3, 70_000, 5, 7)) == Limits(70_000, 3, 5, 7)
+    assert build.limits(Settings(None, None, 3, 70_000, 5, 7)) == ReadLimits(70_000, 3, 5, 7)

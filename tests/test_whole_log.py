@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
-from logdoctor.whole_log import Limits, WholeLog
+from logdoctor.whole_log import LookLimits, WholeLog
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -17,7 +17,7 @@ def cut(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def log(data: bytes, size: int = 7, **limits: float) -> WholeLog:
-    return WholeLog({"main": lambda: cut(data, size)}, Limits(**limits))  # type: ignore[arg-type]
+    return WholeLog({"main": lambda: cut(data, size)}, LookLimits(**limits))  # type: ignore[arg-type]
 
 
 @given(
@@ -47,7 +47,7 @@ def test_a_pattern_that_may_take_for_ever_is_refused() -> None:
 
 
 def test_a_look_is_bounded() -> None:
-    endless = WholeLog({"main": lambda: itertools.repeat(b"quiet line\n" * 1000)}, Limits(1 << 30, 0.2))
+    endless = WholeLog({"main": lambda: itertools.repeat(b"quiet line\n" * 1000)}, LookLimits(1 << 30, 0.2))
     begin = time.monotonic()
     assert endless.grep("boom", None, 5) == [] and endless.window("main", 10**12, 10**12 + 5) == []
     assert time.monotonic() - begin < 5

@@ -150,7 +150,7 @@ class Report(msgspec.Struct, frozen=True):
 def run(
     known: Mapping[str, Kind],
     scanner: Scanner,
-    limits: pipeline.Limits,
+    limits: pipeline.ReadLimits,
     join: Join,
     folder: Path,
     watched: int,
@@ -183,7 +183,7 @@ def run(
 class _Course:
     """The ladder, the person and the teacher over one database."""
 
-    def __init__(self, scanner: Scanner, limits: pipeline.Limits, join: Join, stores: Stores, watched: int) -> None:
+    def __init__(self, scanner: Scanner, limits: pipeline.ReadLimits, join: Join, stores: Stores, watched: int) -> None:
         self._scanner, self._limits, self._stores = scanner, limits._replace(workers=1), stores
         self._ladder, self._teacher, self._refresh, *_ = join(stores)
         self._path = stores.folder / "arrival.log"
@@ -230,7 +230,7 @@ class _Course:
     def _answered(self, job: str, data: bytes) -> Verdict:
         """The first sure verdict on a log, settled."""
         self._path.write_bytes(data)
-        found = pipeline.records([pipeline.Stream("main", self._path)], self._scanner, self._limits)
+        found = pipeline.records([pipeline.LogFile("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
         verdict = diagnose(records, book, reported=ReportedEnd(exit_code=1))  # that it failed is known
         reported = episodes(records, book)

@@ -20,7 +20,7 @@ from logdoctor.build.nodes import actor, cordoner, launcher, node_records
 from logdoctor.build.notices import notices, notifier
 from logdoctor.build.stored import database_url, made_folder, records
 from logdoctor.errors import SettingsError
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.check import require
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
@@ -92,9 +92,9 @@ def unchecked_scanner(settings: Settings) -> Scanner:
     return Scanner(rule_book(settings), cache_folder(settings))
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> ReadLimits:
     """How a log is read."""
-    return Limits(settings.block_bytes, settings.workers, settings.max_decompressed_bytes, settings.max_expansion)
+    return ReadLimits(settings.block_bytes, settings.workers, settings.max_decompressed_bytes, settings.max_expansion)
 
 
 def plan(settings: Settings) -> "Plan":

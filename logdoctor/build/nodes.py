@@ -62,12 +62,12 @@ def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = F
 
 def bench(settings: Settings) -> "Bench":
     """What nodes are tested with."""
-    from logdoctor.nodes.board import Terms
+    from logdoctor.nodes.board import NodeTestTerms
     from logdoctor.nodes.launching import ProbeOptions
     from logdoctor.service.testing import Bench
 
     floors = tuple((name, _number("TEST_FLOORS", value)) for name, value in _pairs("TEST_FLOORS", settings.test_floors))
-    terms = Terms(
+    terms = NodeTestTerms(
         repeats=settings.test_repeats,
         regroups=settings.test_regroup,
         slow_share=settings.test_slow_share,

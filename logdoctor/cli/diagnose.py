@@ -15,10 +15,10 @@ from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.attempts import Attempt
+    from logdoctor.attempts import AttemptFiles
     from logdoctor.types import Verdict
 
-    Judge = Callable[[Attempt | LogdoctorError, int], Verdict | LogdoctorError]
+    Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
 
 @click.command()
@@ -67,11 +67,11 @@ def diagnose(
     sys.exit(worst)
 
 
-def _found(paths: tuple[str, ...]) -> "list[tuple[str, Attempt | LogdoctorError]]":
+def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorError]]":
     """The attempts behind paths with their names, or why there is none."""
     from logdoctor.attempts import attempts
 
-    found: list[tuple[str, Attempt | LogdoctorError]] = []
+    found: list[tuple[str, AttemptFiles | LogdoctorError]] = []
     for path in paths:
         try:
             found += [(attempt.name, attempt) for attempt in attempts(Path(path))]
@@ -121,7 +121,7 @@ def _verdicts(
     scanner, limits = build.scanner(settings), build.limits(settings)
     found = _found(paths)
 
-    def judge(attempt: "Attempt | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
+    def judge(attempt: "AttemptFiles | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
         from logdoctor import pipeline
 
         if isinstance(attempt, LogdoctorError):
@@ -138,7 +138,7 @@ def _verdicts(
 
 
 def _in_parallel(
-    found: "list[tuple[str, Attempt | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
+    found: "list[tuple[str, AttemptFiles | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Many attempts: one process for each core, one attempt at a time in each."""
     from concurrent.futures import ProcessPoolExecutor
@@ -165,7 +165,7 @@ def _in_parallel(
 _judge: "Judge | None" = None  # set before workers are forked, so that they inherit the compiled rules
 
 
-def _judge_alone(attempt: "Attempt | LogdoctorError") -> "Verdict | LogdoctorError":
+def _judge_alone(attempt: "AttemptFiles | LogdoctorError") -> "Verdict | LogdoctorError":
     assert _judge is not None
     return _judge(attempt, 1)
 

@@ -11,7 +11,7 @@ from logdoctor.errors import LogdoctorError
 NOTHING_FAILED, FAILED, COULD_NOT_WORK = 0, 1, 2
 
 
-class Settled(click.Group):
+class ExitCodeGroup(click.Group):
     """Commands whose exit code 1 is a finding that scripts act on: what nobody expected, an interruption and a question
     answered with no end with 2."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from logdoctor.cli.checkout import CheckoutCommand
-from logdoctor.cli.exits import COULD_NOT_WORK, Settled, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
 from logdoctor.errors import ActionRefused
@@ -32,7 +32,7 @@ _verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help=
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 
 
-@click.group(cls=Settled)
+@click.group(cls=ExitCodeGroup)
 def nodes() -> None:
     """Test nodes, look at their history, take them out and put them back."""
 

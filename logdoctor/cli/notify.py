@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.cli.exits import Settled
+from logdoctor.cli.exits import ExitCodeGroup
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ NOT_DELIVERED = 1
 _STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
 
 
-@click.group(cls=Settled)
+@click.group(cls=ExitCodeGroup)
 def notify() -> None:
     """Try who is told of incidents, look at messages, send them again."""
 

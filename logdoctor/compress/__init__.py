@@ -1,1 +1,1 @@
-"""Bytes to what matters: cutting lines, taking out what rules explain, keeping what may be evidence."""
+"""Compression: cut bytes into lines, drop the lines that filter rules explain, keep possible evidence."""

@@ -1,8 +1,8 @@
-"""Bytes to segments of whole lines, without a Python object for each line.
+"""Cut bytes into segments of whole lines, without a Python object for each line.
 
-A line is what `\\n` ends; `\\r` is part of it. Where segments begin depends on how the bytes arrive, but no
-result may: all later stages look at single lines, and a line longer than `MAX_LINE` is cut into pieces at
-fixed distances from its own start.
+A line ends with `\\n`; `\\r` is part of it. Segment boundaries depend on how the bytes arrive, but no result may: all
+later stages look at single lines, and a line longer than `MAX_LINE` is cut into pieces at fixed distances from its own
+start.
 """
 
 import os
@@ -32,16 +32,17 @@ _FOREIGN = {
     b"LZIP": "lzip",
 }
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_FREE_EXPANSION = 64 << 20  # bytes a compressed log may always unpack to, whatever its ratio
+_FREE_EXPANSION = 64 << 20  # bytes that a compressed log may always unpack to, whatever its ratio
 
 
 def newlines_of(data: bytes) -> npt.NDArray[np.int64]:
-    """The places of `\\n` in a buffer."""
+    """Return the positions of `\\n` in a buffer."""
     return np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
 
 
 def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> Iterator[Segment]:
-    """Segments of about `block` bytes of a stream that arrives in chunks of any size, from a line start at `offset`."""
+    """Yield segments of about `block` bytes of a stream that arrives in chunks of any size, from a line start at
+    `offset`."""
     cutter = Cutter(stream, offset)
     pending: list[bytes] = []
     size = 0
@@ -55,15 +56,15 @@ def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> It
 
 
 class Cutter:
-    """Cuts one stream that comes in chunks of any size; begins at byte `offset` in line `line`.
+    """Cuts one stream that arrives in chunks of any size; begins at byte `offset` in line `line`.
 
-    `piece` is not 0 when that is inside a long line. What follows the last newline is held back until its line
-    is whole, is longer than `MAX_LINE`, or the stream ends.
+    `piece` is not 0 when that is inside a long line. What follows the last newline is held back until its line is
+    complete, is longer than `MAX_LINE`, or the stream ends.
     """
 
     def __init__(self, stream: str, offset: int = 0, line: int = 1, piece: int = 0) -> None:
         self.offset, self.line, self.piece = offset, line, piece
-        """Where the next segment begins: all bytes before it have been given out."""
+        """Where the next segment begins: all bytes before it have been returned."""
         self._stream = stream
         self._rest: list[bytes] = []  # without a newline
         self._held = 0
@@ -74,7 +75,7 @@ class Cutter:
         return self.offset + self._held
 
     def push(self, data: bytes) -> Iterator[Segment]:
-        """The segments that `data` completes; its last line may be held back."""
+        """Yield the segments that `data` completes; its last line may be held back."""
         end = data.rfind(b"\n") + 1
         if end:
             yield from self._given(_whole(self._stream, self._joined(data[:end]), self.offset, self.line, self.piece))
@@ -89,11 +90,11 @@ class Cutter:
             self._rest, self._held = [rest], len(rest)
 
     def finish(self, data: bytes = b"") -> Iterator[Segment]:
-        """The segments of what is left when the stream ends with `data`, with or without a newline."""
+        """Yield the remaining segments when the stream ends with `data`, with or without a newline."""
         yield from self._given(_whole(self._stream, self._joined(data), self.offset, self.line, self.piece))
 
     def _joined(self, data: bytes) -> bytes:
-        """What was held back, and `data` behind it."""
+        """Return the bytes held back, with `data` after them."""
         joined = b"".join((*self._rest, data)) if self._rest else data
         self._rest, self._held = [], 0
         return joined
@@ -106,7 +107,7 @@ class Cutter:
 
 
 def _after(segment: Segment) -> tuple[int, int]:
-    """(line number, piece) with which the segment after this one begins."""
+    """Return (line number, piece) at which the segment after this one begins."""
     if segment.piece is None:
         return segment.line + segment.lines, 0
     if segment.data.endswith(b"\n"):
@@ -115,14 +116,14 @@ def _after(segment: Segment) -> tuple[int, int]:
 
 
 def _unfinished(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:
-    """Full pieces of a line whose end has not come; more than one piece is always held back."""
+    """Yield the full pieces of an unfinished line; at least one byte more is always held back."""
     while len(data) > MAX_LINE:
         yield Segment(stream, data[:MAX_LINE], offset, line, np.empty(0, np.int64), piece)
         data, offset, piece = data[MAX_LINE:], offset + MAX_LINE, piece + 1
 
 
 def _whole(stream: str, data: bytes, offset: int, line: int, piece: int = 0) -> Iterator[Segment]:
-    """Segments of a buffer that ends with a line or with the stream, long lines apart.
+    """Yield segments of a buffer that ends with a line or with the stream, long lines apart.
 
     `piece` is not 0 when the buffer begins inside a long line.
     """
@@ -153,7 +154,7 @@ def _plain(stream: str, data: bytes, offset: int, line: int) -> Segment:
 
 
 def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:
-    """The pieces of one long line; the newline stays with the last of them."""
+    """Yield the pieces of one long line; the newline stays with the last of them."""
     text = data.removesuffix(b"\n")
     starts = list(range(0, len(text), MAX_LINE)) or [0]
     for number, start in enumerate(starts):
@@ -162,9 +163,9 @@ def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Ite
 
 
 def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> Iterator[Segment]:
-    """Segments with the lines that begin in bytes [begin, end) of an open, uncompressed file of `size` bytes.
+    """Yield segments with the lines that begin in bytes [begin, end) of an open, uncompressed file of `size` bytes.
 
-    Line numbers count from 1 at `begin`; whoever asks for ranges adds up what went before.
+    Line numbers count from 1 at `begin`; the caller adds the lines of earlier ranges.
     """
     descriptor = file.fileno()
     data = _read(descriptor, begin, end)
@@ -178,7 +179,7 @@ def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> I
 
 
 def _first_start(descriptor: int, begin: int, data: bytes) -> int | None:
-    """Where in `data`, read at `begin`, the first line begins; None when none does."""
+    """Return where in `data`, read at `begin`, the first line begins; None when none does."""
     if os.pread(descriptor, 1, begin - 1) == b"\n":
         return 0
     found = data.find(b"\n")
@@ -217,11 +218,10 @@ def _read(descriptor: int, begin: int, end: int) -> bytes:
 def unpack(
     name: str, file: BinaryIO, block: int, limit: int, expansion: int, warn: Callable[[str], None]
 ) -> Iterator[bytes]:
-    """The bytes of a log, decompressed when its first bytes say gzip or Zstandard.
+    """Yield the bytes of a log, decompressed when its first bytes say gzip or Zstandard.
 
-    A damaged or truncated archive yields what could be read and is reported to `warn`; one that unpacks
-    to more than `limit` bytes, or to more than `expansion` times its size, raises `InputError`, and so
-    does a compression that is not supported.
+    A damaged or truncated archive yields what could be read and is reported to `warn`. `InputError` when it unpacks to
+    more than `limit` bytes or to more than `expansion` times its size, and for an unsupported compression.
     """
     head = file.read(8)
     for magic, kind in _FOREIGN.items():
@@ -253,7 +253,7 @@ def unpack(
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file must go through `unpack`: it is compressed, or not a regular file."""
+    """Return whether a file must go through `unpack`: it is compressed, or not a regular file."""
     if not path.is_file():
         return True
     with path.open("rb") as file:
@@ -262,7 +262,7 @@ def is_packed(path: Path) -> bool:
 
 
 def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int]]:
-    """(bytes, how many were read so far) of a file whose first bytes were already read."""
+    """Yield (bytes, bytes read so far) of a file whose first bytes were already read."""
     read = len(head)
     if head:
         yield head, read
@@ -275,7 +275,8 @@ def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int
 def _gunzip(
     name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes, int]]:
-    """Decompressed chunks of at most `block` bytes, each with the bytes read so far; members may follow each other."""
+    """Yield decompressed chunks of at most `block` bytes, each with the bytes read so far; an archive may have several
+    members."""
     unpacker = zlib.decompressobj(wbits=31)
     fresh = True
     for data, read in raw:
@@ -303,7 +304,7 @@ def _gunzip(
 def _unzstd(
     name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes, int]]:
-    """Like `_gunzip`, for Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to at most 32 MiB."""
+    """Do as `_gunzip`, for Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to at most 32 MiB."""
     import zstandard
 
     context = zstandard.ZstdDecompressor(max_window_size=1 << 27)

@@ -1,7 +1,7 @@
-"""The lines of a residual that diagnosis may want to see, with their neighbours; and the record of a stream.
+"""The lines of a residual that diagnosis may need, with their neighbours; and the record of a stream.
 
-Every line that a diagnosis rule hits or that bears a strong mark, and every line with a weak mark that no
-filter rule takes, is remarkable. Of a flood of them the first and the last are kept.
+A line is remarkable when a diagnosis rule matches it, when it bears a strong mark, or when it bears a weak mark and no
+filter rule takes it. Of a flood of them the first and the last are kept.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logdoctor.compress.filter import Ints, Residual, Tally, tally
+from logdoctor.compress.filter import Ints, Residual, RuleTally, tally
 from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, later, merged, read, stamp
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode
@@ -21,13 +21,13 @@ BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
-"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, with weak ones."""
-_THIN = 256  # lines that are kept before those are looked for that are of no use
-_PARTS = 64  # of the readings of a rule, and of packed metric lines, before they are put together
+"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, and with weak ones."""
+_THIN = 256  # lines that are kept before useless ones are dropped
+_PARTS = 64  # parts of a rule's readings, and of packed metric lines, before they are merged
 _TEXT = 8192  # bytes of a long line that are kept
 
 
-class Excerpt(NamedTuple):
+class SegmentExcerpt(NamedTuple):
     """What one segment adds to the record of its stream; line numbers as in the segment.
 
     `heads` are the beginnings of its last lines, where a time stamp may stand.
@@ -38,11 +38,11 @@ class Excerpt(NamedTuple):
     last: list[Line]
     heads: list[bytes]
     meter: Meter
-    tally: Tally
+    tally: RuleTally
 
 
-def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
-    """The remarkable lines of a residual, its first and last lines, its metrics and its account."""
+def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExcerpt:
+    """Return the remarkable lines of a residual, its first and last lines, its metrics and its account."""
     count = len(residual.ends)
     scan = residual.scan
     remarkable = scan.strong[:count] | (scan.weak[:count] & (scan.owner[:count] < 0))
@@ -63,11 +63,11 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> Excerpt:
     tail = range(max(count - _TAIL, 0), count)
     last = [_line(residual, place, rules, False) for place in tail]
     heads = [head(residual, place) for place in tail]
-    return Excerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+    return SegmentExcerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
-    """The places without the middle of a flood, sure and weak ones counted apart."""
+    """Return the places without the middle of a flood, sure and weak ones counted apart."""
     kept = []
     for kind, limit in _HELD.items():
         some = places[sure == kind]
@@ -88,7 +88,8 @@ def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkabl
 
 
 def _telling_part(raw: bytes) -> bytes:
-    """The end of a long line, where a redrawn bar has its last state and an error its message; whole characters."""
+    """Return the end of a long line, where a redrawn bar has its last state and an error its message; whole
+    characters."""
     part = raw[-_TEXT:]
     while part and part[0] & 0xC0 == 0x80:
         part = part[1:]
@@ -96,12 +97,12 @@ def _telling_part(raw: bytes) -> bytes:
 
 
 class Recorder:
-    """Puts the excerpts of a stream together, in order, into its record."""
+    """Adds up the excerpts of a stream, in order, into its record."""
 
     def __init__(self, stream: str, file: str, scanner: Scanner) -> None:
         self._book = scanner.book
         self._record = Record(stream, file)
-        self._tally = Tally(len(scanner.book.filters))
+        self._tally = RuleTally(len(scanner.book.filters))
         self._lines: dict[int, Line] = {}
         self._last: list[Line] = []
         self._heads: list[bytes] = []
@@ -110,7 +111,7 @@ class Recorder:
         self._thin_at = _THIN
 
     def adopt(self, scanner: Scanner) -> None:
-        """Go on with a book to which rules were appended, or in which learned rules changed their status."""
+        """Continue with a rule book to which rules were appended, or in which learned rules changed their status."""
         self._book = scanner.book
         self._tally.grow(len(scanner.book.filters))
 
@@ -120,7 +121,8 @@ class Recorder:
         self._lines[number] = old._replace(weak=True, noticed=True)
 
     def hits(self) -> dict[str, tuple[int, int]]:
-        """For each learned rule that matched: how many lines it matched, in shadow or not, and how many it took."""
+        """Return for each learned rule that matched: how many lines it matched, in shadow or not, and how many it
+        took."""
         account, book = self._tally, self._book
         first = len(book.filters) - len(book.learned)
         matched = account.lines[first:] + account.watched[first:]
@@ -129,10 +131,10 @@ class Recorder:
             for place in np.flatnonzero(matched)
         }
 
-    def state(self) -> "State":
-        """All that was added so far, to go on from later."""
+    def state(self) -> "RecorderState":
+        """Return all that was added so far, to continue from later."""
         record, account = self._record, self._tally
-        return State(
+        return RecorderState(
             sorted(self._lines.values()),
             self._last,
             self._heads,
@@ -149,8 +151,8 @@ class Recorder:
             record.shown,
         )
 
-    def restore(self, state: "State") -> None:
-        """Go on from a state of a recorder with the same rule book, or one to which rules were appended since; for a
+    def restore(self, state: "RecorderState") -> None:
+        """Restore the state of a recorder with the same rule book, or one to which rules were appended since; for a
         recorder to which nothing was added."""
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
@@ -171,13 +173,13 @@ class Recorder:
         account.lines_in, account.lines_kept, account.bytes_in, account.bytes_kept = state.account
 
     @property
-    def account(self) -> Tally:
-        """What was taken and left so far."""
+    def account(self) -> RuleTally:
+        """The lines taken and left so far."""
         return self._tally
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read of the stream."""
+        """The problems met while reading the stream."""
         return self._record.problems
 
     @property
@@ -185,7 +187,7 @@ class Recorder:
         """The number of the line that comes next."""
         return self._next
 
-    def add(self, part: Excerpt, shift: int) -> None:
+    def add(self, part: SegmentExcerpt, shift: int) -> None:
         """Add what the next segment holds; `shift` is added to its line numbers."""
         for line in self._last[-BEFORE:]:
             self._keep(line)
@@ -201,7 +203,7 @@ class Recorder:
             self._thin_at = max(2 * len(self._lines), _THIN)
 
     def _keep(self, line: Line) -> None:
-        """Remember a line; the pieces of a long line add up, the most telling text stays."""
+        """Keep a line; the pieces of a long line add up, and the most telling text is kept."""
         old = self._lines.get(line.number)
         if old is None:
             self._lines[line.number] = line
@@ -218,7 +220,7 @@ class Recorder:
         )
 
     def _meter(self, meter: Meter, shift: int, begin: int) -> None:
-        """Add what the segment, whose first line is `begin`, tells about progress."""
+        """Add the progress in a segment whose first line is `begin`."""
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
@@ -241,7 +243,8 @@ class Recorder:
         record.shown = later(record.shown, msgspec.structs.replace(meter.shown, line=line))
 
     def _dated(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
-        """The milestone as in the stream, with a stamp from before the segment when the segment has none for it."""
+        """Return the milestone with its line number in the stream; without a stamp in its segment, with one from
+        before."""
         time = milestone.time
         if time is None and (reach := LOOK_BACK - 1 - (milestone.line - begin)) > 0:
             near = map(stamp, reversed(self._heads[-reach:]))
@@ -249,7 +252,7 @@ class Recorder:
         return milestone._replace(line=milestone.line + shift, time=time)
 
     def record(self) -> Record:
-        """The record of all that was added."""
+        """Return the record of all that was added."""
         record = self._record
         record.lines = sorted(_thinned(self._lines.values()).values())
         record.last = self._last
@@ -265,7 +268,7 @@ class Recorder:
         return record
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class RecorderState(msgspec.Struct, frozen=True, array_like=True):
     """A recorder, as plain values: columns of numbers are the bytes of their arrays."""
 
     lines: list[Line]
@@ -301,7 +304,7 @@ def _is_remarkable(line: Line) -> bool:
 
 
 def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
-    """Remarkable lines without the middle of a flood, and the neighbours of those that stay."""
+    """Return remarkable lines without the middle of a flood, and the neighbours of those that stay."""
     by_number = {line.number: line for line in lines}
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)

@@ -1,4 +1,4 @@
-"""Segment in, residual out: which lines the filter rules take, and what each took (law 1)."""
+"""Segment in, residual out: which lines the filter rules take, and how many each rule took (law 1)."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Residual(NamedTuple):
     """What the rules say about a segment.
 
     `text` is the segment without colour codes; line i of it is `text[starts[i]:ends[i]]` and has the number
-    `segment.line + i`. `kept` are the places of the lines that no filter rule takes.
+    `segment.line + i`. `kept` are the indexes of the lines that no filter rule takes.
     """
 
     segment: Segment
@@ -28,11 +28,11 @@ class Residual(NamedTuple):
     kept: Ints
 
     def line(self, place: int) -> bytes:
-        """A line without colours and newline."""
+        """Return a line without colours and newline."""
         return self.text[self.starts[place] : self.ends[place]]
 
     def raw(self, place: int) -> bytes:
-        """A line as it stands in the stream, newline left out."""
+        """Return a line as it is in the stream, without its newline."""
         newlines = self.segment.newlines
         begin = int(newlines[place - 1]) + 1 if place else 0
         end = int(newlines[place]) if place < len(newlines) else len(self.segment.data)
@@ -54,21 +54,21 @@ def compress(segment: Segment, scanner: Scanner) -> Residual:
 
 
 def without_learned(residual: Residual, scanner: Scanner) -> Residual:
-    """The residual as it would be if learned rules took no lines; what they read from metric lines stays."""
+    """Return the residual as it would be if learned rules took no lines; what they read from metric lines is kept."""
     owner = residual.scan.owner
     owner[owner >= len(scanner.book.filters) - len(scanner.book.learned)] = -1
     return residual._replace(kept=np.flatnonzero(owner[: len(residual.ends)] < 0))
 
 
-class Tally:
-    """What was taken and left so far, over the segments of a stream; `watched` is what rules in shadow would take."""
+class RuleTally:
+    """Lines taken and left so far over the segments of a stream; `watched` is what rules in shadow would take."""
 
     def __init__(self, rules: int) -> None:
         self.lines, self.first, self.last, self.watched = (np.zeros(rules, np.int64) for _ in range(4))
         self.lines_in = self.lines_kept = self.bytes_in = self.bytes_kept = 0
 
-    def add(self, other: "Tally", shift: int = 0) -> None:
-        """Add what came after; its line numbers grow by `shift`."""
+    def add(self, other: "RuleTally", shift: int = 0) -> None:
+        """Add the lines of a later part; its line numbers grow by `shift`."""
         fresh = (self.lines == 0) & (other.lines > 0)
         self.first[fresh] = other.first[fresh] + shift
         again = other.lines > 0
@@ -88,19 +88,19 @@ class Tally:
         )
 
     def counts(self, ids: list[str]) -> dict[str, RuleCount]:
-        """For each rule that took something: how many lines, the first, the last."""
+        """Return for each rule that took something: how many lines, the first, the last."""
         return {
             ids[rule]: RuleCount(int(self.lines[rule]), int(self.first[rule]), int(self.last[rule]))
             for rule in np.flatnonzero(self.lines)
         }
 
 
-def tally(residual: Residual, rules: int) -> Tally:
-    """The account of one segment: bytes count newlines and colour codes."""
+def tally(residual: Residual, rules: int) -> RuleTally:
+    """Return the counts of one segment: bytes include newlines and colour codes."""
     segment = residual.segment
     owner = residual.scan.owner[: len(residual.ends)]
     taken = np.flatnonzero(owner >= 0)
-    account = Tally(rules)
+    account = RuleTally(rules)
     account.lines += np.bincount(owner[taken], minlength=rules)
     account.first[owner[taken[::-1]]] = taken[::-1] + segment.line
     account.last[owner[taken]] = taken + segment.line

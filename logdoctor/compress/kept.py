@@ -1,4 +1,4 @@
-"""Lines of a record that were stored, made a record again: all that a failure is judged by when its log is gone."""
+"""Rebuild records from stored lines: what a failure is judged by when its log is gone."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,7 +12,8 @@ from logdoctor.types import Line, Record, Segment
 
 
 def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:
-    """Records of the lines, one for each stream: rules and marks found anew, without progress and account."""
+    """Return records of the lines, one for each stream: rules and marks are found anew, without progress and line
+    counts."""
     return [
         _revived(stream, list(some), scanner, file)
         for stream, some in groupby(sorted(lines, key=lambda one: (one.stream, one.line)), lambda one: one.stream)

@@ -12,19 +12,19 @@ import numpy as np
 
 from logdoctor.compress.filter import Ints, Residual
 from logdoctor.text import decode
-from logdoctor.types import Group
+from logdoctor.types import ShapeGroup
 
 PER_SEGMENT = 256
-"""Lines of a segment that are looked at."""
+"""Lines of a segment that are sampled."""
 EXAMPLES = 12
-"""Lines of a group that are kept."""
+"""Example lines kept per shape."""
 LONGEST = 2000
-"""Bytes of a line that is learned from; longer ones are left alone."""
+"""The longest line, in bytes, that is learned from."""
 _GROUPS = 1000
 _FIRST_LOOK = 16
-_SEEN = 3  # lines of a group that must have been looked at before more are taken for seen
-_WORTH = 10  # lines of a group that make it worth a lesson
-_MARKED = 20  # if it looks like trouble: a human will be asked about it
+_SEEN = 3  # sampled lines of a shape before its further lines count as seen
+_WORTH = 10  # lines of a shape that make it worth learning
+_MARKED = 20  # the same for lines that look like trouble: a human will be asked about them
 _SHAPELESS = re.compile(
     rb"\|[ #=>\xe2\x80-\xbf-]*\||(?<![A-Za-z_-])[A-Za-z_-]*\d[\w.,:/+%-]*|\d[\w.,:/+%-]*"
     rb"|(?<=[\s='\"(\[:,])/[^\s'\"),\]]+|[ \t]+|\.{4,}"
@@ -32,30 +32,31 @@ _SHAPELESS = re.compile(
 
 
 def shape(line: bytes) -> int:
-    """A 64-bit number that lines share which differ in words with digits, paths, bars and blanks only; of a bar that is
-    redrawn in its line the last state counts."""
+    """Return a 64-bit number that is equal for lines which differ only in words with digits, paths, bars and blanks; of
+    a progress bar that is redrawn in its line the last state counts."""
     state = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
     return int.from_bytes(blake2b(_SHAPELESS.sub(b"0", state), digest_size=8).digest(), "big", signed=True)
 
 
 class Leftovers:
-    """The groups of one attempt. Lines whose shape is in `known` were shown before and count for nothing."""
+    """The unexplained lines of one attempt by shape. Lines whose shape is in `known` were shown before and do not
+    count."""
 
     def __init__(self, known: Collection[int]) -> None:
         self._known = known
         self.taught = bool(known)
         """Whether the agent was shown lines of such jobs before this attempt."""
-        self._groups: dict[int, _Gathered] = {}
+        self._groups: dict[int, _ShapeSample] = {}
         self._dice = random.Random(1)
         self._next_look = _FIRST_LOOK
         self.lines_in = 0
         """Lines seen since the last sample, explained or not."""
         self.unexplained = 0.0
-        """How many of these repeat, no rule explains, no mark is on and no agent was shown; estimated from those looked
-        at."""
+        """How many of these repeat, are explained by no rule, bear no mark and were shown to no agent; estimated from
+        the sample."""
 
     def add(self, residual: Residual) -> None:
-        """Look at some of the lines of a segment that nothing explains."""
+        """Sample the lines of a segment that no rule explains."""
         self.lines_in += residual.segment.lines
         places = _unexplained(residual)
         if len(places) > PER_SEGMENT:
@@ -70,39 +71,40 @@ class Leftovers:
         if len(self._groups) > _GROUPS:
             self._drop_the_rare()
 
-    def groups(self) -> list[Group]:
-        """What was gathered and not shown yet, the largest group first; what looks like trouble only if it repeats."""
+    def groups(self) -> list[ShapeGroup]:
+        """Return the shapes that were not shown yet, the most frequent first; those that look like trouble only if they
+        repeat."""
         self._groups = {key: one for key, one in self._groups.items() if key not in self._known}
         found = (
-            Group(key, round(one.count) if one.seen >= _SEEN else one.seen, tuple(one.examples))
+            ShapeGroup(key, round(one.count) if one.seen >= _SEEN else one.seen, tuple(one.examples))
             for key, one in self._groups.items()
             if one.count >= _MARKED or not one.marked
         )
         return sorted(found, key=lambda group: (-group.lines, group.shape))
 
     def is_worth_a_look(self) -> bool:
-        """Whether so many forms of lines came, twice as many as the last time, that they may show what job it is."""
+        """Return whether enough new shapes came, twice as many as the last time, to show what kind of job it is."""
         if len(self._groups) < self._next_look:
             return False
         self._next_look = 2 * len(self._groups)
         return True
 
     def count_anew(self) -> None:
-        """Begin to count lines from nought; what was gathered stays until it was shown."""
+        """Count lines from 0 again; what was gathered is kept until it was shown."""
         self.lines_in, self.unexplained = 0, 0.0
 
     def _gather(self, where: tuple[str, int], line: bytes, weight: float, marked: bool) -> None:
         key = ~shape(line) if marked else shape(line)  # apart: `3 failed` and `0 failed` have one shape
         if key in self._known:
             return
-        group = self._groups.setdefault(key, _Gathered(marked))
+        group = self._groups.setdefault(key, _ShapeSample(marked))
         group.count += weight
         if not marked and group.count >= _WORTH:
             more = weight if group.count - weight >= _WORTH else group.count
             self.unexplained = min(self.unexplained + more, float(self.lines_in))
         group.seen += 1
         place = len(group.examples) if group.seen <= EXAMPLES else self._dice.randrange(group.seen)
-        if place < EXAMPLES:  # each line that was looked at has the same chance to be an example
+        if place < EXAMPLES:  # each sampled line has the same chance to be an example
             group.examples[place : place + 1] = [(*where, decode(line))]
 
     def _drop_the_rare(self) -> None:
@@ -111,8 +113,8 @@ class Leftovers:
         self._groups = dict(kept)
 
 
-class _Gathered:
-    """Lines of one shape: how many, how many of these were looked at, some of them, and whether they bear a mark."""
+class _ShapeSample:
+    """Lines of one shape: how many, how many of them were sampled, some examples, and whether they bear a mark."""
 
     __slots__ = ("count", "examples", "marked", "seen")
 
@@ -122,7 +124,7 @@ class _Gathered:
 
 
 def _unexplained(residual: Residual) -> Ints:
-    """Places of the lines that no rule takes, watches or is proven by, and that bear no structure of a failure."""
+    """Return the lines that no rule takes, watches or cites, and that lack the structure of a failure."""
     scan, count = residual.scan, len(residual.ends)
     if residual.segment.piece is not None:
         return np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Steps, losses and placements read from metric lines on the way, because hangs and spikes need them."""
+"""Read steps, losses and placements from metric lines while filtering: hangs and loss spikes need them."""
 
 import math
 import re
@@ -16,9 +16,9 @@ from logdoctor.text import decode, last_state, seconds_of
 from logdoctor.types import MetricTexts, Milestone, Progress, Readings
 
 _DENSE_BYTES = 1 << 20
-"""Up to this place in a stream every metric line is read; behind it those that cross a boundary of a grid
-that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on nothing but
-the bytes, so any chunking reads the same lines, and memory grows with the logarithm of the stream."""
+"""The first bytes of a stream, in which every metric line is read; later only those that cross a boundary of a grid
+that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on the bytes alone, so any
+chunking reads the same lines, and memory grows with the logarithm of the stream."""
 _GRID = 512
 _MISSING = math.nan
 _FIELDS = ("step", "loss", "throughput", "total", "accuracy")
@@ -31,10 +31,10 @@ LOOK_BACK = 40
 
 
 class Meter(NamedTuple):
-    """What one segment tells about progress, line numbers counted as in the segment.
+    """The progress in one segment, with line numbers as in the segment.
 
-    Of learned rules there are `texts` and `spans` only, and what they read last is in `shown`: their lines can be
-    quoted, but nothing is judged by them. What makes progress of a job is too much to be left to what some logs
+    For learned rules there are only `texts` and `spans`, and their last values are in `shown`: their lines can be
+    quoted, but no verdict depends on them. Whether a job makes progress is too important to depend on what some logs
     happened to print.
     """
 
@@ -48,7 +48,7 @@ class Meter(NamedTuple):
 
 
 class Gauges:
-    """The metric expressions of a rule book, ready to be searched in bytes; rules from `learned` on were learned."""
+    """The metric expressions of a rule book, compiled for bytes; rules from index `learned` on were learned."""
 
     def __init__(self, book: RuleBook) -> None:
         self.learned = len(book.filters) - len(book.learned)
@@ -60,7 +60,7 @@ class Gauges:
 
 
 def read(residual: Residual, gauges: Gauges) -> Meter:
-    """The metric lines of a residual, read."""
+    """Read the metric lines of a residual."""
     owner = residual.scan.metric[: len(residual.ends)]
     readings: dict[int, Readings] = {}
     quotable: list[Readings] = []
@@ -89,7 +89,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
 
 
 def later(old: Progress, new: Progress) -> Progress:
-    """What was said last: the new as far as it says something, else the old."""
+    """Return the latest values: the new ones where present, else the old."""
     said = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, "", ())}
     return msgspec.structs.replace(old, **said)
 
@@ -97,14 +97,14 @@ def later(old: Progress, new: Progress) -> Progress:
 def _said(
     lines: npt.NDArray[np.int64], columns: Mapping[str, npt.NDArray[np.float64]]
 ) -> Iterator[tuple[int, str, float]]:
-    """The last finite number of each column, with its line."""
+    """Yield the last finite number of each column, with its line."""
     for name, column in columns.items():
         if len(given := np.flatnonzero(np.isfinite(column))):
             yield int(lines[given[-1]]), name, float(column[given[-1]])
 
 
 def _shown(said: list[tuple[int, str, float]]) -> Progress:
-    """What the lines of all rules said last."""
+    """Return the last values that the lines of all rules gave."""
     last: dict[str, Any] = {name: value for _, name, value in sorted(said)}
     for name in ("step", "total"):
         if name in last:
@@ -117,7 +117,7 @@ def _whole(number: float) -> int:
 
 
 def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:
-    """The beginnings of lines; of a redrawn bar the last state."""
+    """Return the beginnings of lines; of a redrawn bar the last state."""
     text = residual.text
     bounds = zip(residual.starts[places].tolist(), residual.ends[places].tolist(), strict=True)
     lines = [text[start:end] for start, end in bounds]
@@ -127,7 +127,7 @@ def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:
 
 
 def _columns(expressions: tuple[re.Pattern[bytes], ...], lines: list[bytes]) -> dict[str, list[bytes | None]]:
-    """For each named group what the lines give for it; of several expressions the last that finds it counts."""
+    """Return for each named group its values by line; of several expressions the last that matches counts."""
     columns: dict[str, list[bytes | None]] = {}
     for expression in expressions:
         search = expression.search
@@ -141,14 +141,14 @@ def _columns(expressions: tuple[re.Pattern[bytes], ...], lines: list[bytes]) -> 
 
 
 def _numbers(column: list[bytes | None] | None, count: int) -> npt.NDArray[np.float64]:
-    """Printed numbers; `inf` for one printed as NaN or infinite, NaN where there is none."""
+    """Return the printed numbers: `inf` for one printed as NaN or infinite, NaN where there is none."""
     if column is None:
         return np.full(count, _MISSING)
     return np.array([_MISSING if value is None else _number(value) for value in column])
 
 
 def _named(columns: dict[str, list[bytes | None]], places: npt.NDArray[np.int64]) -> list[tuple[int, dict[str, bytes]]]:
-    """The lines that name a node: their places, and what they say of it."""
+    """Return the lines that name a node: their indexes, and the groups that matched."""
     nodes = columns.get("node", [])
     return [
         (int(places[at]), {name: value for name in columns if (value := columns[name][at]) is not None})
@@ -158,7 +158,7 @@ def _named(columns: dict[str, list[bytes | None]], places: npt.NDArray[np.int64]
 
 
 def _names(named: list[tuple[int, dict[str, bytes]]]) -> tuple[dict[int, str], dict[str, str]]:
-    """(ranks to nodes, other names to nodes); what is said first stays."""
+    """Return (ranks to nodes, other names to nodes); the first mention counts."""
     placements: dict[int, str] = {}
     aliases: dict[str, str] = {}
     for _, groups in sorted(named, key=lambda line: line[0]):
@@ -176,7 +176,8 @@ def _milestone(residual: Residual, line: int) -> Milestone:
 
 
 def _stamp_near(residual: Residual, place: int) -> float | None:
-    """The time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment goes."""
+    """Return the time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment
+    goes."""
     for at in range(place, max(place - LOOK_BACK, -1), -1):
         if (time := stamp(head(residual, at))) is not None:
             return time
@@ -184,17 +185,17 @@ def _stamp_near(residual: Residual, place: int) -> float | None:
 
 
 def head(residual: Residual, place: int) -> bytes:
-    """The beginning of a line, without colours."""
+    """Return the beginning of a line, without colours."""
     return residual.line(place)[:_HEAD]
 
 
 def stamp(head: bytes) -> float | None:
-    """The time stamp at the beginning of a line."""
+    """Return the time stamp at the beginning of a line."""
     return seconds_of(decode(head))
 
 
 def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
-    """The metric lines with a loss, packed: all of them would be too many, and bars are no evidence."""
+    """Return the metric lines with a loss, packed: all of them would be too many, and bars are no evidence."""
     if not readings:
         return None
     lines = np.unique(np.concatenate([r.lines[~np.isnan(r.losses)] for r in readings]))
@@ -209,7 +210,7 @@ def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
 
 
 def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
-    """The same metric lines in fewer frames: small ones are put together, large ones stay as they are."""
+    """Return the same metric lines in fewer frames: small ones are merged, large ones stay as they are."""
     large = [part for part in texts if len(part.lines) >= _MANY]
     small = [part for part in texts if len(part.lines) < _MANY]
     unpack = zstandard.ZstdDecompressor().decompress
@@ -219,12 +220,13 @@ def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
 
 
 def _frame(raw: bytes) -> bytes:
-    """The bytes in a Zstandard frame; copied, because the compressor's own result keeps room for the worst case."""
+    """Return the bytes in a Zstandard frame; copied, because the compressor's own result keeps room for the worst
+    case."""
     return bytes(memoryview(zstandard.ZstdCompressor(level=1).compress(raw)))
 
 
 def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The places whose lines are read: all at the beginning of a stream, then those on the grid."""
+    """Return the lines to read: all at the beginning of a stream, then those on the grid."""
     if residual.segment.offset + len(residual.segment.data) <= _DENSE_BYTES or not len(places):
         return places
     newlines = residual.segment.newlines
@@ -237,7 +239,7 @@ def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def _number(value: bytes) -> float:
-    """A printed number, `inf` for one printed as NaN or infinite, NaN when it is none."""
+    """Return a printed number: `inf` for NaN or infinite, NaN when it is not a number."""
     try:
         number = float(value)
     except ValueError:

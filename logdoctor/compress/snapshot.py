@@ -1,11 +1,11 @@
-"""Where a stream stands, in bytes: a service that was killed goes on from there instead of from the beginning."""
+"""The state of a stream's compression as bytes, so that a restarted service continues where it was killed."""
 
 import zlib
 
 import msgspec
 
 from logdoctor.compress.cut import Cutter
-from logdoctor.compress.excerpt import Recorder, State
+from logdoctor.compress.excerpt import Recorder, RecorderState
 from logdoctor.rules.scanner import Scanner
 
 _VERSION = 3
@@ -22,14 +22,14 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     line: int
     piece: int
-    state: State
+    state: RecorderState
 
 
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
-    """What is known of a stream up to `cutter.offset`; what the cutter holds back is not in it."""
+    """Return the state of a stream up to `cutter.offset`, without the bytes that the cutter holds back."""
     book = scanner.book
     place = (cutter.offset, cutter.line, cutter.piece)
     kept = Snapshot(_VERSION, book.shipped_digest, book.kind, len(book.learned), *place, recorder.state())
@@ -38,8 +38,11 @@ def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
 
 
 def resume(stream: str, file: str, snapshot: bytes, scanner: Scanner) -> tuple[Cutter, Recorder] | None:
-    """The cutter and recorder that `snapshot` was taken of; None when it is damaged, of another version, or of a rule
-    book that is not the beginning of this one, and the stream must be read again."""
+    """Return the cutter and recorder in `snapshot`.
+
+    None when it is damaged, of another version, or of a rule book that is not the beginning of this one: then the
+    stream must be read again.
+    """
     if zlib.crc32(snapshot[4:]).to_bytes(4, "little") != snapshot[:4]:
         return None
     try:

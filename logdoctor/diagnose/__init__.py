@@ -1,1 +1,1 @@
-"""From the records of an attempt to its verdict: episodes, findings, cause and symptoms."""
+"""Diagnosis: from the records of an attempt to its verdict, with its root cause, symptoms and evidence."""

@@ -1,8 +1,8 @@
-"""Exceptions whose class says nothing of the cause: they carry the failure of something else.
+"""Exceptions that only report a failure that happened elsewhere, and so do not name the cause.
 
-`TypeError` names what is wrong; `RuntimeError` names nothing, and its message may be of a driver, a network or a disk.
-A class that only reports that another process died says less. Where no rule knows such a report, it is better to say
-so than to blame the program.
+`TypeError` names what is wrong; `RuntimeError` does not: its message may come from a driver, a network or a disk. A
+class that only reports that another process died says even less. Where no rule knows such a report, the verdict says so
+rather than blame the program.
 """
 
 import regex
@@ -33,12 +33,12 @@ _OWN_PROGRAM = regex.compile(r"\bCommand \[?'?\[?'[^']{0,300}python[\d.]{0,6}'")
 
 
 def is_report(name: str, message: str = "") -> bool:
-    """Whether an exception only tells that something failed elsewhere: by its class, or because it is a launcher's
-    whose child is the Python program itself."""
+    """Return whether an exception only tells that something failed elsewhere: by its class, or because it is a
+    launcher's whose child is the Python program itself."""
     word = name.rsplit(".", 1)[-1].split("(", 1)[0]
     return word in _REPORTERS or (word == "CalledProcessError" and _OWN_PROGRAM.search(message) is not None)
 
 
 def speaks_of_others(report: str) -> bool:
-    """Whether the report of a generic exception speaks of what other reasons stand for."""
+    """Return whether the report of a generic exception speaks of what other reasons stand for."""
     return _OF_OTHERS.search(report[:1000]) is not None

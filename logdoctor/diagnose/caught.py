@@ -1,18 +1,21 @@
-"""Exceptions that a program reported and went on after: the last words of a process are the ones that ended it."""
+"""Exceptions that a program reported and survived: only its last error can have ended it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.tracebacks import Traceback
 
 _ORDINARY = 3
-"""Ordinary lines of its writer behind a traceback, and before the next one, that show that it went on."""
+"""The number of ordinary lines by the same writer, between one traceback and the next, which show that it went on."""
 
 
-def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Finding]:
-    """The tracebacks known by their structure alone behind which their writer went on, to fail of something else."""
-    by_writer: dict[tuple[int, str], list[Finding]] = {}
+def caught(findings: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list[LogFinding]:
+    """Return the tracebacks after which their writer went on and then failed with something else.
+
+    Only tracebacks that no rule knows are considered.
+    """
+    by_writer: dict[tuple[int, str], list[LogFinding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.line):
         if finding.role in ("cause", "proximate") and not finding.outcome:
             by_writer.setdefault((finding.stream, finding.origin.channel), []).append(finding)
@@ -24,13 +27,13 @@ def caught(findings: Sequence[Finding], readings: Sequence[Reading]) -> list[Fin
     return found
 
 
-def _apart(before: Finding, after: Finding) -> bool:
-    """Whether two claims are of different failures, the first a traceback that only its structure tells."""
+def _apart(before: LogFinding, after: LogFinding) -> bool:
+    """Return whether two claims are of different failures, the first a traceback that only its structure tells."""
     return before.key != after.key and before.rule is None and bool(before.frames)
 
 
-def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:
-    """How many lines of a writer between two others are no part of any report."""
+def _ordinary(reading: StreamReading, channel: str, first: int, last: int) -> int:
+    """Return how many lines of a writer between two others are no part of any report."""
     begin, end = _chain(reading, first), _chain(reading, last)
     first, last = begin.last if begin else first, end.first if end else last
     return sum(
@@ -43,5 +46,5 @@ def _ordinary(reading: Reading, channel: str, first: int, last: int) -> int:
     )
 
 
-def _chain(reading: Reading, number: int) -> Traceback | None:
+def _chain(reading: StreamReading, number: int) -> Traceback | None:
     return next((chain for chain in reading.chains if chain.first <= number <= chain.last), None)

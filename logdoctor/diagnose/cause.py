@@ -1,4 +1,4 @@
-"""Cause versus symptom: which finding accounts for the failure, and which it explains away."""
+"""Cause versus symptom: which finding is the root cause, and which errors merely follow from it."""
 
 from typing import NamedTuple
 
@@ -6,27 +6,27 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.caught import caught
-from logdoctor.diagnose.findings import Finding, Reading
-from logdoctor.diagnose.progress import Course
+from logdoctor.diagnose.findings import LogFinding, StreamReading
+from logdoctor.diagnose.progress import StreamCourse
 from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
 _WENT_ON = {"mild": 20, "teardown": 2000}
-"""Ordinary lines of its stream that show that a job went on after what usually stops none, and after a report that a
-part of it ended."""
+"""Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
+report that one part of it ended."""
 
 
-class Judgement(NamedTuple):
+class CauseJudgement(NamedTuple):
     """The findings of an attempt, sorted out. `cause` is None when none can be the cause."""
 
-    cause: Finding | None
-    symptoms: list[Finding]
-    survived: list[Finding]
-    teardown: list[Finding]
+    cause: LogFinding | None
+    symptoms: list[LogFinding]
+    survived: list[LogFinding]
+    teardown: list[LogFinding]
 
 
-def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
+def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudgement:
     """Sort findings into the cause, what follows from it, what the job survived, and teardown.
 
     Advice (`note`) and outcome marks are left out. A fault that was followed by renewed progress is never
@@ -35,8 +35,8 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
-    survived: list[Finding] = []
-    lasting: list[Finding] = []
+    survived: list[LogFinding] = []
+    lasting: list[LogFinding] = []
     for finding in claims:
         course = courses[finding.stream]
         is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
@@ -45,19 +45,19 @@ def judge(findings: list[Finding], courses: list[Course]) -> Judgement:
     failing = [finding for finding in lasting if finding.role != "teardown"]
     cause = _first_unexplained(failing)
     symptoms = [finding for finding in failing if cause is not None and finding is not cause]
-    return Judgement(cause, symptoms, survived, teardown)
+    return CauseJudgement(cause, symptoms, survived, teardown)
 
 
-def _went_on(finding: Finding, reading: Reading) -> bool:
-    """Whether so much of ordinary output follows that the job outlived what rarely ends one."""
+def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
+    """Return whether so much of ordinary output follows that the job outlived what rarely ends one."""
     kind = "mild" if finding.is_mild else finding.role
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
 
 
-def _first_unexplained(failing: list[Finding]) -> Finding | None:
-    """The earliest finding of the best role that no other finding of that role explains. What was learned yields to
-    what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it does
-    not explain, or came before it."""
+def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
+    """Return the earliest finding of the best role that no other finding of that role explains. What was learned yields
+    to what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it
+    does not explain, or came before it."""
     if not failing:
         return None
     firm = [f for f in failing if not f.is_mild and f.role in ("cause", "proximate") and (f.rule or f.frames)]
@@ -71,18 +71,19 @@ def _first_unexplained(failing: list[Finding]) -> Finding | None:
     return next((finding for finding in pool if not any(_yields(finding, *account) for account in accounts)), pool[0])
 
 
-def _yields(finding: Finding, reason: str, explained: tuple[str, ...]) -> bool:
-    """Whether a claim of some reason accounts for a finding, and not the other way round."""
+def _yields(finding: LogFinding, reason: str, explained: tuple[str, ...]) -> bool:
+    """Return whether a claim of some reason accounts for a finding, and not the other way round."""
     return reason != finding.reason and finding.reason in explained and reason not in finding.explains
 
 
-def is_numeric(finding: Finding) -> bool:
-    """Whether an error only says that numbers went bad, which a loss spike accounts for."""
+def is_numeric(finding: LogFinding) -> bool:
+    """Return whether an error only says that numbers went bad, which a loss spike accounts for."""
     return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))
 
 
-def explains(cause: Finding | None, symptom: Finding) -> bool:
-    """Whether the cause accounts for another finding: it says so, or such errors follow when any process dies."""
+def explains(cause: LogFinding | None, symptom: LogFinding) -> bool:
+    """Return whether the cause accounts for another finding: it says so, or such errors follow when any process
+    dies."""
     if cause is None or symptom.role in ("cascade", "teardown"):
         return True
     return symptom.reason == cause.reason or symptom.reason in cause.explains

@@ -1,7 +1,7 @@
-"""A conclusion that others came to, by a past case or a model, as a verdict: proved and completed by code.
+"""A root cause found by a past case or by the Failure Agent, turned into a verdict: checked and completed by code.
 
-Who concludes names a reason, and the lines that prove it. Quotes, suspects, symptoms, progress and the account of the
-log are as of any other verdict; a conclusion whose lines cannot be quoted is none (law 3).
+The case or the agent gives a reason and the lines that prove it. Quotes, suspects, symptoms, progress and the line
+counts are made here as for any other verdict. A root cause whose lines cannot be quoted is rejected (law 3).
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding, claim
-from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.diagnose.findings import LogFinding, claim
+from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Alternative, Record, Verdict
 
 
-class Conclusion(NamedTuple):
+class RootCause(NamedTuple):
     """A reason for a failure, and what proves it.
 
     "" for recovery, fault or suggestion means what the taxonomy says of the reason. `places` are lines as (stream name,
@@ -39,12 +39,12 @@ class Conclusion(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
 
 
-def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) -> Verdict:
-    """The verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
+def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -> Verdict:
+    """Return the verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
     case = examine(records, book)
     numbers = {reading.record.stream: number for number, reading in enumerate(case.readings)}
     places = [
-        Place(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
+        CitedLine(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
     ]
     places = [place for place in places if case.readings[place.stream].text(place.line) is not None]
     cause = _cause(case, places[0], conclusion) if places else None
@@ -72,8 +72,8 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: Conclusion) 
     return msgspec.structs.replace(verdict, decided_by=decided, alternatives=conclusion.alternatives)
 
 
-def _cause(case: Case, place: Place, conclusion: Conclusion) -> Finding | None:
-    """The line that names the failure as the finding that it is now known to be, with what it explains."""
+def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:
+    """Return the line that names the failure as the finding that it is now known to be, with what it explains."""
     default = taxonomy.REASONS[conclusion.reason]
     said = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
     found = said or claim(case.readings, place.stream, place.line)

@@ -1,4 +1,4 @@
-"""What became of an attempt, and why: the first answer that holds, from the surest down."""
+"""Decide how an attempt ended and why: a list of answers from the surest down, of which the first that holds wins."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,24 +12,26 @@ from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding
-from logdoctor.diagnose.progress import Course, Spike, Stall, stopped
-from logdoctor.diagnose.verdict import Case, Place, write
+from logdoctor.diagnose.findings import LogFinding
+from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
+from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, Record, Verdict
 
-_KNOWN_SHARE = 0.2  # of the lines: below it a log without steps is taken for something else
+_KNOWN_SHARE = (
+    0.2  # share of the lines below which a log without steps is taken for something other than a training log
+)
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
 _STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
-_DOUBTFUL = 0.5  # the most confidence in a cause that steps, or a good end, speak against
-_LAST_WORDS = 3  # ordinary lines behind an error that was not the last word of its program
+_DOUBTFUL = 0.5  # the highest confidence in a cause that later steps or a good end contradict
+_LAST_WORDS = 3  # ordinary lines after an error which show that its program went on
 _BUFFERED = 200  # lines of standard output that a buffer may hold back
 _OUTLIVED = {False: 200, True: 1000}
-"""Ordinary lines behind the last sign of a failure that show that the job went on; more where that is a traceback."""
+"""Ordinary lines after the last sign of a failure which show that the job went on; more after a traceback."""
 _REPEATS = 2
-"""Restarts that ended in the same failure, after which a fault that names no hardware is taken for one that
-no restart helps."""
+"""The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
+reason is a hardware fault."""
 _NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
 
 
@@ -40,22 +42,22 @@ _RIVALS = 3
 def diagnose(
     records: Sequence[Record], book: RuleBook, idle: float | None = None, reported: ReportedEnd = ending.NOTHING
 ) -> Verdict:
-    """The verdict on one attempt, from the records of all its streams. Deterministic.
+    """Return the verdict on one attempt, from the records of all its streams. Deterministic.
 
-    `idle` are the seconds for which a job that still runs has made no step, when they are too many; `reported` is what
-    is known of its end from outside of the log.
+    `idle` is how many seconds a job that still runs has gone without a step, when that is too long; `reported` is its
+    end as reported by the scheduler, the launcher or the sender.
     """
     return ending.with_ending(_decide(examine(records, book), idle, reported), reported)
 
 
-def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
-    """The first answer that holds, from the surest down."""
+def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
+    """Return the verdict of the first answer that holds, from the surest down."""
     cause = case.judgement.cause
     most = 1.0
     if cause is None and (reported.failed or case.judgement.teardown) and not reported.stopped:
         cause, most = _overtaken(case), _DOUBTFUL
     if cause is not None and reported.succeeded and cause.role == "cascade":
-        cause = None  # what follows from a failure, where none was
+        cause = None  # an error that only follows from a failure, without that failure
     if cause is not None and not reported.failed and _is_outlived(case, cause):
         cause = None
     if cause is not None and reported.succeeded:
@@ -65,7 +67,7 @@ def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
-        cancelled = None  # the launcher ends the rest after a death of its own accord
+        cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause):
@@ -96,9 +98,12 @@ def _decide(case: Case, idle: float | None, reported: ReportedEnd) -> Verdict:
     return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
 
 
-def _is_outlived(case: Case, cause: Finding) -> bool:
-    """Whether the job plainly went on after all that could have stopped it: much ordinary output follows the last sign
-    of a failure. A fault of the machine counts all the same: a job may hang on."""
+def _is_outlived(case: Examined, cause: LogFinding) -> bool:
+    """Return whether the job clearly went on after anything that could have stopped it: many ordinary lines follow the
+    last sign of a failure.
+
+    A hardware fault counts all the same, because a job may hang on after one.
+    """
     judged = case.judgement
     if judged.teardown or (cause.role == "cause" and taxonomy.REASONS[cause.reason].category == "Infrastructure"):
         return False
@@ -106,9 +111,12 @@ def _is_outlived(case: Case, cause: Finding) -> bool:
     return case.readings[cause.stream].ordinary_after(last) >= _OUTLIVED[bool(cause.frames)]
 
 
-def _overtaken(case: Case) -> Finding | None:
-    """The last error that steps follow, near the end of its stream: a dying process empties its buffered standard
-    output after it has written the error, so what was printed before stands behind it."""
+def _overtaken(case: Examined) -> LogFinding | None:
+    """Return the last error near the end of its stream that is followed only by steps which were buffered before it.
+
+    A dying process flushes its buffered standard output after it has written the error, so earlier output appears after
+    it.
+    """
     ends = [reading.record.compression.lines_in for reading in case.readings]
     faults = [
         fault
@@ -122,14 +130,16 @@ def _overtaken(case: Case) -> Finding | None:
     return max(faults, key=lambda fault: fault.order, default=None)
 
 
-def _is_by_hand(cancelled: Finding) -> bool:
-    """Whether a person pressed Ctrl-C: no launcher ends its processes so."""
+def _is_by_hand(cancelled: LogFinding) -> bool:
+    """Return whether a person pressed Ctrl-C: no launcher ends its processes so."""
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
-def _is_of_a_death(cancelled: Finding, case: Case, reported: ReportedEnd) -> bool:
-    """Whether a stop may follow from a death that was reported before it. A launcher that was told to stop may have
-    been told so by another one, whose report may stand anywhere."""
+def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
+    """Return whether the job may have been stopped because of a death that was reported before.
+
+    A launcher may have been told to stop by another launcher, whose report may be anywhere in the log.
+    """
     deaths = [report for report in case.judgement.teardown if not report.is_mild]
     if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-launcher"):
         cause = case.judgement.cause
@@ -137,15 +147,16 @@ def _is_of_a_death(cancelled: Finding, case: Case, reported: ReportedEnd) -> boo
     return any(report.order < cancelled.order for report in deaths)
 
 
-def _is_of_stop(finding: Finding) -> bool:
-    """Whether an error is what processes print because they are stopped."""
+def _is_of_stop(finding: LogFinding) -> bool:
+    """Return whether an error is what processes print because they are stopped."""
     if finding.role == "cause":
         return False
     return finding.role == "cascade" or finding.reason in _OF_PEERS or bool(_STOPPED.search(finding.text))
 
 
-def _is_spike(found: Spike, cause: Finding | None) -> bool:
-    """Whether a spike accounts for the failure: nothing else does, or what does only says that numbers went bad."""
+def _is_spike(found: Spike, cause: LogFinding | None) -> bool:
+    """Return whether a loss spike is the cause: no other error is, or the other error only says that numbers went
+    bad."""
     if cause is not None and cause.reason == "Loss Spike":
         return True
     if cause is None or cause.role == "cascade":
@@ -153,15 +164,15 @@ def _is_spike(found: Spike, cause: Finding | None) -> bool:
     return is_numeric(cause) and found.is_pronounced
 
 
-def _is_through(course: Course) -> bool:
-    """Whether the last step that the job wanted was made; bars that come without a loss do not count."""
+def _is_through(course: StreamCourse) -> bool:
+    """Return whether the last wanted step was made; progress bars without a loss do not count."""
     total = course.reading.record.total
     return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
 
 
-def _is_through_from_nought(case: Case) -> bool:
-    """Whether the steps of the stream that stalled count from nought, once, to one below their total: then none is left
-    to wait for."""
+def _is_through_from_nought(case: Examined) -> bool:
+    """Return whether the stream that stalled counted its steps once, from 0 to one below the total: then no step is
+    missing."""
     course = case.courses[case.stall.stream] if case.stall else None
     if course is None or not course.reading.record.total or not len(course.steps):
         return False
@@ -169,16 +180,18 @@ def _is_through_from_nought(case: Case) -> bool:
     return rises and course.steps[0] == 0 and course.steps[-1] == course.reading.record.total - 1
 
 
-def _is_recognised(course: Course) -> bool:
-    """Whether this is the log of a training job at all: it makes steps, or the shipped rules know much of it (what was
-    learned explains lines; it may not change a verdict)."""
+def _is_recognised(course: StreamCourse) -> bool:
+    """Return whether this is the log of a training job at all: it makes steps, or shipped rules explain much of it.
+
+    Learned rules do not count here: they may explain lines but must not change a verdict.
+    """
     account = course.reading.record.compression
     known = sum(count.lines for rule, count in account.rules.items() if not rule.startswith(LEARNED))
     return len(course.steps) > 1 or known > _KNOWN_SHARE * account.lines_in
 
 
-def _complaint_at_end(case: Case) -> Place | None:
-    """The first line of level ERROR or worse among the last lines of a stream and after its last step."""
+def _complaint_at_end(case: Examined) -> CitedLine | None:
+    """Return the first line of level ERROR or worse among the last lines of a stream and after its last step."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
@@ -189,14 +202,14 @@ def _complaint_at_end(case: Case) -> Place | None:
                 and not line.rules
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
             ):
-                return Place(number, line.number, "structure/level")
+                return CitedLine(number, line.number, "structure/level")
     return None
 
 
-def _noticed(case: Case) -> Place | None:
-    """The last line that the Log Agent took for an error: something to look at where nothing else is known."""
+def _noticed(case: Examined) -> CitedLine | None:
+    """Return the last line that the Log Agent took for an error: something to look at when nothing else is known."""
     places = [
-        Place(number, line.number, _NOTICED)
+        CitedLine(number, line.number, _NOTICED)
         for number, course in enumerate(case.courses)
         for line, _ in course.reading.lines
         if line.noticed
@@ -204,16 +217,16 @@ def _noticed(case: Case) -> Place | None:
     return places[-1] if places else None
 
 
-def _first(marks: list[Finding]) -> Finding | None:
+def _first(marks: list[LogFinding]) -> LogFinding | None:
     return marks[0] if marks else None
 
 
-def _last(marks: list[Finding]) -> Finding | None:
+def _last(marks: list[LogFinding]) -> LogFinding | None:
     return marks[-1] if marks else None
 
 
-def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
-    """Whether a completion mark outweighs a finding: it came later, or the finding is noise of the end."""
+def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding) -> bool:
+    """Return whether a completion mark outweighs a finding: it came later, or the finding is shutdown noise."""
     if cause.role == "cause":
         return completed.order > cause.order and not case.judgement.teardown
     if cause.role == "cascade":
@@ -221,15 +234,15 @@ def _ended_well(case: Case, completed: Finding, cause: Finding) -> bool:
     return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
 
 
-def _failed(case: Case, cause: Finding, most: float = 1.0) -> Verdict:
-    """The verdict that a finding is the cause, with a confidence of `most` at most."""
+def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:
+    """Return the verdict that a finding is the cause, with a confidence of at most `most`."""
     recovery, fault, why, suggestion, lines = _response(case, cause)
     rule = cause.rule
-    places = [Place.of(cause)]
+    places = [CitedLine.of(cause)]
     course = case.courses[cause.stream]
     if cause.reason == "Hang" and course.last_line is not None:
-        places.append(Place(cause.stream, course.last_line, "progress/stall"))
-    places += [Place(cause.stream, line, "structure/missing") for line in lines]
+        places.append(CitedLine(cause.stream, course.last_line, "progress/stall"))
+    places += [CitedLine(cause.stream, line, "structure/missing") for line in lines]
     places += _more_evidence(case, cause)
     return write(
         case,
@@ -251,8 +264,8 @@ def _failed(case: Case, cause: Finding, most: float = 1.0) -> Verdict:
     )
 
 
-def _rivals(case: Case, cause: Finding) -> tuple[Alternative, ...]:
-    """The reasons that other lasting errors name, which the cause does not account for: the first line of each."""
+def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
+    """Return the reasons of other lasting errors that the cause does not explain, with the first line of each."""
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
         if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
@@ -261,7 +274,7 @@ def _rivals(case: Case, cause: Finding) -> tuple[Alternative, ...]:
 
 
 class _Response(NamedTuple):
-    """What follows from a cause, why when that is not as usual, and the lines that tell it."""
+    """The response to a cause: recovery and fault, the explanation where it is unusual, and the lines that prove it."""
 
     recovery: str
     fault: str
@@ -270,8 +283,11 @@ class _Response(NamedTuple):
     lines: tuple[int, ...] = ()
 
 
-def _response(case: Case, cause: Finding) -> _Response:
-    """As the rule or the reason says, unless the job failed so after restarts before, or who was missing tells more."""
+def _response(case: Examined, cause: LogFinding) -> _Response:
+    """Return the response that the rule or the reason prescribes.
+
+    It differs when earlier restarts ended in the same failure, or when the log shows which ranks were missing and why.
+    """
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
     if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
@@ -290,32 +306,32 @@ def _response(case: Case, cause: Finding) -> _Response:
     return _Response(cause.recovery, cause.fault, why, "", lines)
 
 
-def _epoch(finding: Finding, restarts: list[Finding]) -> int:
-    """How many restarts came before a finding."""
+def _epoch(finding: LogFinding, restarts: list[LogFinding]) -> int:
+    """Return how many restarts came before a finding."""
     return sum(mark.order < finding.order for mark in restarts)
 
 
-def _more_evidence(case: Case, cause: Finding) -> list[Place]:
-    """Other lines that speak for the same cause: of its episode, and the first of each other rule that agrees."""
-    places: list[Place] = []
+def _more_evidence(case: Examined, cause: LogFinding) -> list[CitedLine]:
+    """Return other lines that support the same cause: of its episode, and the first by each other rule that agrees."""
+    places: list[CitedLine] = []
     seen = {cause.source}
     for finding in case.judgement.symptoms:
         if finding.reason == cause.reason and finding.source not in seen:
             seen.add(finding.source)
-            places.append(Place.of(finding))
+            places.append(CitedLine.of(finding))
     if cause.root not in (0, cause.line):
-        places.insert(0, Place(cause.stream, cause.root, "structure/chain"))
+        places.insert(0, CitedLine(cause.stream, cause.root, "structure/chain"))
     if cause.also and cause.also[-1] != cause.line:
-        places.insert(0, Place(cause.stream, cause.also[-1], "structure/chain"))
+        places.insert(0, CitedLine(cause.stream, cause.also[-1], "structure/chain"))
     proximate = [f for f in case.judgement.symptoms if cause.role == "cause" and f.role == "proximate" and f.rule]
-    return places + [Place.of(finding) for finding in proximate[:1]]
+    return places + [CitedLine.of(finding) for finding in proximate[:1]]
 
 
-def _spiked(case: Case, found: Spike) -> Verdict:
+def _spiked(case: Examined, found: Spike) -> Verdict:
     course = case.courses[found.stream]
-    places = [Place(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
+    places = [CitedLine(found.stream, line, "progress/loss") for line in (found.jump, found.steepest, found.worst)]
     numeric = [f for f in case.found if f.reason == "Loss Spike" or is_numeric(f)]
-    places += [Place.of(finding) for finding in numeric[:2]]
+    places += [CitedLine.of(finding) for finding in numeric[:2]]
     peak = "NaN" if found.peak == float("inf") else f"{found.peak:.4g}"
     return write(
         case,
@@ -330,13 +346,13 @@ def _spiked(case: Case, found: Spike) -> Verdict:
     )
 
 
-def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
-    places = [Place(found.stream, found.line, "progress/stall")]
+def _hung(case: Examined, found: Stall, cancelled: LogFinding | None) -> Verdict:
+    places = [CitedLine(found.stream, found.line, "progress/stall")]
     if cancelled is not None:
-        places.append(Place.of(cancelled))
+        places.append(CitedLine.of(cancelled))
     written = [line for line in case.readings[found.stream].record.last if line.text.strip()]
     if written:
-        places.append(Place(found.stream, written[-1].number, "progress/end of log"))
+        places.append(CitedLine(found.stream, written[-1].number, "progress/end of log"))
     return write(
         case,
         "Hang",
@@ -350,18 +366,18 @@ def _hung(case: Case, found: Stall, cancelled: Finding | None) -> Verdict:
     )
 
 
-def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
-    """A job that did not fail; a fault that it survived by a restart makes it `recovered`."""
+def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> Verdict:
+    """Return the verdict on a job that did not fail; a failure that a restart fixed makes it `recovered`."""
     restarts = case.outcomes("recovered")
     faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
     faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
-    places = [Place.of(mark)] if mark else []
+    places = [CitedLine.of(mark)] if mark else []
     reason = "None"
     if faults:
         fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
         reason, outcome = fault.reason, "recovered"
         why = "The job failed once, was restarted and moved on."
-        places.insert(0, Place.of(fault))
+        places.insert(0, CitedLine.of(fault))
     return write(
         case,
         reason,
@@ -379,8 +395,8 @@ def _ended(case: Case, outcome: str, mark: Finding | None, why: str) -> Verdict:
     )
 
 
-def _unread(case: Case, noticed: Place | None) -> Verdict:
-    """A log in which neither an end nor a failure can be read: that is no failure, and nothing follows from it."""
+def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
+    """Return the verdict on a log that shows neither an end nor a failure: not a failure, and no action follows."""
     if noticed is not None:
         why = "Neither an end nor a failure is known in the log; the Log Agent took this line for an error."
     elif any(reading.record.compression.lines_in for reading in case.readings):
@@ -403,19 +419,19 @@ def _unread(case: Case, noticed: Place | None) -> Verdict:
     )
 
 
-def _unknown(case: Case, mark: Finding | Place) -> Verdict:
-    """An honest "not sure": the job died, or the log is unreadable, and nothing says why."""
+def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
+    """Return an honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
-    if isinstance(mark, Place) and mark.rule == _NOTICED:
+    if isinstance(mark, CitedLine) and mark.rule == _NOTICED:
         why = "Nothing in the log is known; the Log Agent took this line for an error."
-    elif isinstance(mark, Place):
+    elif isinstance(mark, CitedLine):
         why = "The log ends with an error that no rule knows."
     elif mark.role != "teardown":
         why = "No rule knows this error, and its class can mean anything."
     else:
         why = "The job died, but no line says why."
-    finding = mark if isinstance(mark, Finding) else None
-    place = Place.of(mark) if isinstance(mark, Finding) else mark
+    finding = mark if isinstance(mark, LogFinding) else None
+    place = CitedLine.of(mark) if isinstance(mark, LogFinding) else mark
     return write(
         case,
         "Unknown",

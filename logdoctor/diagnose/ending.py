@@ -1,6 +1,7 @@
-"""What is told of the end of an attempt from outside of its log, held against what the log says.
+"""Compare the end that a scheduler, a launcher or a sender reports with what the log says.
 
-How a job ended and why are two questions: not knowing a log is no failure, and a failure that was told needs no line.
+How a job ended and why are two questions: an unknown log is not a failure, and a reported failure needs no line in the
+log.
 """
 
 from typing import NamedTuple
@@ -17,9 +18,9 @@ _ALIVE = ("running", "completed", "recovered", "unknown")
 
 
 class ReportedEnd(NamedTuple):
-    """The end of an attempt as a sender, a launcher or a scheduler tells it; None and "" where it tells nothing.
+    """The end of an attempt as a sender, a launcher or a scheduler reports it; None and "" where it reports nothing.
 
-    `died` tells that the process, or a part of it, is known to have failed, however it ended.
+    `died` is set when the process, or a part of it, is known to have failed, however it ended.
     """
 
     exit_code: int | None = None
@@ -29,22 +30,22 @@ class ReportedEnd(NamedTuple):
 
     @property
     def contradicts_itself(self) -> bool:
-        """Whether it tells a failure and a success."""
+        """Whether it reports both a failure and a success."""
         return self.died and self.exit_code == 0
 
     @property
     def stopped(self) -> bool:
-        """Whether it was ended from outside."""
+        """Whether the job was ended from outside."""
         return self._state in _STOPPED
 
     @property
     def failed(self) -> bool:
-        """Whether it is known to have failed."""
+        """Whether the job is known to have failed."""
         return bool(self.died or self.exit_code or self.signal or self._state in _FAILED)
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is known to have ended well."""
+        """Whether the job is known to have ended well."""
         return not self.failed and not self.stopped and (self.exit_code == 0 or self._state == "COMPLETED")
 
     @property
@@ -53,16 +54,16 @@ class ReportedEnd(NamedTuple):
 
 
 NOTHING = ReportedEnd()
-"""Of a log that comes without any word of its end."""
+"""For a log whose end nobody reported."""
 FAILED = ReportedEnd(died=True)
-"""Of an attempt that is known to have failed, however it ended."""
+"""For an attempt that is known to have failed, however it ended."""
 
 
 def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
-    """The verdict that also accounts for how the process ended; the log's own report of a failure stands.
+    """Return the verdict updated with how the process ended; a failure reported in the log itself is kept.
 
-    A process that failed without a word is `Unknown`: its exit code is no line that could be quoted (law 3). One that
-    ended with exit code 0 did not fail for a reason that nobody knows.
+    A process that failed silently is `Unknown`: its exit code is not a line that could be quoted (law 3). One that
+    ended with exit code 0 did not fail for an unknown reason.
     """
     if reported.succeeded:
         return _ended_well(verdict, reported)
@@ -84,7 +85,7 @@ def _ended_well(verdict: Verdict, reported: ReportedEnd) -> Verdict:
 
 
 def _unsuspicious(verdict: Verdict, outcome: str, why: str) -> Verdict:
-    """The verdict on a job that did not fail."""
+    """Return the verdict on a job that did not fail."""
     reason = verdict.reason if verdict.outcome == "recovered" else "None"
     return msgspec.structs.replace(
         verdict,

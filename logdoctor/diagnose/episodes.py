@@ -1,6 +1,6 @@
-"""Episodes: what one writer tells of one failure, the same told by many ranks counted once.
+"""Episodes: all that one writer prints about one failure; the same report by many ranks is one episode.
 
-They are what a person would look at: whole tracebacks, the lines that rules know, and the remarkable ones that nothing
+They are what a person would look at: whole tracebacks, lines that rules know, and suspicious lines that nothing
 explains. Past cases, the model and learned rules see a failure as its episodes.
 """
 
@@ -10,33 +10,33 @@ from typing import NamedTuple
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.examine import examine
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised, with_codes
-from logdoctor.diagnose.verdict import Case
+from logdoctor.diagnose.verdict import Examined
 from logdoctor.rules.load import RuleBook
-from logdoctor.text import Origin
+from logdoctor.text import LineOrigin
 from logdoctor.types import Line, Record
 
-_MOST = 1000  # episodes of an attempt, the most suspicious
-_LINES = 80  # of an episode
+_MOST = 1000  # episodes of an attempt that are kept, the most suspicious first
+_LINES = 80  # lines of an episode that are kept
 _FRAMES = 3
 _SUSPICION = {"cause": 0, "proximate": 1, "cascade": 3, "teardown": 4, "note": 5}
-_STRONG, _WEAK = 1, 2  # how suspicious remarkable lines are that nothing explains
+_STRONG, _WEAK = 1, 2  # how suspicious unexplained lines are
 
 
 FOLLOWING = ("cascade", "teardown", "note")
-"""Roles of what follows from any failure."""
+"""Roles of errors that merely follow from a failure."""
 
 
 class Episode(NamedTuple):
-    """The lines of one failure by one writer, and how many told the same.
+    """The lines of one failure by one writer, and how often the same failure was reported.
 
-    `stream` is the place among the records; `line` names the failure (of a traceback the exception that counts);
-    `lines` and `texts` are all lines of the first telling, raw. `title` is the message of the naming line without rank,
-    host and time, `normal` the same without numbers, addresses and paths; `digest` (16 hex digits) is the same for the
-    same failure, whoever tells it. `ranks` told it, `tellings` times in all; steps were made after one that was
-    `survived`. `source` is the rule that knows it, `structure/KeyError`, or "" when nothing explains it; `role`
-    accordingly, where "strong" is the skeleton of a report and "" words of trouble.
+    `stream` is the index of the record; `line` names the failure (of a traceback the exception that counts); `lines`
+    and `texts` are all raw lines of the first report. `title` is the message of the naming line without rank, host and
+    time, `normal` the same without numbers, addresses and paths; `digest` (16 hex digits) is equal for equal failures,
+    whoever reports them. `ranks` reported it, `tellings` times in all; steps were made after one that `survived`.
+    `source` is the rule that knows it, `structure/KeyError`, or "" when nothing explains it; `role` is that of the
+    source, "strong" for the skeleton of a report, and "" for words of trouble.
     """
 
     stream: int
@@ -55,17 +55,18 @@ class Episode(NamedTuple):
 
     @property
     def suspicion(self) -> tuple[bool, int]:
-        """Less is more suspicious: what lasted before what was survived, then by role."""
+        """Sort key, lower is more suspicious: lasting episodes before survived ones, then by role."""
         return self.survived, _SUSPICION.get(self.role, _STRONG if self.role == "strong" else _WEAK)
 
 
 def episodes(records: Sequence[Record], book: RuleBook) -> list[Episode]:
-    """The episodes of an attempt, the most suspicious first, of these the earliest."""
+    """Return the episodes of an attempt, the most suspicious first, and equally suspicious ones in order of
+    appearance."""
     return of_case(examine(records, book))
 
 
-def of_case(case: Case) -> list[Episode]:
-    """The episodes of an attempt that was examined."""
+def of_case(case: Examined) -> list[Episode]:
+    """Return the episodes of an attempt that was examined."""
     told: dict[tuple[str, bool], Episode] = {}
     for episode in (*_claimed(case), *_unexplained(case)):
         key = episode.digest, episode.survived
@@ -75,7 +76,7 @@ def of_case(case: Case) -> list[Episode]:
 
 
 def summary(found: Sequence[Episode], most: int = 4000) -> str:
-    """The normalised titles, one a line, in their order, at most so many characters: what a failure is embedded as."""
+    """Return the normalised titles, one per line and in order, at most `most` characters: the text that is embedded."""
     kept: list[str] = []
     room = most
     for episode in found:
@@ -86,19 +87,19 @@ def summary(found: Sequence[Episode], most: int = 4000) -> str:
 
 
 def digest_of(message: str, frames: tuple[str, ...] = ()) -> str:
-    """What stands for a failure: 16 hex digits over its message, with codes but no other numbers, and innermost
-    frames."""
+    """Return the digest of a failure: 16 hex digits over its message (with codes, without other numbers) and its
+    innermost frames."""
     return sha256("\n".join((with_codes(message), *frames[-_FRAMES:])).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _again(first: Episode, other: Episode) -> Episode:
-    """The first telling, with who else told it."""
+    """Return the first report, with the ranks and the count of another report added."""
     ranks = tuple(sorted({*first.ranks, *other.ranks}))
     return first._replace(ranks=ranks, tellings=first.tellings + other.tellings)
 
 
-def _claimed(case: Case) -> Iterator[Episode]:
-    """What rules and the structure of reports speak of, in order."""
+def _claimed(case: Examined) -> Iterator[Episode]:
+    """Yield the episodes that rules and tracebacks account for, in order."""
     for finding in case.found:
         if finding.outcome:
             continue
@@ -107,8 +108,8 @@ def _claimed(case: Case) -> Iterator[Episode]:
         yield _episode(case, finding.stream, finding.line, lines, finding.origin, finding.frames, finding)
 
 
-def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
-    """The lines of a finding's traceback by its writer, or its line alone."""
+def _lines_of(reading: StreamReading, finding: LogFinding) -> tuple[Line, ...]:
+    """Return the lines of a finding's traceback by its writer, or its single line."""
     for chain in reading.chains:
         if chain.first <= finding.line <= chain.last:
             return tuple(
@@ -119,9 +120,9 @@ def _lines_of(reading: Reading, finding: Finding) -> tuple[Line, ...]:
     return tuple(line for line, _ in reading.lines if line.number == finding.line)
 
 
-def _unexplained(case: Case) -> Iterator[Episode]:
-    """Remarkable lines that neither a rule nor a traceback accounts for: each by itself, because what stands next to it
-    may be of something else."""
+def _unexplained(case: Examined) -> Iterator[Episode]:
+    """Yield suspicious lines that neither a rule nor a traceback accounts for, each by itself, because its neighbours
+    may belong to something else."""
     for stream, reading in enumerate(case.readings):
         known = {finding.line for finding in case.found if finding.stream == stream}
         inside = {number for chain in reading.chains for number in range(chain.first, chain.last + 1)}
@@ -132,20 +133,21 @@ def _unexplained(case: Case) -> Iterator[Episode]:
 
 
 def _is_odd(line: Line, book: RuleBook) -> bool:
-    """Whether a remarkable line tells what nothing explains: no rule hits it, or one that found no row for its code."""
+    """Return whether a suspicious line is unexplained: no rule matches it, or only one that does not know its error
+    code."""
     if line.rules:
         return any(book.diagnoses[number].verdict.lookup for number in line.rules)
     return line.strong or line.weak or line.noticed
 
 
 def _episode(
-    case: Case,
+    case: Examined,
     stream: int,
     number: int,
     lines: tuple[Line, ...],
-    where: Origin,
+    where: LineOrigin,
     frames: tuple[str, ...],
-    finding: Finding | None,
+    finding: LogFinding | None,
     strong: bool = False,
 ) -> Episode:
     reading = case.readings[stream]

@@ -1,21 +1,21 @@
-"""All that is known about an attempt, before anything is decided: what was read, claimed, sorted and measured."""
+"""Examine an attempt before anything is decided: its findings, cause and symptoms, progress, loss spikes and stalls."""
 
 from collections.abc import Sequence
 
 from logdoctor.diagnose.cause import judge
 from logdoctor.diagnose.findings import findings, read
-from logdoctor.diagnose.progress import Course, spike, stall
-from logdoctor.diagnose.verdict import Case
+from logdoctor.diagnose.progress import StreamCourse, spike, stall
+from logdoctor.diagnose.verdict import Examined
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Record
 
 
-def examine(records: Sequence[Record], book: RuleBook) -> Case:
-    """The case of an attempt, from the records of all its streams. Deterministic."""
+def examine(records: Sequence[Record], book: RuleBook) -> Examined:
+    """Return the case of an attempt, from the records of all its streams. Deterministic."""
     readings = [read(record) for record in records]
-    courses = [Course(reading) for reading in readings]
+    courses = [StreamCourse(reading) for reading in readings]
     found = findings(readings, book)
     judgement = judge(found, courses)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
     ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
-    return Case(readings, courses, found, judgement, spike(courses), stall(courses, ended), book)
+    return Examined(readings, courses, found, judgement, spike(courses), stall(courses, ended), book)

@@ -1,4 +1,4 @@
-"""Findings: every line that claims something about the failure, by a rule or by its structure."""
+"""Findings: every line that says something about the failure, by a rule or by the structure of a traceback."""
 
 import math
 from itertools import groupby
@@ -16,7 +16,7 @@ from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
-from logdoctor.text import Origin, decode, origin, seconds_of, shown, zone_of
+from logdoctor.text import LineOrigin, decode, origin, seconds_of, shown, zone_of
 from logdoctor.types import Line, Record
 
 _CASCADES = (
@@ -42,24 +42,24 @@ _BARE = regex.compile(
 )
 _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
 _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) during processing of request")
-"""How Python announces an error that it drops: in a destructor, in a server's thread for one request."""
+"""How Python announces an error that it drops: in a destructor, or in a server thread for one request."""
 _RANK = regex.compile(r"[0-9]{1,9}")
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
-_MESSAGE = 5  # lines behind a general claim in which its message may go on
+_MESSAGE = 5  # lines after a generic claim in which its message may continue
 _HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how programs begin what they report
-_WHAT = 5  # lines behind `terminate called` in which its `what()` stands
+_WHAT = 5  # lines after `terminate called` in which its `what()` may appear
 
 
-class Finding(NamedTuple):
+class LogFinding(NamedTuple):
     """One claim about the failure, at one line.
 
-    `rule` is empty when structure alone speaks; then `name` is the exception class. `order` sorts the
-    findings of all streams: those of one stream by line, those of several by the second where times are known (in UTC
-    where all of them tell their zones), by place otherwise. Fractions of a second decide nothing: the clocks of two
-    nodes are further apart. `frames` are the innermost frames of a traceback. `also` are other lines of the same
-    episode that may be cited. Where a rule decided for another exception of a chain, `root` is the line of the deepest
-    one if its class says the same reason, else 0.
+    `rule` is None when only the structure of the line makes the claim; then `name` is the exception class. `order`
+    sorts the findings of all streams: within a stream by line, between streams by the second where times are known (in
+    UTC where all of them give a time zone), else by position. Fractions of a second are ignored: clocks of two nodes
+    differ by more. `frames` are the innermost frames of a traceback. `also` are other lines of the same episode that
+    may be cited. Where a rule matched another exception of a chain, `root` is the line of the deepest one if its class
+    has the same reason, else 0.
     """
 
     order: tuple[float, int, int]
@@ -76,7 +76,7 @@ class Finding(NamedTuple):
     suggestion: str
     explains: tuple[str, ...]
     captures: dict[str, str]
-    origin: Origin
+    origin: LineOrigin
     time: float | None
     frames: tuple[str, ...] = ()
     also: tuple[int, ...] = ()
@@ -97,34 +97,34 @@ class Finding(NamedTuple):
 
     @property
     def source(self) -> str:
-        """What makes the claim: the id of a rule, or the structure that speaks."""
+        """What makes the claim: the id of a rule, or `structure/` and the exception class."""
         return self.rule.id if self.rule else f"structure/{self.name}"
 
     @property
     def key(self) -> str:
-        """The same for the same claim by other ranks: numbers left out."""
+        """A key that is equal for the same claim by other ranks: numbers are left out."""
         return f"{self.reason}|{self.source}|{_NUMBER.sub('', self.origin.message)[:160]}"
 
 
-class Reading(NamedTuple):
-    """One stream, read: its lines with their origins, its traceback chains, the time at each line, and the
-    text of every line that the record holds."""
+class StreamReading(NamedTuple):
+    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, and the text of
+    every line that the record holds."""
 
     record: Record
-    lines: list[tuple[Line, Origin]]
+    lines: list[tuple[Line, LineOrigin]]
     chains: list[Traceback]
     times: dict[int, float]
     texts: dict[int, str]
 
     def ordinary_after(self, number: int) -> int:
-        """How many lines behind a line bear no sign of trouble."""
+        """Return how many lines after a line bear no sign of trouble."""
         told = sum(line.number > number and (line.strong or line.weak or bool(line.rules)) for line, _ in self.lines)
         if told >= _FLOOD:
-            return 0  # of a flood of trouble the middle is not kept, so the rest cannot be told from it
+            return 0  # the middle of a flood of errors is not kept, so ordinary lines in it cannot be counted
         return max(self.record.compression.lines_in - number - told, 0)
 
     def text(self, number: int) -> str | None:
-        """The raw text of a line, when the record holds it."""
+        """Return the raw text of a line, None when the record does not hold it."""
         if number in self.texts:
             return self.texts[number]
         for part in self.record.texts:
@@ -134,8 +134,8 @@ class Reading(NamedTuple):
         return None
 
 
-def read(record: Record) -> Reading:
-    """Take the prefixes of a record's lines apart and find its tracebacks."""
+def read(record: Record) -> StreamReading:
+    """Parse the line prefixes of a record and find its tracebacks."""
     lines = [(line, origin(shown(line.text))) for line in record.lines]
     times: dict[int, float] = {}
     now: float | None = None
@@ -146,16 +146,16 @@ def read(record: Record) -> Reading:
     milestones = [milestone for span in record.spans.values() for milestone in span]
     texts = {milestone.line: milestone.text for milestone in milestones}
     texts |= {line.number: line.text for line in (*record.last, *record.lines)}
-    return Reading(record, lines, tracebacks(lines), times, texts)
+    return StreamReading(record, lines, tracebacks(lines), times, texts)
 
 
-def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
-    """All claims of all streams, in order."""
+def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
+    """Return all findings of all streams, in order."""
     timed = len(readings) > 1 and all(reading.times for reading in readings)
     latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
     zones = [_zone(reading) for reading in readings] if timed else []
     ahead = [zone or 0 for zone in zones] if None not in zones else [0] * len(zones)
-    found: list[Finding] = []
+    found: list[LogFinding] = []
     for number, reading in enumerate(readings):
         seconds = _seconds(reading.times, latest) if timed else {}
         if seconds and ahead[number]:
@@ -164,35 +164,37 @@ def findings(readings: list[Reading], book: RuleBook) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.order)
 
 
-def _zone(reading: Reading) -> int | None:
-    """The zone that all stamps of a stream tell alike, in seconds ahead of UTC; None when some tell none or another."""
+def _zone(reading: StreamReading) -> int | None:
+    """Return the time zone that all stamps of a stream share, in seconds ahead of UTC; None when they differ or lack
+    one."""
     zones = {zone_of(line.text) for line, _ in reading.lines if seconds_of(line.text) is not None}
     return zones.pop() if len(zones) == 1 else None
 
 
 def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
-    """The second of each line, in a year next to the `latest` stamp of all streams, never before that of an earlier
-    line."""
+    """Return the second of each line, in the year closest to the `latest` stamp of all streams, never before that of an
+    earlier line."""
     runs = [(time, len(list(run))) for time, run in groupby(times.values(), math.floor)]
     seconds = rising([dated(float(time), latest) for time, _ in runs])
     told = (second for second, (_, count) in zip(seconds, runs, strict=True) for _ in range(count))
     return dict(zip(times, told, strict=True))
 
 
-def claim(readings: list[Reading], stream: int, number: int) -> Finding | None:
-    """A line as a finding that claims nothing yet, for who knows more about it; None when the records lack it."""
+def claim(readings: list[StreamReading], stream: int, number: int) -> LogFinding | None:
+    """Return a line as a finding that claims nothing yet, for a caller that knows more about it; None when the records
+    lack it."""
     reading = readings[stream]
     text = reading.text(number)
     if text is None:
         return None
     default = (0.0, stream, number)
     where, time = origin(shown(text)), reading.times.get(number)
-    return Finding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
+    return LogFinding(default, stream, number, text, "", "note", None, "", "", "", "", "", (), {}, where, time)
 
 
-def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> list[Finding]:
+def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dict[int, float]) -> list[LogFinding]:
     maker = _Maker(number, reading, book, seconds)
-    by_line: dict[int, Finding] = {}
+    by_line: dict[int, LogFinding] = {}
     quiet: set[int] = set()
     for line, where in reading.lines:
         if line.rules:
@@ -222,8 +224,8 @@ def _of_stream(number: int, reading: Reading, book: RuleBook, seconds: dict[int,
     return list(by_line.values())
 
 
-def _drop_code(reading: Reading, by_line: dict[int, Finding]) -> None:
-    """Forget what rules make of the frames of tracebacks: source code speaks of errors without meaning one."""
+def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
+    """Drop findings in the frames of tracebacks: source code mentions errors without meaning one."""
     frames = {
         number: chain for chain in reading.chains for number in range(chain.first, chain.last) if number in by_line
     }
@@ -233,10 +235,10 @@ def _drop_code(reading: Reading, by_line: dict[int, Finding]) -> None:
             del by_line[number]
 
 
-def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
-    """Forget a RuntimeError, or what a rule makes of its wide words, whose message goes on in the writer's next lines
-    with what a rule knows better."""
-    general: dict[str, list[Finding]] = {}
+def _drop_continued(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
+    """Drop a RuntimeError, or a match of a generic rule, whose message continues in the writer's next lines with
+    something that a specific rule knows."""
+    general: dict[str, list[LogFinding]] = {}
     previous: dict[str, int] = {}
     for line, where in reading.lines:
         here, before = by_line.get(line.number), general.setdefault(where.channel, [])
@@ -251,15 +253,15 @@ def _drop_continued(reading: Reading, by_line: dict[int, Finding]) -> None:
         previous[where.channel] = line.number
 
 
-def _goes_on(here: Finding, adjacent: bool) -> bool:
-    """Whether a claim stands in a line that goes on with a message: next to it, and not the word of another program,
-    or with a code that a table knows."""
+def _goes_on(here: LogFinding, adjacent: bool) -> bool:
+    """Return whether a claim is on a line that continues a message: adjacent and not a new program's report, or with an
+    error code that a table knows."""
     if here.rule is None or here.role not in ("cause", "proximate") or here.is_mild:
         return False
     return _is_coded(here) or (adjacent and _HEAD.match(here.origin.message) is None)
 
 
-def _is_coded(finding: Finding) -> bool:
+def _is_coded(finding: LogFinding) -> bool:
     return finding.rule is not None and bool(finding.rule.verdict.lookup)
 
 
@@ -267,9 +269,8 @@ def _ignored(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in _IGNORED
 
 
-def _told_by_code(claims: list[Finding]) -> list[Finding]:
-    """The claims of a line; where a table knows the code that it prints, what wider patterns say of it counts only as a
-    cause."""
+def _told_by_code(claims: list[LogFinding]) -> list[LogFinding]:
+    """Return the claims of a line; when a table knows its error code, wider patterns count only as a cause."""
     coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
     return coded + [claim for claim in claims if claim not in coded and (not coded or claim.role == "cause")]
 
@@ -277,7 +278,7 @@ def _told_by_code(claims: list[Finding]) -> list[Finding]:
 class _Maker:
     """Makes the findings of one stream."""
 
-    def __init__(self, number: int, reading: Reading, book: RuleBook, seconds: dict[int, float]) -> None:
+    def __init__(self, number: int, reading: StreamReading, book: RuleBook, seconds: dict[int, float]) -> None:
         self._number = number
         self._book = book
         self._seconds = seconds
@@ -285,11 +286,11 @@ class _Maker:
         self._lines = {line.number: (line, where) for line, where in reading.lines}
 
     def knows(self, line: Line) -> bool:
-        """Whether a rule knows what a line says; one that looks its code up in vain does not."""
+        """Return whether a rule knows what a line says; a rule that does not find its error code does not."""
         return any(not self._book.diagnoses[number].verdict.lookup for number in line.rules)
 
-    def by_rules(self, line: Line, where: Origin) -> Finding | None:
-        """What the rule that knows most about the line says; None when the line is only noted."""
+    def by_rules(self, line: Line, where: LineOrigin) -> LogFinding | None:
+        """Return the finding of the rule that knows most about the line; None when the line is only noted."""
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
         every = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
         known = [claim for claim in every if claim.rule and not claim.rule.fallback]
@@ -304,7 +305,7 @@ class _Maker:
         merged = {name: value for claim in reversed(every) for name, value in claim.captures.items()}
         return ordered[0]._replace(captures=merged | ordered[0].captures)
 
-    def _claim(self, rule: DiagnosisRule, line: Line, where: Origin) -> Finding | None:
+    def _claim(self, rule: DiagnosisRule, line: Line, where: LineOrigin) -> LogFinding | None:
         verdict = rule.verdict
         reason, role = verdict.reason, str(verdict.role)
         recovery, fault, suggestion = verdict.recovery, verdict.fault, rule.suggestion
@@ -320,15 +321,16 @@ class _Maker:
             reason, recovery, fault = "Unknown", "", ""  # a process died of an exception that no rule knows
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
 
-    def _report(self, line: Line, where: Origin) -> str:
-        """A line, and the `what()` that its writer prints for it."""
+    def _report(self, line: Line, where: LineOrigin) -> str:
+        """Return a line, with the `what()` that its writer prints for it."""
         after = (self._lines.get(number) for number in range(line.number + 1, line.number + _WHAT + 1))
         said = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
         what = next((message for message in said if message.lstrip().startswith("what():")), "")
         return f"{where.message.removeprefix('terminate called')} {what}"
 
-    def by_chain(self, chain: Traceback, by_line: dict[int, Finding], quiet: set[int]) -> Finding | None:
-        """The claim of a whole chain: the best rule that hits one of its exceptions, else its deepest one."""
+    def by_chain(self, chain: Traceback, by_line: dict[int, LogFinding], quiet: set[int]) -> LogFinding | None:
+        """Return the finding for a whole chain: by the best rule that matches one of its exceptions, else by its
+        deepest one."""
         before = self._lines.get(chain.first - 1)
         if before is not None and _HANDLED.search(before[0].text):
             return None
@@ -354,7 +356,7 @@ class _Maker:
         line, where = self._lines[chosen.line]
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
         if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
-            # a class of the program's own: another class of its chain may say what family it is of
+            # a class of the program's own: another class of its chain may say which family it belongs to
             telling = [one for one in chain.raised if not is_report(one.name, one.message)]
             reasons = [taxonomy.reason_of_exception(one.name) for one in telling]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
@@ -367,10 +369,11 @@ class _Maker:
     def _is_cascade(raised: Raised) -> bool:
         return raised.name.rsplit(".", 1)[-1] in _CASCADES
 
-    def by_name(self, line: Line, where: Origin, name: str, message: str, frames: tuple[str, ...]) -> Finding:
-        """The claim of an exception that no rule knows: its class, or the family of its class.
+    def by_name(self, line: Line, where: LineOrigin, name: str, message: str, frames: tuple[str, ...]) -> LogFinding:
+        """Return the finding for an exception that no rule knows, from its class or the family of its class.
 
-        One whose class says nothing is `Unknown`: that stands, so that what follows from it is not taken for it.
+        A class that says nothing gives `Unknown`. It is kept, so that errors that follow from it are not taken for the
+        cause.
         """
         if is_report(name, message):
             return self.crash(line, where, name)._replace(frames=frames)
@@ -380,14 +383,14 @@ class _Maker:
         role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 
-    def crash(self, line: Line, where: Origin, name: str) -> Finding:
-        """A process that died of a signal: it ended, but the line does not say why."""
+    def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:
+        """Return the finding for a process that died of a signal: it ended, but the line does not say why."""
         return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
 
     def _finding(
         self,
         line: Line,
-        where: Origin,
+        where: LineOrigin,
         reason: str,
         role: str,
         rule: DiagnosisRule | None,
@@ -396,9 +399,9 @@ class _Maker:
         fault: str,
         suggestion: str,
         found: dict[str, str],
-    ) -> Finding:
+    ) -> LogFinding:
         default = taxonomy.REASONS.get(reason)
-        return Finding(
+        return LogFinding(
             order=(self._seconds.get(line.number, 0.0), self._number, line.number),
             stream=self._number,
             line=line.number,

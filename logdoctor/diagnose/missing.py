@@ -1,8 +1,8 @@
-"""Who was missing when a collective, a barrier or a rendezvous timed out, and what was done meanwhile.
+"""Which ranks were missing when a collective, a barrier or a rendezvous timed out, and what they were doing.
 
-Those who report a time-out waited; the cause is with who did not come. Logs tell that in three ways: in words ("missing
-ranks: 3"), by sequence numbers (a rank whose last call lies before the one that the others wait in), and by silence
-(all report but one). What was printed last before the first report tells what kept them.
+Ranks that report a time-out were waiting; the cause is with those that did not arrive. Logs show this in three ways: in
+words ("missing ranks: 3"), by sequence numbers (a rank whose last call precedes the one that the others wait in), and
+by silence (all ranks but one report). The last line before the first report shows what kept them.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 
 WAITED = ("NCCL Timeout Error", "Connection Error", "Hang")
-"""Reasons for which the cause may be with who did not come."""
+"""Reasons whose cause may be with a missing rank."""
 
 _RANKS = r"(?P<ranks>\d{1,7}(?:(?:, ?| and | )\d{1,7}){0,63})"
 _SAID = regex.compile(
@@ -32,7 +32,7 @@ _SIGNALLED = regex.compile(
     r"[Ll]ast enqueued NCCL work: (?P<enqueued>\d{1,18})"
 )
 _SILENT = 0.25
-"""Share of the ranks up to which those who report nothing are the exception."""
+"""The largest share of ranks that may be silent for their silence to count as an exception."""
 
 _DATA = (
     r"(?i)tokeni[sz]|\bmap(?:ping)? ?\(|preprocess|index(?:ing| cache)"
@@ -49,7 +49,7 @@ _BUSY = (
     (regex.compile(r"(?i)\b(?:compil|autotun|inductor|ninja)"), "code was still being compiled", "fix_first"),
     (regex.compile(_CHECKPOINT), "a checkpoint was still being written", "restart"),
 )
-"""What keeps a rank from a collective: how that looks, in words, and what helps."""
+"""What keeps a rank from a collective: the pattern, a description, and what helps."""
 _DONE = regex.compile(
     r"(?i)\b(?:done|finished|completed?|enabled|disabled|reused|written|loaded|saved|in [\d.]+ ?m?s)\b"
 )
@@ -61,7 +61,7 @@ _WORDS = {
 
 
 class Absence(NamedTuple):
-    """Who did not take part, in words, and the line that tells it, where one does."""
+    """Which ranks did not take part, in words, and the line that shows it, if there is one."""
 
     ranks: tuple[int, ...]
     why: str
@@ -69,7 +69,7 @@ class Absence(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """What was still being done when the others had waited long enough: in words, its line, and what helps."""
+    """What a rank was still doing when the others timed out: in words, its line, and what helps."""
 
     why: str
     line: int
@@ -77,14 +77,15 @@ class Delay(NamedTuple):
     suggestion: str
 
 
-def absence(readings: Sequence[Reading], found: Sequence[Finding], cause: Finding) -> Absence | None:
-    """Who was missing; None when the log does not tell."""
+def absence(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
+    """Return which ranks were missing; None when the log does not show it."""
     reading = readings[cause.stream]
     return _in_words(reading) or _behind(readings, cause.stream) or _silent(readings, found, cause)
 
 
-def delay(readings: Sequence[Reading], cause: Finding) -> Delay | None:
-    """What was printed last before the first report of a time-out, when that is work which takes its time."""
+def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
+    """Return the slow work that was logged last before the first time-out report; None when that line is something
+    else."""
     reading = readings[cause.stream]
     for number in range(cause.line - 1, max(cause.line - 1 - _BEFORE, 0), -1):
         text = reading.text(number)
@@ -97,7 +98,7 @@ def delay(readings: Sequence[Reading], cause: Finding) -> Delay | None:
     return None
 
 
-def _in_words(reading: Reading) -> Absence | None:
+def _in_words(reading: StreamReading) -> Absence | None:
     for line, where in reading.lines:
         if (line.rules or line.strong) and (said := _SAID.search(where.message[:1000])):
             ranks = tuple(int(number) for number in regex.findall(r"\d+", said["ranks"]))
@@ -105,8 +106,8 @@ def _in_words(reading: Reading) -> Absence | None:
     return None
 
 
-def _behind(readings: Sequence[Reading], stream: int) -> Absence | None:
-    """Ranks whose last call lies before the one in which most of their group wait."""
+def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
+    """Return the ranks whose last call precedes the one in which most of their group wait."""
     groups: dict[str, dict[int, tuple[int, int, int]]] = {}
     signalled: dict[int, tuple[int, int, int]] = {}
     for number, reading in enumerate(readings):
@@ -133,8 +134,8 @@ def _behind(readings: Sequence[Reading], stream: int) -> Absence | None:
     return None
 
 
-def _silent(readings: Sequence[Reading], found: Sequence[Finding], cause: Finding) -> Absence | None:
-    """Ranks that report nothing where nearly all others do."""
+def _silent(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
+    """Return the ranks that report nothing while nearly all others do."""
     told = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
     known = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
     known |= {rank for reading in readings for rank in reading.record.placements}

@@ -1,4 +1,4 @@
-"""Did the job move on, stop moving, or lose its loss? Read from the metric lines of its streams."""
+"""Progress of a job from its metric lines: did it move on, stop making steps, or lose its loss?"""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from logdoctor.diagnose.findings import Reading
+from logdoctor.diagnose.findings import StreamReading
 from logdoctor.diagnose.stamps import dated
 from logdoctor.text import seconds_of
 from logdoctor.types import Point, Progress, Readings
@@ -16,9 +16,9 @@ from logdoctor.types import Point, Progress, Readings
 Floats = npt.NDArray[np.float64]
 
 _RENEWED = 3
-"""Steps that must be seen after a fault before it counts as survived; with a bare progress bar, more."""
+"""Steps that must follow a fault before it counts as survived; more when there is only a bare progress bar."""
 _RENEWED_BARE = 10
-_FLAT = 0.1  # twice the least base line of a loss that can spike: rewards and policy losses start near 0
+_FLAT = 0.1  # twice the lowest base line of a loss that can spike: rewards and policy losses start near 0
 _BASE = 40  # losses that make the base line of a spike
 _STALL_SECONDS = 300.0
 _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
@@ -26,8 +26,8 @@ _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: 
 
 
 class Spike(NamedTuple):
-    """Where a loss left its base line for good: stream, and the lines of the first high value, of the steepest
-    rise and of the worst value after it."""
+    """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
+    and of the worst value after it."""
 
     stream: int
     jump: int
@@ -38,7 +38,7 @@ class Spike(NamedTuple):
 
     @property
     def is_pronounced(self) -> bool:
-        """Whether the loss doubled: a guard that stopped the job at a smaller rise speaks for itself."""
+        """Whether the loss doubled: a guard that stopped the job at a smaller rise reports that itself."""
         return self.peak > 2 * self.base > _FLAT
 
 
@@ -50,10 +50,10 @@ class Stall(NamedTuple):
     seconds: float
 
 
-class Course:
+class StreamCourse:
     """The progress of one stream: lines and steps in order, and whether losses come with them."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: StreamReading) -> None:
         self.reading = reading
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
@@ -67,7 +67,7 @@ class Course:
         self._told = max((stepping or with_loss or chosen).values(), key=_telling, default=None)
 
     def renewed_after(self, line: int) -> bool:
-        """Whether steps were made after a line: what stood there did not stop the job."""
+        """Return whether steps were made after a line: whatever it reported did not stop the job."""
         return line < self._renewal
 
     @property
@@ -76,7 +76,7 @@ class Course:
         return int(self.lines[-1]) if len(self.lines) else None
 
     def progress(self) -> Progress:
-        """The last step, of how many, and the last finite loss."""
+        """Return the last step, the total, and the last finite loss."""
         if not len(self.lines):
             return Progress()
         record = self.reading.record
@@ -87,18 +87,20 @@ class Course:
         return Progress(int(min(step, 1e18)), record.total, loss, rate, int(self.lines[-1]), record.stream)
 
     def curve(self) -> tuple[Point, ...]:
-        """At most 96 points of the rule that tells most, in order: what a drawing of the loss needs."""
+        """Return at most 96 points of the rule that reads the most losses, in order: enough to draw the loss curve."""
         return () if self._told is None else tuple(_points(self._told))
 
     @property
     def has_curve(self) -> bool:
-        """Whether a line tells a step or a loss."""
+        """Whether any line gives a step or a loss."""
         return self._told is not None
 
 
-def furthest(courses: list[Course]) -> Progress:
-    """The progress of the stream that came furthest, with its curve; of streams without steps the first that tells a
-    loss, and of those without either what learned rules read."""
+def furthest(courses: list[StreamCourse]) -> Progress:
+    """Return the progress of the stream that came furthest, with its curve.
+
+    Without steps it is the first stream that has a loss; without either, what learned rules read.
+    """
     seen = [(course.progress(), course) for course in courses]
     if not seen:
         return Progress()
@@ -114,13 +116,13 @@ def furthest(courses: list[Course]) -> Progress:
 
 
 def _telling(readings: Readings) -> tuple[int, int]:
-    """How much a rule tells of the loss: lines that give one, and lines."""
+    """Return how much a rule reads of the loss: lines with a loss, and lines in all."""
     return int(np.count_nonzero(~np.isnan(readings.losses))), len(readings.lines)
 
 
 def _points(readings: Readings) -> list[Point]:
-    """The ends, of each part between them the least and the greatest loss (without losses its first line), and the
-    first loss that was printed as NaN: a jump and its height are to be seen, however many lines there are."""
+    """Return the points of a curve: both ends, the lowest and highest loss of each part (its first line when it has
+    none), and the first loss printed as NaN, so that every jump is visible in a long run."""
     if (given := ~np.isnan(readings.losses)).any():  # lines without a loss are no gap
         lines, steps, losses, rates = readings
         readings = Readings(lines[given], steps[given], losses[given], rates[given])
@@ -149,7 +151,7 @@ def _point(readings: Readings, at: int) -> Point:
 
 
 def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
-    """The line from which on, at the latest, `wanted` different steps were made to the end; 0 when never."""
+    """Return the line from which on `wanted` different steps were made until the end; 0 when there were fewer."""
     _, places = np.unique(steps[::-1], return_index=True)  # the last line of each step, counted from the end
     if len(places) < wanted:
         return 0
@@ -157,7 +159,7 @@ def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
 
 
 def _latest(columns: list[tuple[npt.NDArray[np.int64], Floats]]) -> float | None:
-    """The finite value with the highest line number."""
+    """Return the finite value with the highest line number."""
     last: tuple[int, float | None] = (-1, None)
     for lines, values in columns:
         finite = np.flatnonzero(np.isfinite(values))
@@ -178,13 +180,13 @@ def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:
-    """(lines, losses) of the lines that give a loss."""
+    """Return (lines, losses) of the lines that give a loss."""
     given = ~np.isnan(readings.losses)
     return readings.lines[given], readings.losses[given]
 
 
-def spike(courses: list[Course]) -> Spike | None:
-    """The first loss that jumped or turned into NaN and did not come back before the log ended."""
+def spike(courses: list[StreamCourse]) -> Spike | None:
+    """Return the first loss that jumped or turned into NaN and did not come back before the log ended."""
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
             if found := _spike(stream, lines, losses):
@@ -219,7 +221,8 @@ def _spike(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike |
 
 
 def _median_of_3(values: Floats) -> Floats:
-    """Each value with its neighbours, the middle one: a single outlier is no spike. The ends stay."""
+    """Return the median of each value and its two neighbours, so that a single outlier is not a spike; the ends are
+    kept."""
     if len(values) < 3:
         return values
     inner = np.sort(np.stack((values[:-2], values[1:-1], values[2:])), axis=0)[1]
@@ -228,18 +231,18 @@ def _median_of_3(values: Floats) -> Floats:
 
 
 def _candidates(smooth: Floats) -> list[int]:
-    """Places where the loss rises by a quarter over where it was a little before, the last 200 of them."""
+    """Return the places where the loss rises by 15 % over its value two before, at most the last 200."""
     before = np.concatenate((np.full(2, np.inf), smooth[:-2]))
     with np.errstate(invalid="ignore"):
         rises = np.flatnonzero(smooth > before + 0.15 * np.abs(before))
     return [max(int(at) - 1, 0) for at in rises[-200:]]
 
 
-def stall(courses: list[Course], ended: float | None) -> Stall | None:
-    """Where the log went on far longer than usual after the last step.
+def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
+    """Return where the log went on far longer than usual after the last step.
 
-    `ended` is the time at which the job is known to have been stopped; what the log tells later does not count.
-    Of several streams the one that stepped last counts: while one moves, the job does.
+    `ended` is the time at which the job is known to have been stopped; later lines do not count. The stream that made
+    the latest step decides: while one stream moves, the job does.
     """
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
     spans = [(stream, course, *_span(course)) for stream, course in enumerate(courses) if len(course.lines)]
@@ -258,8 +261,8 @@ def stall(courses: list[Course], ended: float | None) -> Stall | None:
     return Stall(stream, int(course.lines[-1]), waited)
 
 
-def stopped(courses: list[Course], seconds: float) -> Stall:
-    """The last step of a job that has made none for so many seconds; when it made none at all, its last line."""
+def stopped(courses: list[StreamCourse], seconds: float) -> Stall:
+    """Return the last step of a job that has made none for so many seconds; its last line when it never made one."""
     stepped = [(int(course.lines[-1]), stream) for stream, course in enumerate(courses) if len(course.lines)]
     written = [(c.reading.record.last[-1].number, n) for n, c in enumerate(courses) if c.reading.record.last]
     line, stream = max(stepped or written)
@@ -269,27 +272,27 @@ def stopped(courses: list[Course], seconds: float) -> Stall:
 _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")
 
 
-def _span(course: Course) -> tuple[float | None, float | None]:
-    """The times of the first and last step: from stamps near them, or from the clock of a progress bar."""
+def _span(course: StreamCourse) -> tuple[float | None, float | None]:
+    """Return the times of the first and last step, from stamps near them or from the clock of a progress bar."""
     every = course.reading.record.spans
     first, last = min(every[rule][0] for rule in course.rules), max(span[1] for span in every.values())
     begin, end = _elapsed(first.text), _elapsed(last.text)
     if begin is not None and end is not None and end >= begin and first.time is not None:
         return first.time, first.time + end - begin
-    if last.time is None:  # the next stamp is later than the step, so the wait is at least what it says
+    if last.time is None:  # the next stamp is later than the step, so the job waited at least this long
         after = (seconds_of(line.text) for line in course.reading.record.last if line.number > last.line)
         return first.time, next((time for time in after if time is not None), None)
     return first.time, last.time
 
 
 def _elapsed(text: str) -> float | None:
-    """The seconds that a tqdm bar says have passed."""
+    """Return the seconds elapsed according to a tqdm bar."""
     found = _ELAPSED.search(text)
     if found is None:
         return None
     return 3600.0 * int(found["hours"] or 0) + 60.0 * int(found["minutes"]) + int(found["seconds"])
 
 
-def _end_of_log(reading: Reading) -> float | None:
+def _end_of_log(reading: StreamReading) -> float | None:
     times = [time for line in reading.record.last if (time := seconds_of(line.text)) is not None]
     return max(times) if times else None

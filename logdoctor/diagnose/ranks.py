@@ -1,4 +1,4 @@
-"""Who failed when: the cause, and the first error of each rank, whatever part it has in the failure."""
+"""Which rank failed when: the cause, and the first error of each rank, whatever its role."""
 
 import math
 from collections.abc import Sequence
@@ -8,33 +8,35 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor.diagnose import suspects
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.text import seconds_of
 from logdoctor.types import RankError
 
 _MOST = 64
 _OWN = (8, 4, 2, 1)
-"""How many errors alike are told one by one; the first number that leaves room for all."""
+"""How many equal errors are listed one by one: the first number that leaves room for all."""
 
 
-class _Heard(NamedTuple):
-    """An error with its writer, and its place among all."""
+class _PlacedError(NamedTuple):
+    """An error with its writer, and its position among all errors."""
 
     at: tuple[float, int, int]
     error: RankError
     is_cause: bool
 
 
-def first_errors(readings: list[Reading], found: Sequence[Finding], cause: Finding | None) -> tuple[RankError, ...]:
-    """The cause and the first of the findings of each rank, at most 64: those of a stream ordered by line, those of
-    several streams by time, as far as lines carry stamps.
+def first_errors(
+    readings: list[StreamReading], found: Sequence[LogFinding], cause: LogFinding | None
+) -> tuple[RankError, ...]:
+    """Return the cause and the first finding of each rank, at most 64: within a stream ordered by line, between streams
+    by time as far as lines carry stamps.
 
-    A rank's own lines decide what is said of it, so lines of others between them change nothing. Findings that name no
-    rank count as of their node, or of their stream.
+    Only a rank's own lines decide, so lines of other ranks in between change nothing. Findings without a rank count for
+    their node, or else for their stream.
     """
     writers = _Writers(readings)
-    first: dict[object, Finding] = {}
+    first: dict[object, LogFinding] = {}
     for finding in sorted(found, key=lambda finding: finding.order):
         first.setdefault(writers.of(finding), finding)
     chosen = list(first.values())
@@ -44,32 +46,32 @@ def first_errors(readings: list[Reading], found: Sequence[Finding], cause: Findi
 
 
 class _Writers:
-    """Names who speaks: looks once at what all streams tell of places, however many findings there are."""
+    """Names the writer of each finding; reads the placements of all streams once, however many findings there are."""
 
-    def __init__(self, readings: list[Reading]) -> None:
+    def __init__(self, readings: list[StreamReading]) -> None:
         self._readings = readings
         self._labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
         self._places = suspects.Places(readings)
         self._alone = [_is_alone(reading) for reading in readings]
         self._latest = max((time for reading in readings for time in reading.times.values()), default=None)
 
-    def of(self, finding: Finding) -> object:
-        """The rank of a finding, else its node, else its stream."""
+    def of(self, finding: LogFinding) -> object:
+        """Return the rank of a finding, else its node, else its stream."""
         rank = self._rank(finding)
         return rank if rank is not None else self._node(finding, rank) or finding.stream
 
-    def error(self, finding: Finding) -> RankError:
-        """A finding as the error of its rank."""
+    def error(self, finding: LogFinding) -> RankError:
+        """Return a finding as the error of its rank."""
         rank = self._rank(finding)
         stream = self._readings[finding.stream].record.stream
         node, time = self._node(finding, rank), self._time(finding)
         return RankError(rank, node, stream, finding.line, time, finding.reason, finding.role)
 
-    def _rank(self, finding: Finding) -> int | None:
+    def _rank(self, finding: LogFinding) -> int | None:
         return suspects.rank_of(finding, self._readings, self._labelled)
 
-    def _node(self, finding: Finding, rank: int | None) -> str | None:
-        """Where it was printed: as the line says, or where the rank was placed."""
+    def _node(self, finding: LogFinding, rank: int | None) -> str | None:
+        """Return the node where it was printed: from the line, or from where its rank was placed."""
         named = finding.origin.node or suspects.own_host(finding)
         if named is None and rank is not None:
             named = self._places.nodes.get(rank)
@@ -77,38 +79,38 @@ class _Writers:
             named = finding.captures.get("node")
         return self._places.aliases.get(named, named)[: suspects.LONGEST_NAME].rstrip(".:,") or None if named else None
 
-    def _time(self, finding: Finding) -> float | None:
-        """The stamp of the line; in a stream of one writer also the last before it."""
+    def _time(self, finding: LogFinding) -> float | None:
+        """Return the stamp of the line; in a stream with a single writer also the last stamp before it."""
         time = seconds_of(finding.text)
         if time is None and self._alone[finding.stream]:
             time = finding.time
         return time if time is None or self._latest is None else dated(time, self._latest)
 
 
-def _is_alone(reading: Reading) -> bool:
-    """Whether a stream is of one writer: stamps of others say nothing about when a rank spoke."""
+def _is_alone(reading: StreamReading) -> bool:
+    """Return whether a stream has a single writer: stamps of others do not show when a rank wrote."""
     return len({where.channel for _, where in reading.lines}) < 2
 
 
-def _ordered(errors: list[tuple[RankError, bool]], readings: list[Reading]) -> list[_Heard]:
-    """The errors as they came: those of a stream by line, one without a stamp directly behind what its stream told
-    before it, streams without any at the end; all by place when there is no stamp at all."""
+def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]) -> list[_PlacedError]:
+    """Return the errors in order: within a stream by line, one without a stamp directly after the error before it,
+    streams without any stamp last. Without any stamps at all, errors are ordered by position."""
     numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
-    heard: list[_Heard] = []
+    heard: list[_PlacedError] = []
     for stream, some in groupby(sorted(errors, key=lambda one: numbers[one[0].stream]), lambda one: one[0].stream):
         told = sorted(some, key=lambda one: one[0].line)
         now = next((error.time for error, _ in told if error.time is not None), math.inf)
         times = rising([now := now if error.time is None else error.time for error, _ in told])
         for time, (error, is_cause) in zip(times, told, strict=True):
-            heard.append(_Heard((time, numbers[stream], error.line), error, is_cause))
+            heard.append(_PlacedError((time, numbers[stream], error.line), error, is_cause))
     return sorted(heard, key=lambda one: one.at)
 
 
-def _folded(heard: list[_Heard]) -> tuple[RankError, ...]:
-    """The errors, those of many ranks alike told by the first of them and a number when they are too many."""
+def _folded(heard: list[_PlacedError]) -> tuple[RankError, ...]:
+    """Return the errors; when there are too many, equal errors of many ranks become one with a count."""
     if len(heard) <= _OWN[0]:
         return tuple(one.error for one in heard)
-    folded: list[_Heard] = []
+    folded: list[_PlacedError] = []
     for own in _OWN:
         folded = _fold(heard, own)
         if len(folded) <= _MOST:
@@ -117,11 +119,11 @@ def _folded(heard: list[_Heard]) -> tuple[RankError, ...]:
     return tuple(one.error for one in sorted(kept[:_MOST], key=lambda one: one.at))
 
 
-def _fold(heard: list[_Heard], own: int) -> list[_Heard]:
-    """The cause, the first `own` of each reason and role, and one for all further of them, where the first of these
-    stands."""
-    seen: dict[tuple[str, str], list[_Heard]] = {}
-    kept: list[_Heard] = [one for one in heard if one.is_cause]
+def _fold(heard: list[_PlacedError], own: int) -> list[_PlacedError]:
+    """Return the cause, the first `own` errors of each reason and role, and one entry for the rest, at the position of
+    the first of them."""
+    seen: dict[tuple[str, str], list[_PlacedError]] = {}
+    kept: list[_PlacedError] = [one for one in heard if one.is_cause]
     for one in heard:
         if not one.is_cause:
             seen.setdefault((one.error.reason, one.error.role), []).append(one)
@@ -132,5 +134,5 @@ def _fold(heard: list[_Heard], own: int) -> list[_Heard]:
     return sorted(kept, key=lambda one: one.at)
 
 
-def _standing_for(some: list[_Heard]) -> RankError:
+def _standing_for(some: list[_PlacedError]) -> RankError:
     return msgspec.structs.replace(some[0].error, count=len(some))

@@ -1,4 +1,4 @@
-"""Time stamps made comparable: in the year of the log, and never against the order of a stream's lines."""
+"""Make time stamps comparable: in the year of the log, and never against the order of a stream's lines."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _BEGIN, _END = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (_YEARL
 
 
 def dated(time: float, latest: float) -> float:
-    """The time of a stamp that gave no year in the year that brings it next to the latest stamp of the log."""
+    """Return a stamp that has no year in the year that brings it closest to the latest stamp of the log."""
     if not _BEGIN <= time < _END or _BEGIN <= latest < _END:
         return time
     read, year = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(latest, UTC).year
@@ -22,10 +22,10 @@ def dated(time: float, latest: float) -> float:
 
 
 def rising(times: Sequence[float]) -> list[float]:
-    """The times of lines in their order, none before the one of an earlier line.
+    """Return the times of lines in their order, none before that of an earlier line.
 
-    The fewest are changed, each to the one before it: a stamp that runs against most others is of another clock, or of
-    what the line speaks of, and must move neither its line nor those behind it.
+    As few as possible are changed, each to the one before it. A stamp that contradicts most others comes from another
+    clock, or belongs to something that the line mentions, and must move neither its line nor those after it.
     """
     ends: list[float] = []  # the least end of a rising row of each length
     places: list[int] = []

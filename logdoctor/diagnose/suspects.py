@@ -1,4 +1,4 @@
-"""Who may be at fault: nodes and ranks that the evidence names, and only those."""
+"""Suspects: the nodes and ranks that the evidence names as possibly at fault, and no others."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -10,7 +10,7 @@ import msgspec
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.missing import absence
 from logdoctor.types import Suspect, Verdict
 
@@ -31,15 +31,15 @@ __all__ = [
 
 _ADDRESS = regex.compile(r"[0-9a-fA-F]*[:.][0-9a-fA-F:.]+")
 LONGEST_NAME = 253
-"""Characters of a host's name, as DNS limits it: what is longer is none, whatever line says so."""
+"""The longest host name in characters, a DNS limit; anything longer is not a host name, whatever the line claims."""
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
 _OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+ \[\d+\] )")
-"""How syslog and NCCL name the host that speaks."""
+"""How syslog and NCCL name the host that writes."""
 _SPOKEN = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OFFICIAL = regex.compile(r"(?:srun|slurmstepd|slurmctld|salloc|sbatch|kubelet|mpirun|mpiexec|prted?|orted)\b")
-"""Who starts and ends jobs, and so knows their hosts."""
+"""Programs that start and end jobs, and therefore know their hosts."""
 _SRUN = regex.compile(
     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*):"
 )
@@ -48,11 +48,11 @@ _SECTION = regex.compile(
     r"(?i)\b(?:dmesg|kern(?:el)?(?:[ .]log)?|console|ring buffer|journal(?:ctl)?|syslog)\b.{0,60}?"
     r"\b(?:node|host|on|of|from)[ :=]{1,3}(?P<node>[a-z][\w.-]*\d[\w.-]*)"
 )
-"""How a part of a log is headed that was gathered on one host."""
+"""How a part of a log that was gathered on one host is headed."""
 _SECTION_LINES = 40
-_MOST_TASKS = 1 << 20  # that are looked at
+_MOST_TASKS = 1 << 20  # the most tasks of one list that are read
 _CODE = regex.compile(r"[A-Z]{1,4}\d{3,6}")
-"""An error code before a colon, which looks like a host."""
+"""An error code before a colon, which looks like a host name."""
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
 _WORK = regex.compile(
     r"\[(?:PG (?:ID )?(?P<group>[\w]+)[^\]]*?)?Rank (?P<rank>\d{1,9})\].{0,200}?"
@@ -60,8 +60,8 @@ _WORK = regex.compile(
 )
 
 
-def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[Suspect]:
-    """The nodes that the cause, or a finding that agrees with it, names as culprit."""
+def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFinding) -> list[Suspect]:
+    """Return the nodes that the cause, or a finding that agrees with it, names as the culprit."""
     if cause.reason not in _HARDWARE:
         return []
     agreeing = [cause] + [
@@ -85,13 +85,13 @@ def name(readings: list[Reading], found: list[Finding], cause: Finding) -> list[
 
 
 _PEERS = ("NCCL Remote Error", "Network Error")
-_VOICES = 3  # that must name the same peer before it is suspected
-_MANY_HOSTS = 2  # from which on the hosts that a log tells of are taken for those of its job
-_OF_ALL = 2 / 3  # of those who name one
+_VOICES = 3  # peers that must name the same node before it is suspected
+_MANY_HOSTS = 2  # number of hosts from which on the hosts in a log are taken to be those of its job
+_OF_ALL = 2 / 3  # of the peers that name a node
 
 
-def _accused(places: "Places", found: list[Finding], cause: Finding) -> Suspect | None:
-    """The node to which most others lost their connection, when they agree and it blames nobody itself."""
+def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Suspect | None:
+    """Return the node that most peers say they lost, if they agree and it does not blame another node itself."""
     if cause.reason not in _PEERS:
         return None
     voices: dict[str, set[tuple[str, str]]] = {}
@@ -115,8 +115,11 @@ def _accused(places: "Places", found: list[Finding], cause: Finding) -> Suspect 
 
 
 def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
-    """The verdict without suspected nodes that are not among those of its job: a log can name any host. It says whom it
-    named. An address stands for itself where the job's nodes are told by their names."""
+    """Return the verdict without suspects that are not nodes of its job, because a log can name any host; `why` lists
+    the names removed.
+
+    An address is kept when the job's nodes are only known by name.
+    """
     named = [suspect.node for suspect in verdict.suspects if suspect.node]
     strangers = [node for node in named if not _is_among(node, nodes)] if nodes else []
     if not strangers:
@@ -133,18 +136,19 @@ def _is_among(node: str, nodes: Collection[str]) -> bool:
     return any(short == other.lower().split(".")[0] for other in nodes if not _ADDRESS.fullmatch(other))
 
 
-def _why(finding: Finding) -> str:
+def _why(finding: LogFinding) -> str:
     what = finding.rule.title if finding.rule else finding.name
     return f"{what} (line {finding.line})"
 
 
 class Places:
-    """Where ranks and tasks ran, as all streams tell it: read once, however many findings are asked about.
+    """Where ranks and tasks ran, according to all streams; read once, however many findings are looked up.
 
-    `aliases` map addresses and pods to nodes, `nodes` ranks; `only` is the node of all ranks when it is one.
+    `aliases` map addresses and pods to nodes, `nodes` map ranks to nodes; `only` is the node of all ranks when there is
+    just one.
     """
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[StreamReading]) -> None:
         self._readings = readings
         self.aliases = {alias: node for reading in readings for alias, node in reading.record.aliases.items()}
         self.nodes: dict[int, str] = {}
@@ -153,8 +157,8 @@ class Places:
         names = set(self.nodes.values())
         self.only = names.pop() if len(self.nodes) > 1 and len(names) == 1 else None
 
-    def headed(self, finding: Finding) -> str | None:
-        """The host that the heading above a line names, where the lines between are known and without a prefix."""
+    def headed(self, finding: LogFinding) -> str | None:
+        """Return the host in the heading above a line, where every line in between is known and without a prefix."""
         reading = self._readings[finding.stream]
         for number in range(finding.line - 1, max(finding.line - _SECTION_LINES, 0), -1):
             text = reading.text(number)
@@ -164,9 +168,9 @@ class Places:
                 return heading["node"]
         return None
 
-    def bears_out(self, node: str, finding: Finding) -> bool:
-        """Whether more than the word of one line speaks for a node: a program can print any host's name, so where the
-        log tells which hosts the job has, it must be among them."""
+    def bears_out(self, node: str, finding: LogFinding) -> bool:
+        """Return whether more than one line's word supports a node. A program can print any host name: where the log
+        shows which hosts the job has, the node must be among them."""
         of_machine = finding.reason in _LOCAL or "kernel" in finding.text
         if not of_machine or len(self._roster) < _MANY_HOSTS or _OFFICIAL.match(finding.origin.message):
             return True
@@ -176,7 +180,7 @@ class Places:
 
     @cached_property
     def _roster(self) -> frozenset[str]:
-        """The hosts of the job, as prefixes of lines, placements and NCCL name them."""
+        """The hosts of the job, as line prefixes, placements and NCCL name them."""
         spoken = (_SPOKEN.match(where.message) for reading in self._readings for _, where in reading.lines)
         named = {said["host"] for said in spoken if said}
         lines = (where for reading in self._readings for _, where in reading.lines)
@@ -186,14 +190,14 @@ class Places:
 
     @cached_property
     def only_exit(self) -> str | None:
-        """The only node of which Slurm says that a task ended by itself; the others were ended."""
+        """The only node on which, according to Slurm, a task ended by itself; the others were ended."""
         reports = (_OWN_EXIT.match(where.message) for reading in self._readings for _, where in reading.lines)
         nodes = {report["node"] for report in reports if report}
         return nodes.pop() if len(nodes) == 1 else None
 
     @cached_property
     def tasks(self) -> dict[int, str]:
-        """The nodes that Slurm reports tasks on when they end; the first report counts."""
+        """The nodes on which Slurm reports the end of tasks; the first report counts."""
         reports = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
         told = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
         found: dict[int, str] = {}
@@ -203,29 +207,29 @@ class Places:
 
 
 def _listed(tasks: str) -> Iterator[int]:
-    """The numbers of a list such as "0,2,4-7"."""
+    """Yield the numbers of a list such as "0,2,4-7"."""
     for part in tasks.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
-def _node(places: Places, finding: Finding) -> str | None:
-    """The node that a finding names; for a fault of the machine also the one it was printed on.
+def _node(places: Places, finding: LogFinding) -> str | None:
+    """Return the node that a finding names; for a hardware fault otherwise the node where it was printed.
 
-    An address or a pod stands for the node that has it; a pod without a known node is no node.
+    An address or a pod stands for its node; a pod whose node is unknown gives None.
     """
     node = finding.captures.get("node")
     if node is None and (finding.reason in _LOCAL or (finding.rule and finding.rule.verdict.here)):
         node = _speaker(places, finding)
     if node is None:
-        return None  # who reports a fault of the network need not be who has it
+        return None  # whoever reports a network fault need not be the one that has it
     node = places.aliases.get(node.removesuffix(":"), node)
     node = places.aliases.get(node, node).rstrip(".:,")
     return node if len(node) <= LONGEST_NAME else None
 
 
-def _speaker(places: Places, finding: Finding) -> str | None:
-    """The node on which a line was printed: as the line says, by its rank, by its task, or because there is one."""
+def _speaker(places: Places, finding: LogFinding) -> str | None:
+    """Return the node on which a line was printed: from the line, its rank, its task, or because there is only one."""
     if host := own_host(finding):
         return host
     origin = finding.origin
@@ -245,8 +249,8 @@ def _speaker(places: Places, finding: Finding) -> str | None:
 _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
 
 
-def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]:
-    """The hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
+def _reported_hosts(reading: StreamReading, aliases: dict[str, str]) -> dict[int, str]:
+    """Return the hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
     pods = any(_POD.search(where.channel) for _, where in reading.lines)
     hosts: dict[int, str] = {}
     host: str | None = None
@@ -260,18 +264,18 @@ def _reported_hosts(reading: Reading, aliases: dict[str, str]) -> dict[int, str]
     return hosts
 
 
-def own_host(finding: Finding) -> str | None:
-    """The host that a line names as its speaker, as syslog and NCCL do."""
+def own_host(finding: LogFinding) -> str | None:
+    """Return the host that a line names as its writer, as syslog and NCCL do."""
     found = _OWN_HOST.match(finding.origin.message)
     return found["host"] if found else None
 
 
-def first_rank(found: list[Finding], cause: Finding, readings: list[Reading]) -> int | None:
-    """The rank whose own error came first, None when none can be named.
+def first_rank(found: list[LogFinding], cause: LogFinding, readings: list[StreamReading]) -> int | None:
+    """Return the rank whose own error came first; None when none can be named.
 
-    A mistake in the program that most ranks make alike has no first rank, nor has a fault of a node or
-    of the network. A rank is named by the line, by what the line says ("[Rank 3]"), by Slurm's task label when
-    each task is a rank, or by torchrun's report when the error stands in the log once.
+    An error that most ranks make alike has no first rank, nor has a fault of a node or of the network. A rank is found
+    from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, or from
+    torchrun's report when the error is in the log once.
     """
     if cause.reason in ("Node Failure", "Network Error", "Hang"):
         return None
@@ -301,10 +305,10 @@ _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
-def rank_of(finding: Finding, readings: list[Reading], labelled: Sequence[bool] | None = None) -> int | None:
-    """The rank that a finding speaks of or that printed it: as the line says, by its task, or by its stream's name.
+def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequence[bool] | None = None) -> int | None:
+    """Return the rank that a finding speaks of or that printed it: from the line, its task, or its stream's name.
 
-    `labelled` tells for each stream whether tasks are ranks, for who asks of many findings.
+    `labelled` says for each stream whether tasks are ranks; pass it when looking up many findings.
     """
     if finding.rank is not None:
         return finding.rank
@@ -318,27 +322,28 @@ def rank_of(finding: Finding, readings: list[Reading], labelled: Sequence[bool] 
 
 
 def named_rank(message: str) -> int | None:
-    """The rank that a message speaks of near its beginning, such as "[Rank 3]"."""
+    """Return the rank that a message names near its beginning, such as "[Rank 3]"."""
     named = _NAMED.search(message[:300])
     return int(named["rank"] or named["bracket"]) if named else None
 
 
 def rank_of_stream(name: str) -> int | None:
-    """The rank that the name of a stream gives, for lines that say nothing themselves."""
+    """Return the rank in the name of a stream, for lines that do not say themselves."""
     found = _STREAM.search(name)
     return int(found["rank"] or found["folder"]) if found else None
 
 
-def tasks_are_ranks(reading: Reading) -> bool:
-    """Whether `srun --label` numbers ranks: no torchrun below it, no line with another rank behind the label."""
+def tasks_are_ranks(reading: StreamReading) -> bool:
+    """Return whether `srun --label` numbers ranks: no torchrun runs below it, and no line names another rank after the
+    label."""
     return not any(
         (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text
         for line, where in reading.lines
     )
 
 
-def _reported(readings: list[Reading]) -> int | None:
-    """The rank that torchrun's last report calls the first to fail."""
+def _reported(readings: list[StreamReading]) -> int | None:
+    """Return the rank that torchrun's last report calls the first to fail."""
     rank: int | None = None
     for reading in readings:
         root = False
@@ -363,18 +368,20 @@ class Divergence(NamedTuple):
 
 
 _ALTERNATING = {"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
-"""What sharded training calls in turn, so that neighbours in the sequence differ without a mistake."""
+"""Collectives that sharded training calls in turn, so that neighbours in the sequence differ without a mistake."""
 
 
 def _in_turn(work: _Work, common: _Work) -> bool:
-    """Whether a rank waits in a call next to that of the others on the same path: behind it, or in its turn."""
+    """Return whether a rank waits in a call next to that of the others on the same path: just behind it, or in its
+    turn."""
     return work.sequence < common.sequence or (
         work.sequence != common.sequence and {work.op, common.op} == _ALTERNATING
     )
 
 
-def divergence(readings: list[Reading]) -> Divergence | None:
-    """Whether a collective's time-out is the program's fault: one rank of a group waits in another call."""
+def divergence(readings: list[StreamReading]) -> Divergence | None:
+    """Return the divergence that makes a collective's time-out the program's fault: one rank of a group waits in
+    another call."""
     groups: dict[str, dict[int, _Work]] = {}
     for reading in readings:
         for line, _ in reading.lines:

@@ -1,14 +1,14 @@
-"""Python tracebacks out of interleaved output: per writer, whole chains.
+"""Python tracebacks from interleaved output, read per writer as whole chains.
 
-A traceback is a header, indented frames, and the line that names the exception. Chains ("During handling
-of...", "The above exception was the direct cause...", "Original Traceback" of a worker) are one episode.
+A traceback is a header, indented frames, and the line that names the exception. Chains ("During handling of...", "The
+above exception was the direct cause...", "Original Traceback" of a worker) are one episode.
 """
 
 from typing import NamedTuple
 
 import regex
 
-from logdoctor.text import Origin
+from logdoctor.text import LineOrigin
 from logdoctor.types import Line
 
 _HEADER = regex.compile(r"Traceback \(most recent call last\)")
@@ -20,17 +20,17 @@ _EXCEPTION = regex.compile(
 )
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
-_NEAR = 3  # lines behind a doubtful exception in which the true one may stand
+_NEAR = 3  # lines after a doubtful exception in which the true one may appear
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _SPAWNED = regex.compile(r"^-- Process \d+ terminated with the following error")
-"""What torch.multiprocessing prints between its own exception and the traceback of the process that failed."""
+"""What torch.multiprocessing prints between its own exception and the traceback of the failed process."""
 _CHAIN_LINES = 40  # lines that a message may go on before the words that chain another exception to it
 _OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
 
 
 class Raised(NamedTuple):
-    """One exception of a chain: where its name stands, and how it follows from the one before."""
+    """One exception of a chain: the line that names it, and how it follows from the one before."""
 
     line: int
     name: str
@@ -41,7 +41,7 @@ class Raised(NamedTuple):
 
 
 class Traceback(NamedTuple):
-    """A chain of exceptions of one writer, in the order they were printed (innermost first).
+    """A chain of exceptions by one writer, in the order they were printed (innermost first).
 
     `raised` is empty when the report breaks off before it names an exception.
     """
@@ -64,7 +64,7 @@ class _Open:
         self.idle = 0
 
     def resume(self) -> None:
-        """Go on with the frames: what was taken for the exception was a line between them."""
+        """Go on with the frames: the supposed exception was a line between them."""
         raised = self.raised.pop()
         self.frames, self.code, self.link, self.in_frames = list(raised.frames), raised.code, raised.link, True
 
@@ -72,8 +72,8 @@ class _Open:
         self.frames, self.code, self.link, self.in_frames, self.idle = [], "", link or self.link, True, 0
 
 
-def tracebacks(lines: list[tuple[Line, Origin]]) -> list[Traceback]:
-    """The traceback chains in the lines of one stream, each writer's lines read apart."""
+def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
+    """Return the traceback chains in the lines of one stream; each writer's lines are read separately."""
     done: list[Traceback] = []
     open_chains: dict[str, _Open] = {}
     for line, origin in lines:
@@ -94,7 +94,7 @@ def tracebacks(lines: list[tuple[Line, Origin]]) -> list[Traceback]:
 
 
 def _continues(chain: _Open, header: str, number: int) -> bool:
-    """Whether a header opens the next exception of a chain rather than a new report."""
+    """Return whether a header opens the next exception of a chain rather than a new report."""
     if chain.in_frames:
         return False
     return (
@@ -111,7 +111,7 @@ def _close(chains: dict[str, _Open], channel: str, done: list[Traceback]) -> Non
 
 
 def _read(chain: _Open, line: Line, message: str) -> bool:
-    """Take the next line of the writer into the chain; False when the chain is over."""
+    """Add the writer's next line to the chain; return False when the chain is over."""
     chain.idle += 1
     if chain.in_frames:
         return _read_frames(chain, line, message)
@@ -148,19 +148,19 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
 
 
 def _is_class(name: str, inner: str | None) -> bool:
-    """Whether a word at the begin of a line can be the class of an exception, or a call of a class by another."""
+    """Return whether a word at the beginning of a line can be an exception class, or a call of one class by another."""
     if inner is not None:
         return any(map(_SURE_NAME.search, (name, inner))) and _PLAIN_NAME.search(inner) is not None
     return _PLAIN_NAME.search(name) is not None
 
 
 def _is_doubtful(raised: Raised) -> bool:
-    """Whether what was taken for an exception is but a capitalised word with a colon, as anybody prints."""
+    """Return whether a supposed exception is only a capitalised word with a colon, as any program prints."""
     return "." not in raised.name and not _SURE_NAME.search(raised.name)
 
 
 def _names(message: str) -> bool:
-    """Whether a line names an exception beyond doubt."""
+    """Return whether a line certainly names an exception."""
     found = _EXCEPTION.match(message)
     return found is not None and _SURE_NAME.search(found["name"].split("(")[0]) is not None
 
@@ -177,10 +177,10 @@ _LOOKUPS = (
 
 
 def deepest(chain: Traceback) -> int:
-    """Which exception of a chain most likely is the origin, when no rule knows better.
+    """Return the index of the exception in a chain that is most likely the origin, when no rule knows better.
 
-    `raise ... from` and re-raised worker errors point back to the first one; an error while handling a mere
-    lookup that failed is a new error; else the first one counts.
+    `raise ... from` and re-raised worker errors point back to the first one; an error while handling a failed lookup is
+    a new error; else the first one counts.
     """
     at = len(chain.raised) - 1
     while at > 0:
@@ -199,7 +199,7 @@ def _reraised(inner: Raised, outer: Raised) -> bool:
 
 
 def _is_carrier(raised: Raised) -> bool:
-    """A re-raised worker error, or a group, comes first and only announces the original that follows."""
+    """Return whether an exception only announces the original that follows: a re-raised worker error, or a group."""
     return (
         (raised.name.endswith("Exception") and not raised.message.strip())
         or raised.name.endswith(("RemoteTraceback", "ExceptionGroup"))

@@ -1,4 +1,4 @@
-"""A verdict is written: quotes with their neighbours, symptoms, progress, and the account of the log."""
+"""Write a verdict: quotes with their context, symptoms, progress, and the line counts of the log."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple, cast
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.cause import Judgement, explains
-from logdoctor.diagnose.findings import Finding, Reading
+from logdoctor.diagnose.cause import CauseJudgement, explains
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import fingerprint
-from logdoctor.diagnose.progress import Course, Spike, Stall, furthest
+from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, furthest
 from logdoctor.diagnose.ranks import first_errors
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
@@ -36,32 +36,32 @@ _CONTEXT = 2
 _MAX_NODES = 10_000
 
 
-class Place(NamedTuple):
-    """A line of a stream, with what cites it."""
+class CitedLine(NamedTuple):
+    """A line of a stream, with the rule or structure that cites it."""
 
     stream: int
     line: int
     rule: str
 
     @classmethod
-    def of(cls, finding: Finding) -> "Place":
-        """Where a finding stands."""
+    def of(cls, finding: LogFinding) -> "CitedLine":
+        """Return the line of a finding."""
         return cls(finding.stream, finding.line, finding.source)
 
 
-class Case(NamedTuple):
-    """All that is known about an attempt when it is judged."""
+class Examined(NamedTuple):
+    """All that is known about an attempt before it is judged."""
 
-    readings: list[Reading]
-    courses: list[Course]
-    found: list[Finding]
-    judgement: Judgement
+    readings: list[StreamReading]
+    courses: list[StreamCourse]
+    found: list[LogFinding]
+    judgement: CauseJudgement
     spike: Spike | None
     stall: Stall | None
     book: RuleBook
 
-    def outcomes(self, kind: str) -> list[Finding]:
-        """Lines that mark an outcome and were not followed by renewed progress."""
+    def outcomes(self, kind: str) -> list[LogFinding]:
+        """Return the lines that mark an outcome and were not followed by further progress."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
@@ -69,25 +69,25 @@ class Case(NamedTuple):
 
 
 def write(
-    case: Case,
+    case: Examined,
     reason: str,
     outcome: str,
     *,
     confidence: float,
     why: str,
-    places: list[Place],
+    places: list[CitedLine],
     decided: tuple[str, str],
     print_of: tuple[str, tuple[str, ...]],
-    symptoms: list[Finding],
+    symptoms: list[LogFinding],
     recovery: str = "",
     fault: str = "",
     suggestion: str = "",
     suspected: Sequence[Suspect] = (),
     first_rank: int | None = None,
-    cause: Finding | None = None,
+    cause: LogFinding | None = None,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Verdict:
-    """Put a verdict together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
+    """Return the verdict put together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
@@ -137,14 +137,14 @@ _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}
 
 
 def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
-    """The next step without "it names" where no quoted line names anything."""
+    """Return the next step, without "it names" when no quoted line names anything."""
     if any(_NAME.search(one.quote.partition(": ")[2] or one.quote) for one in evidence):
         return suggestion
     return _THING.sub(r"\g<thing>", suggestion)
 
 
-def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:
-    """The first error of each rank that lasted; the cause as it is now called."""
+def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:
+    """Return the first lasting error of each rank; the cause under its final reason."""
     judged = case.judgement
     lasting = [found for found in (judged.cause, *judged.symptoms, *judged.teardown) if found]
     if cause is not None:
@@ -152,15 +152,15 @@ def _ranks(case: Case, cause: Finding | None) -> tuple[RankError, ...]:
     return first_errors(case.readings, lasting, cause)
 
 
-def _nodes(case: Case) -> tuple[str, ...]:
-    """The nodes that ranks were placed on, or whose addresses were told."""
+def _nodes(case: Examined) -> tuple[str, ...]:
+    """Return the nodes that ranks were placed on, or whose addresses the log gives."""
     known = {node for reading in case.readings for node in reading.record.placements.values()}
     known |= {node for reading in case.readings for node in reading.record.aliases.values()}
     return tuple(sorted(known, key=natural)[:_MAX_NODES])
 
 
-def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:
-    """The places as quotes with their neighbours; each line once."""
+def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
+    """Return the cited lines as quotes with their neighbours, each line once."""
     quotes: dict[tuple[int, int], Evidence] = {}
     for stream, number, rule in places:
         reading = case.readings[stream]
@@ -175,13 +175,13 @@ def _evidence(case: Case, places: list[Place]) -> tuple[Evidence, ...]:
 
 
 def quote(text: str) -> str:
-    """The part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
+    """Return the part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
     return last_state(text)[:_MAX_QUOTE]
 
 
-def _symptoms(case: Case, found: list[Finding], decided: str, cause: Finding | None) -> tuple[Symptom, ...]:
-    """Findings by reason: the first line, the count, and what explains them; "" when nothing does."""
-    grouped: dict[str, list[Finding]] = {}
+def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogFinding | None) -> tuple[Symptom, ...]:
+    """Return findings grouped by reason: the first line, the count, and what explains them ("" when nothing does)."""
+    grouped: dict[str, list[LogFinding]] = {}
     for finding in found:
         if finding.reason != "Unknown":
             grouped.setdefault(finding.reason, []).append(finding)
@@ -198,8 +198,8 @@ def _symptoms(case: Case, found: list[Finding], decided: str, cause: Finding | N
 
 
 def _compression(records: list[Record]) -> Compression:
-    """The accounts of all streams added up; the first and last line of a rule are those of the first stream that has
-    it."""
+    """Return the line counts of all streams added up; a rule's first and last line are those of the first stream that
+    has it."""
     if len(records) == 1:
         return records[0].compression
     parts = [record.compression for record in records]

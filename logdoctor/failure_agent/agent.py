@@ -12,7 +12,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.conclude import RootCause
 from logdoctor.diagnose.episodes import summary
 from logdoctor.errors import LogdoctorError, ModelError
 from logdoctor.failure_agent import brief as briefs
@@ -79,7 +79,7 @@ class FailureAgent:
         self._embedder = embedder
         self.limits = limits or Limits()
 
-    def conclude(self, question: Question) -> Conclusion | None:
+    def conclude(self, question: Question) -> RootCause | None:
         """What the model's answers amount to; None, which means Unknown, when they agree on nothing that is proved.
 
         `ModelError` when there is no first answer.
@@ -100,7 +100,7 @@ class FailureAgent:
             return None
         taken = outcome.claim
         rejected = [one for answer in answers for one in _others(answer)]
-        return Conclusion(
+        return RootCause(
             reason=taken.reason,
             recovery=taken.recovery,
             fault=taken.fault,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.conclude import RootCause
 from logdoctor.diagnose.episodes import FOLLOWING, Episode
 from logdoctor.failure_agent.cases.cases import Case, Neighbour
 
@@ -55,7 +55,7 @@ def by_case(
     similarity: float,
     agreement: int,
     streams: Sequence[str],
-) -> Conclusion | None:
+) -> RootCause | None:
     """What past cases say of a failure, or None when they do not prove it.
 
     Sure is the line that named a past failure, come again, when all cases that hold it agree in reason and recovery and
@@ -76,7 +76,7 @@ def is_telling(one: Episode) -> bool:
 
 def _by_line(
     telling: Sequence[Episode], neighbours: Sequence[Neighbour], agreement: int, streams: Sequence[str]
-) -> Conclusion | None:
+) -> RootCause | None:
     """The claim of the cases whose naming line is there, when nothing speaks against it."""
     holding: dict[str, list[Case]] = {}
     for neighbour in neighbours:
@@ -125,7 +125,7 @@ def _by_likeness(
     similarity: float,
     agreement: int,
     streams: Sequence[str],
-) -> Conclusion | None:
+) -> RootCause | None:
     """The claim of the nearest cases, when enough of them agree and none that is nearly as close disagrees."""
     near = sorted((one for one in neighbours if one.similarity > 0), key=lambda one: -one.similarity)
     if not near:
@@ -158,14 +158,14 @@ def _is_about(case: Case, one: Episode) -> bool:
 
 def _conclusion(
     cases: Sequence[Case], confidence: float, why: str, proofs: Sequence[Episode], streams: Sequence[str]
-) -> Conclusion:
+) -> RootCause:
     """What the newest of the cases says, proved by these episodes."""
     newest = max(cases, key=lambda case: (case.at, case.id))
     places = tuple((streams[one.stream], one.line) for one in proofs[:_PLACES])
     fix = f"What helped: {newest.fix}" if newest.fix else ""
     suggestion = " ".join(part for part in (newest.suggestion, fix) if part)
     claim = _claim(newest)
-    return Conclusion(
+    return RootCause(
         claim.reason, claim.recovery, newest.fault, confidence, why, suggestion, places, "case", f"case/{newest.id}"
     )
 

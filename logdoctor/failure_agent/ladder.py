@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 import structlog
 
-from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.errors import LogdoctorError
 from logdoctor.failure_agent.by_case import by_case
 from logdoctor.failure_agent.cases.cases import Neighbour
@@ -33,7 +33,7 @@ class Ladder:
         similar: Similar | None,
         similarity: float,
         agreement: int,
-        agent: Callable[[Question], Conclusion | None] | None = None,
+        agent: Callable[[Question], RootCause | None] | None = None,
         below: float = 0.0,
     ) -> None:
         self._similar, self._terms, self._agent = similar, (similarity, agreement), agent
@@ -94,7 +94,7 @@ def is_open(verdict: Verdict) -> bool:
     return verdict.outcome == "failed" and verdict.reason == "Unknown"
 
 
-def _concluded(question: Question, conclusion: Conclusion | None) -> Verdict:
+def _concluded(question: Question, conclusion: RootCause | None) -> Verdict:
     """The verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
     if conclusion is None:
         return question.verdict

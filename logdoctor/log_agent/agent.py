@@ -22,7 +22,7 @@ from logdoctor.log_agent.lesson import Lesson, lesson
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.log_agent.sample import REPEATS, sample
 from logdoctor.store.learned import LearnedRules, NewRule, Noticed, Refused, Source
-from logdoctor.types import Group, Verdict
+from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class LogAgent:
         self._rules, self._guards, self._limits = rules, guards, limits
         self._known: dict[str, set[int]] = {}
         self._shown: dict[str, set[int]] = {}
-        self._carried: dict[str, dict[int, Group]] = {}
+        self._carried: dict[str, dict[int, ShapeGroup]] = {}
         self._checked: set[str] = set()
         self._checked_version = -1
         self._advised_from = 0.0
@@ -125,7 +125,7 @@ class LogAgent:
         """Whether anything was learned of a kind."""
         return bool(self.books.scanner(kind).book.learned)
 
-    def recognised(self, kind: str, groups: Sequence[Group]) -> str:
+    def recognised(self, kind: str, groups: Sequence[ShapeGroup]) -> str:
         """The kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be of: one
         whose jobs printed most of these groups, too, else the one it is said to be of. What is told of a job is
         overruled by much only."""
@@ -141,7 +141,7 @@ class LogAgent:
         }
         return max(alike, key=lambda other: (alike[other], other == kind, other), default=kind)
 
-    def new_kind(self, job: str, groups: Sequence[Group]) -> str:
+    def new_kind(self, job: str, groups: Sequence[ShapeGroup]) -> str:
         """The kind of which a job is the first, when nothing is said of it and it looks like no other; "" when there
         are too many kinds, or too few of its lines come again."""
         again = sum(group.lines for group in groups if group.lines >= REPEATS)
@@ -171,7 +171,7 @@ class LogAgent:
             enough, share = _ENOUGH, _SHARE_LATER
         return left.unexplained >= max(enough, share * left.lines_in)
 
-    def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
+    def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], source: Source) -> list[Noticed]:
         """Show a sample of the groups to the agent and enter what comes of it; error lines that it noticed.
 
         A group that was shown twice, or in an attempt that is settled, is known from then on, whatever was said of it
@@ -188,7 +188,9 @@ class LogAgent:
         before.update(shapes)
         return noticed + self._advice(kind, attempt, groups, source)
 
-    def _advice(self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], source: Source) -> list[Noticed]:
+    def _advice(
+        self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], source: Source
+    ) -> list[Noticed]:
         """Show the adviser what the agent made no rule of, when that is enough."""
         if self.adviser is None or self.stopping or time.monotonic() < self._advised_from:
             return []
@@ -205,7 +207,7 @@ class LogAgent:
         return noticed
 
     def _lesson(
-        self, kind: str, attempt: tuple[str, int], groups: Sequence[Group], agent: Agent, source: Source
+        self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], agent: Agent, source: Source
     ) -> tuple[list[Noticed], list[int]]:
         """Have an agent learn from a sample of some groups: the error lines it noticed, and the shapes it was shown."""
         shown, shapes = sample(kind, *attempt, groups, agent.room, agent.groups)
@@ -220,7 +222,7 @@ class LogAgent:
         self._enter(kind, attempt, learned, agent)
         return learned.noticed, shapes
 
-    def _unexplained(self, kind: str, groups: Sequence[Group]) -> list[Group]:
+    def _unexplained(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
         """The groups as far as no rule matches them that was learned since they were gathered."""
         scanner = self.books.scanner(kind)
         learned = {pattern for rule in scanner.book.learned for pattern in rule.patterns}
@@ -233,7 +235,7 @@ class LogAgent:
                 found.append(group._replace(examples=examples))
         return found
 
-    def carry(self, kind: str, groups: Sequence[Group]) -> None:
+    def carry(self, kind: str, groups: Sequence[ShapeGroup]) -> None:
         """Keep the lines of an attempt that hardly repeat in it: another attempt of the kind may show them again. A
         single warning stays one, however many attempts print it."""
         known = self._carried.pop(kind, {})
@@ -246,7 +248,7 @@ class LogAgent:
         while len(self._carried) > _KINDS:
             self._carried.pop(next(iter(self._carried)))
 
-    def _with_carried(self, kind: str, groups: Sequence[Group]) -> list[Group]:
+    def _with_carried(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
         """The groups; one that another attempt of the kind had, too, counts as one that repeats."""
         carried = self._carried.get(kind, {})
         found = []

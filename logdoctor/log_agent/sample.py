@@ -4,14 +4,14 @@ import random
 from collections.abc import Sequence
 
 from logdoctor.log_agent.proposal import Sample
-from logdoctor.types import Group
+from logdoctor.types import ShapeGroup
 
 REPEATS = 3
 """Lines that make a fixed form of a group: one of fewer may be a family with others, and will be shown again."""
 
 
 def sample(
-    kind: str, job: str, attempt: int, groups: Sequence[Group], room: int, most: int
+    kind: str, job: str, attempt: int, groups: Sequence[ShapeGroup], room: int, most: int
 ) -> tuple[Sample, list[int]]:
     """(sample of at most `most` groups with at most `room` characters of lines, shapes of its groups that repeat).
 
@@ -20,7 +20,7 @@ def sample(
     lines: list[str] = []
     places: list[tuple[str, int]] = []
     owners: list[int] = []
-    chosen: list[Group] = []
+    chosen: list[ShapeGroup] = []
     for group in groups:
         size = sum(len(text) + 1 for _, _, text in group.examples)
         if size > room:

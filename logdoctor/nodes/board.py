@@ -7,12 +7,12 @@ from statistics import median_high
 from typing import NamedTuple
 
 from logdoctor.node_types import Node, Result
-from logdoctor.nodes.evidence import Members, Ran, Weighed, weigh
+from logdoctor.nodes.evidence import Members, WorldOutcome, WorldProof, weigh
 
 _FEW = 16  # nodes among which a node must fail with one partner more
 
 
-class Terms(NamedTuple):
+class NodeTestTerms(NamedTuple):
     """How a test is made and judged.
 
     `repeats` of the gather in each world, and `longer` times as many where something is asked again. `witnesses`: sound
@@ -50,7 +50,7 @@ class Speed(NamedTuple):
 class Board:
     """The results of a test, by the places of its nodes in the list."""
 
-    def __init__(self, nodes: Sequence[Node], terms: Terms, suspected: Sequence[str] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node], terms: NodeTestTerms, suspected: Sequence[str] = ()) -> None:
         self.nodes, self.terms = tuple(nodes), terms
         self.place = {node.name: place for place, node in enumerate(self.nodes)}
         named = [node.group for node in self.nodes]
@@ -62,7 +62,7 @@ class Board:
         self.round = 0
         self._voids, self._misfires = [0] * len(self.nodes), [0] * len(self.nodes)
         self.tried = [False] * len(self.nodes)
-        self._ran: list[Ran] = []
+        self._ran: list[WorldOutcome] = []
         self._speeds: list[Speed] = []
         self._products: dict[int, tuple[str, float]] = {}
         self.pairs: set[Members] = set()
@@ -85,7 +85,7 @@ class Board:
             for node in members:
                 self.tried[node] = True
             if len(members) > 1:  # a node alone has nobody to prove anything
-                self._ran.append(Ran(world.number, members, result.ended == "passed"))
+                self._ran.append(WorldOutcome(world.number, members, result.ended == "passed"))
             if len(members) == 2:
                 self.pairs.add(members)
             if result.ended == "passed":
@@ -119,7 +119,7 @@ class Board:
         return any(len(self.results[number].world.nodes) == 2 for number in self.worlds_of[node])
 
     @cached_property
-    def works(self) -> Weighed:
+    def works(self) -> WorldProof:
         """What is proved of nodes that work or do not."""
         return weigh(self._ran, self.groups, self._witnesses, self._out)
 
@@ -129,7 +129,7 @@ class Board:
         return frozenset(world.number for world in self._paced if not world.good)
 
     @cached_property
-    def fast(self) -> Weighed:
+    def fast(self) -> WorldProof:
         """What is proved of nodes that gather fast or not; worlds that failed do not count."""
         return weigh(self._paced, self.groups, self._witnesses, self._out)
 
@@ -155,7 +155,7 @@ class Board:
         return frozenset(node for node in range(len(self.nodes)) if self.is_out(node))
 
     @cached_property
-    def _paced(self) -> list[Ran]:
+    def _paced(self) -> list[WorldOutcome]:
         """Worlds that passed: good when they were fast, bad when they were slow.
 
         One across groups may be slower by what joins them: it is slow only if others across groups are faster, and
@@ -166,9 +166,9 @@ class Board:
         for speed in self._speeds:
             kind, floor = (speed.gpu, speed.on_gpus), floors.get(speed.gpu, 0.0)
             if speed.gathered >= max(usual[kind], floor):
-                paced.append(Ran(speed.number, speed.members, True))
+                paced.append(WorldOutcome(speed.number, speed.members, True))
             elif not speed.crosses or speed.gathered < max(across[kind], floor):
-                paced.append(Ran(speed.number, speed.members, False))
+                paced.append(WorldOutcome(speed.number, speed.members, False))
         return paced
 
     def _usual(self, speeds: Sequence[Speed]) -> dict[tuple[str, bool], float]:

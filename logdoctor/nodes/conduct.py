@@ -8,7 +8,7 @@ from logdoctor.errors import InputError, LaunchError
 from logdoctor.node_types import Conclusion, Result, World
 from logdoctor.nodes.board import Board
 from logdoctor.nodes.judge import judge
-from logdoctor.nodes.launching import Launcher, ProbeOptions, Task
+from logdoctor.nodes.launching import Launcher, LaunchTask, ProbeOptions
 from logdoctor.nodes.launching import result as result_of
 from logdoctor.nodes.plan import next_round
 from logdoctor.text import harmless
@@ -81,7 +81,7 @@ class Conducting:
         nodes = tuple(self._board.nodes[self._board.place[name]] for name in world.nodes)
         seconds = self._probe.seconds * (1 + _PER_REPEAT * (world.repeats - 1))
         probe = self._probe._replace(seconds=seconds)
-        task = Task(self._name, world, nodes, self._port + world.number % PORTS, probe)
+        task = LaunchTask(self._name, world, nodes, self._port + world.number % PORTS, probe)
         begin = time.monotonic()
         try:
             answers = await self._launcher.run(task)

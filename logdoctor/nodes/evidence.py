@@ -24,7 +24,7 @@ _FELLOWS = 3
 """Other accused nodes that one must fail with, where there are so many."""
 
 
-class Ran(NamedTuple):
+class WorldOutcome(NamedTuple):
     """A world that ended and counts: its number and members in ascending order, and whether it was good."""
 
     number: int
@@ -41,7 +41,7 @@ class Link(NamedTuple):
     worlds: tuple[int, ...]
 
 
-class Case(NamedTuple):
+class JointFailure(NamedTuple):
     """Cleared nodes that failed together, without an explanation so far.
 
     `unconfirmed` are those that were in no good world since: they are to be tried with others, and then together again.
@@ -68,7 +68,7 @@ class Accused(NamedTuple):
     met: frozenset[int]
 
 
-class Weighed(NamedTuple):
+class WorldProof(NamedTuple):
     """What the worlds prove so far.
 
     `sound`: cleared, and nothing speaks against them. `guilty`: with the worlds that count. `wanting`: accused, not
@@ -81,7 +81,7 @@ class Weighed(NamedTuple):
     sound: frozenset[int]
     guilty: dict[int, tuple[int, ...]]
     wanting: dict[int, Accused]
-    cases: tuple[Case, ...]
+    cases: tuple[JointFailure, ...]
     links: tuple[Link, ...]
     doubtful: dict[int, tuple[int, ...]]
     parted: dict[int, tuple[int, ...]]
@@ -93,10 +93,10 @@ class Weighed(NamedTuple):
 class _Worlds:
     """The worlds of a test by what they say."""
 
-    def __init__(self, ran: Iterable[Ran], groups: Sequence[str]) -> None:
+    def __init__(self, ran: Iterable[WorldOutcome], groups: Sequence[str]) -> None:
         self.groups = groups
-        self.good: list[Ran] = []
-        self.bad: list[Ran] = []
+        self.good: list[WorldOutcome] = []
+        self.bad: list[WorldOutcome] = []
         for world in ran:
             (self.good if world.good else self.bad).append(world)
         self.cleared = {node for world in self.good for node in world.members}
@@ -122,13 +122,13 @@ class _Worlds:
         return pair in self.together
 
 
-def weigh(ran: Iterable[Ran], groups: Sequence[str], witnesses: int, out: Collection[int] = ()) -> Weighed:
+def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, out: Collection[int] = ()) -> WorldProof:
     """What the worlds that ran prove. `groups` are those of the nodes, "" where unknown; `witnesses` is how many sound
     partners it takes to find a node guilty; nothing can be launched any more on those that are `out`."""
     worlds = _Worlds(ran, groups)
     joined = frozenset(worlds.joined)
     if not worlds.bad:
-        return Weighed(frozenset(worlds.cleared), {}, {}, (), (), {}, {}, joined, frozenset(), False)
+        return WorldProof(frozenset(worlds.cleared), {}, {}, (), (), {}, {}, joined, frozenset(), False)
     cut = _cut(worlds)
     strange = _Strange(worlds, cut, witnesses)
     asked = {node for case in strange.cases for node in case.members}
@@ -136,7 +136,7 @@ def weigh(ran: Iterable[Ran], groups: Sequence[str], witnesses: int, out: Collec
     sound = worlds.cleared - unsound
     guilty, wanting, lonely = _accused(worlds, sound, witnesses, out, strange.is_parted)
     links = tuple(cut.values()) + tuple(strange.links)
-    return Weighed(
+    return WorldProof(
         frozenset(sound),
         guilty | strange.unsteady,
         wanting,
@@ -171,7 +171,7 @@ class _Strange:
 
     def __init__(self, worlds: _Worlds, cut: Collection[Sides], witnesses: int) -> None:
         self._worlds = worlds
-        self.cases: list[Case] = []
+        self.cases: list[JointFailure] = []
         self.links: list[Link] = []
         self.doubtful: dict[int, tuple[int, ...]] = {}
         self.unsteady: dict[int, tuple[int, ...]] = {}
@@ -221,7 +221,7 @@ class _Strange:
             kind[-1] for kind in (pairs, passed) if kind and not any(self._results[pair] > 1 for pair in kind)
         )
         if again and not changed and len(clean) >= witnesses:
-            self.cases.append(Case((node,), again=again))
+            self.cases.append(JointFailure((node,), again=again))
         else:
             self.parted[node] = self._numbers(node)
 
@@ -237,7 +237,9 @@ class _Strange:
             return
         sides = worlds.sides(pair)
         others = [other for other in worlds.strange if other != pair and worlds.sides(other) == sides]
-        self.cases.append(Case(pair, unconfirmed, worlds.crosses(pair) and sides not in worlds.joined and not others))
+        self.cases.append(
+            JointFailure(pair, unconfirmed, worlds.crosses(pair) and sides not in worlds.joined and not others)
+        )
 
     def _trio(self, trio: Members) -> None:
         """Three nodes, each cleared: their pairs tell."""
@@ -248,7 +250,7 @@ class _Strange:
             for node in trio:
                 self.doubtful.setdefault(node, tuple(worlds.strange[trio]))
         elif not any(pair in worlds.strange for pair in inner):
-            self.cases.append(Case(untried[0]))
+            self.cases.append(JointFailure(untried[0]))
 
 
 def _accused(

@@ -48,7 +48,7 @@ class ProbeOptions(NamedTuple):
     python: str = "python3"
 
 
-class Task(NamedTuple):
+class LaunchTask(NamedTuple):
     """What a launcher starts: one probe on each node of a world, all at once.
 
     `test` is the name of the test, fit for names of jobs and labels. `nodes` are in the order of ranks; the first one
@@ -91,7 +91,7 @@ class Task(NamedTuple):
         )
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """What came of one node: whether the probe started on it, what it wrote to standard output and error (at most
     `OUTPUT_LIMIT` each), its exit status (None: not known, or ended by force), and why it could not be launched."""
 
@@ -112,7 +112,7 @@ class Launcher(Protocol):
         """The nodes of these names, in their order; all nodes known when there are none. `LaunchError` for unknown
         ones, and when it cannot say."""
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """One answer for each node, in the order of ranks, never later than `task.deadline` after the call (and a
         second or two for ending by force). `LaunchError` when the launcher as such fails. Cancelled, it ends all that
         it started first."""
@@ -124,7 +124,7 @@ class Launcher(Protocol):
         """Lets go of connections; nothing runs any more."""
 
 
-class _Line(msgspec.Struct):
+class _ProbeLine(msgspec.Struct):
     """The probe's JSON line: a reading whose every part is bounded, and `unusable`."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
@@ -148,10 +148,10 @@ class _Line(msgspec.Struct):
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+_DECODER = msgspec.json.Decoder(_ProbeLine)
 
 
-def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
+def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> Result:
     """How a world ended, from what its nodes answered in so many seconds. Never raises: output may be anything.
 
     `void` as soon as one node was not started, says that it is unusable, or answers as another node: its partners
@@ -163,7 +163,7 @@ def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
     ended by itself, the answer got lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
-    missing = Answer("", started=False, launch_error="the launcher gave no answer for it")
+    missing = ProbeAnswer("", started=False, launch_error="the launcher gave no answer for it")
     unreached: dict[str, str] = {}
     readings: list[Reading] = []
     for name in task.world.nodes:
@@ -184,7 +184,7 @@ def result(task: Task, answers: Sequence[Answer], seconds: float) -> Result:
     return Result(task.world, ended, harmless(why, 2 * _WIDTH), tuple(unreached), tuple(readings), seconds)
 
 
-def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
+def _reading(name: str, answer: ProbeAnswer) -> tuple[Reading | None, str]:
     """What a node read, if it was reached, and why its world is void, if it is."""
     if not answer.started:
         cause = answer.launch_error or answer.errors[-_WIDTH:].decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -216,7 +216,7 @@ def _reading(name: str, answer: Answer) -> tuple[Reading | None, str]:
     return reading, ""
 
 
-def _line(output: bytes) -> _Line | str:
+def _line(output: bytes) -> _ProbeLine | str:
     """The last line of a probe in what its node printed, or why there is none.
 
     Lines that are something else are passed over: login messages, prologues and loggers print to the same place.
@@ -234,7 +234,7 @@ def _line(output: bytes) -> _Line | str:
 
 def answered(output: bytes) -> bool:
     """Whether a probe's answer is in what its node printed so far."""
-    return isinstance(_line(output), _Line)
+    return isinstance(_line(output), _ProbeLine)
 
 
 def _boot(errors: bytes) -> str:
@@ -243,7 +243,7 @@ def _boot(errors: bytes) -> str:
     return harmless(told[1][:64].decode("utf-8", "replace"), 64) if len(told) > 1 else ""
 
 
-def _end(answer: Answer) -> str:
+def _end(answer: ProbeAnswer) -> str:
     """How a probe that started and left no answer ended, as `Reading.why` says it."""
     if answer.launch_error:
         return f"killed: {harmless(answer.launch_error, _WIDTH)}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from logdoctor.node_types import World
 from logdoctor.nodes.board import Board
-from logdoctor.nodes.evidence import Accused, Case, Members, Weighed
+from logdoctor.nodes.evidence import Accused, JointFailure, Members, WorldProof
 
 FIRST, ANEW, OTHERS = "first round", "paired anew, because nothing has passed", "good nodes, with another partner"
 _Planned = tuple[Members, str]
@@ -106,7 +106,7 @@ def _untested(board: Board) -> list[int]:
     return [node for node, tried in enumerate(board.tried) if not tried and not board.is_out(node)]
 
 
-def _asked_of(board: Board, weighed: Weighed, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
+def _asked_of(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
     """Worlds that answer what is open: for the accused and untested a sound partner, for strange pairs both."""
     names = [node.name for node in board.nodes]
     for node, accused in weighed.wanting.items():
@@ -127,7 +127,7 @@ def _asked_of(board: Board, weighed: Weighed, free: "_Partners", untested: Itera
         yield from _again(board, case, free)
 
 
-def _again(board: Board, case: Case, free: "_Partners") -> Iterator[_Planned]:
+def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Planned]:
     """What tells a bad link from a node whose fault comes and goes."""
     if any(board.is_out(node) for node in case.members):
         return
@@ -170,7 +170,7 @@ def _others(board: Board, free: "_Partners") -> Iterator[_Planned]:
 class _Partners:
     """Sound nodes that are free in the round that is being planned; near ones are given first."""
 
-    def __init__(self, board: Board, weighed: Weighed) -> None:
+    def __init__(self, board: Board, weighed: WorldProof) -> None:
         self._board, self._groups, self._used = board, board.groups, set[int]()
         self._joined = weighed.joined
         self.sound = sorted(node for node in weighed.sound if not board.is_out(node))

@@ -51,7 +51,7 @@ class _Failed(NamedTuple):
         return f"The job failed with {self.verdict.reason}{_AT_FAULT.get(self.verdict.fault, '')}"
 
 
-class _Found(NamedTuple):
+class _BadNode(NamedTuple):
     """A node that a test found to be not healthy, and the reboots that left this fault."""
 
     finding: Finding
@@ -95,18 +95,18 @@ class _Tested(NamedTuple):
         return not unproven(self.conclusion, self.nodes)
 
 
-_Case = TypeVar("_Case")
+_Subject = TypeVar("_Subject")
 _Groups = Iterable[tuple[str, ...]]
 
 
-class _Rule(NamedTuple, Generic[_Case]):
+class _Rule(NamedTuple, Generic[_Subject]):
     """Where it `holds`: an action for each group of nodes, at most in the mode `most`, whatever is set."""
 
     kind: ActionKind
     most: Mode
-    holds: Callable[[_Case], bool]
-    groups: Callable[[_Case], _Groups]
-    why: Callable[[_Case], str]
+    holds: Callable[[_Subject], bool]
+    groups: Callable[[_Subject], _Groups]
+    why: Callable[[_Subject], str]
 
 
 _SETTING: dict[ActionKind, str] = {
@@ -149,7 +149,7 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
         lambda case: f"{case.why}: go on from an earlier checkpoint and skip the data that followed.",
     ),
 )
-_AFTER_FINDING: tuple[_Rule[_Found], ...] = (
+_AFTER_FINDING: tuple[_Rule[_BadNode], ...] = (
     _Rule(
         "cordon",
         "auto",
@@ -248,7 +248,7 @@ def after_test(
         if finding.standing in ("faulty", "slow") and NAME.fullmatch(finding.node):
             history = histories.get(finding.node, NodeHistory(finding.node))
             held = any(cordon.state in ("wanted", "standing") for cordon in history.cordons if cordon.how != _REHEARSED)
-            case = _Found(finding, held, reboots(history, finding.fault))
+            case = _BadNode(finding, held, reboots(history, finding.fault))
             actions += _actions(_AFTER_FINDING, case, modes, verdict, test)
     return (*actions, *_actions(_AFTER_TEST, _Tested(conclusion, verdict, job_nodes), modes, verdict, test))
 
@@ -317,7 +317,7 @@ _REHEARSED = "dry-run"  # the cordoner that touches no node
 
 
 def _actions(
-    rules: Iterable[_Rule[_Case]], case: _Case, modes: Modes, verdict: int | None, test: int | None
+    rules: Iterable[_Rule[_Subject]], case: _Subject, modes: Modes, verdict: int | None, test: int | None
 ) -> Iterable[Action]:
     """What the rules call for and the settings leave in, in the order of the rules."""
     for rule in rules:

@@ -55,7 +55,7 @@ class Unusable(Exception):
     """The machine cannot run the test, which proves nothing about its hardware."""
 
 
-class Failure(Exception):
+class ProbeFailure(Exception):
     """The test failed: its kind and what happened."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -85,7 +85,7 @@ def main(words: list[str]) -> int:
         _ignore_signals()  # only the line is left to write
     except Unusable as error:
         reading["unusable"] = _one_line(error)
-    except (Failure, Ended) as error:
+    except (ProbeFailure, Ended) as error:
         reading["why"] = _one_line(error)
     except Exception as error:  # noqa: BLE001 -- whatever else goes wrong on this machine is to be known, too
         reading["why"] = f"error: {_one_line(error)}"
@@ -94,13 +94,13 @@ def main(words: list[str]) -> int:
     return 0 if _write(1, f"\n{json.dumps(reading)}\n") else 1  # what others printed may lack its line's end
 
 
-class _Parser(argparse.ArgumentParser):
+class _OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Unusable(message)
 
 
 def _options(words: list[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False)
+    parser = _OptionParser(add_help=False)
     parser.add_argument("--test", required=True)  # by it and the world the process is known on its node
     parser.add_argument("--world", required=True)
     parser.add_argument("--node", required=True)  # `slurm`: what SLURMD_NODENAME says
@@ -135,7 +135,7 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
     """What the test found: the fields of the line, apart from those that `main` fills in."""
     there = _gpus()
     if options.gpus > there:
-        raise Failure("fewer GPUs", f"{there} here, {options.gpus} asked for")
+        raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} asked for")
     options.gpus = options.gpus or there
     largest = LARGEST_ON_GPU if options.gpus else LARGEST_ON_CPU
     options.sizes = [min(size, largest) for size in options.sizes] or (GPU_SIZES if options.gpus else CPU_SIZES)
@@ -151,7 +151,7 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
 def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     """What the ranks of this node found, as one: the worst of each."""
     backend = "nccl" if options.gpus else "gloo"
-    ranks = [Child(functools.partial(_rank, options, local)) for local in range(options.gpus or 1)]
+    ranks = [ProbeChild(functools.partial(_rank, options, local)) for local in range(options.gpus or 1)]
     _watch(ranks, options.deadline, options.lifeline)
     reports = [_told(rank, options, local) for local, rank in enumerate(ranks)]
     found = {"tool": f"torch/{backend}", "gpu": reports[0].get("gpu", "")}
@@ -170,7 +170,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     return dict(found, ok=True, stage="done", bandwidth=bandwidth, tflops=tflops)
 
 
-def _told(rank: Child, options: argparse.Namespace, local: int) -> dict[str, Any]:
+def _told(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
     """What a rank told, with the reason why it is not good, if it is not."""
     report: dict[str, Any] = {"stage": "start", "why": "", "bandwidth": {}}
     for line in rank.output.decode("utf-8", "replace").splitlines():
@@ -183,13 +183,13 @@ def _told(rank: Child, options: argparse.Namespace, local: int) -> dict[str, Any
     return report
 
 
-class Child:
+class ProbeChild:
     """A process of this probe, in a process group of its own, and what it has written so far.
 
     It dies with the supervisor. `work` gives its exit status, or is the program that it becomes, in words.
     """
 
-    def __init__(self, work: Callable[[Report], int] | list[str]) -> None:
+    def __init__(self, work: Callable[[RankReport], int] | list[str]) -> None:
         self.output = bytearray()
         self.status: int | None = None
         self.killed_as = ""
@@ -204,7 +204,7 @@ class Child:
                     os.dup2(writing, 1)
                     os.execvp(work[0], work)
                 os.dup2(2, 1)  # nothing but the supervisor writes to standard output
-                code = work(Report(writing))
+                code = work(RankReport(writing))
             finally:
                 os._exit(code)
         os.close(writing)
@@ -247,7 +247,7 @@ class Child:
         return "killed", f"ended with status {os.WEXITSTATUS(self.status)}"
 
 
-class Report:
+class RankReport:
     """What a rank tells its supervisor, and the stage that it is in."""
 
     def __init__(self, pipe: int) -> None:
@@ -274,7 +274,7 @@ def _become_child(supervisor: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the lifeline is the supervisor's
 
 
-def _watch(children: list[Child], deadline: float, lifeline: bool) -> None:
+def _watch(children: list[ProbeChild], deadline: float, lifeline: bool) -> None:
     """Waits for the children and kills what is left of them: at the deadline, soon after one has failed, or when the
     probe is to end early."""
     try:
@@ -303,7 +303,7 @@ def _watch(children: list[Child], deadline: float, lifeline: bool) -> None:
             _wait(child, 2.0)
 
 
-def _wait(child: Child, seconds: float) -> None:
+def _wait(child: ProbeChild, seconds: float) -> None:
     """Waits until a process has ended, but not for one that the kernel holds."""
     limit = time.monotonic() + seconds
     while not child.reap() and time.monotonic() < limit:
@@ -338,7 +338,7 @@ def _one_line(error: BaseException) -> str:
     text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", text)
     text = text.encode("utf-8", "backslashreplace").decode()  # half a character would make the line unreadable
     words = " ".join(text.split()) or "no reason given"
-    if not isinstance(error, (Unusable, Failure, Ended)):
+    if not isinstance(error, (Unusable, ProbeFailure, Ended)):
         words = f"{type(error).__name__}: {words}"
     return words[:280]
 
@@ -392,7 +392,7 @@ def _state(options: argparse.Namespace) -> list[str]:
         ["nvidia-smi", "nvlink", "--errorcounters"],
         ["sh", "-c", "(dmesg || journalctl -qkb --no-pager) 2>&1 | grep -o 'NVRM: Xid.*' | tail -n 10"],
     )
-    children = [Child(words) for words in commands]
+    children = [ProbeChild(words) for words in commands]
     _watch(children, time.monotonic() + min(5.0, options.seconds / 4), options.lifeline)
     gpus, rows, links, errors, xids = (
         child.output.decode("utf-8", "replace").splitlines() if child.status == 0 else [] for child in children
@@ -426,7 +426,7 @@ def _mpi_processes() -> int:
 def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
     """What `all_gather_perf` found across all nodes; None when it ran on this node alone, built without MPI."""
     words = ["all_gather_perf", "-b", str(options.sizes[0]), "-e", str(options.sizes[-1]), "-f", "4"]
-    child = Child([*words, "-g", str(options.gpus), "-c", str(options.repeats)])
+    child = ProbeChild([*words, "-g", str(options.gpus), "-c", str(options.repeats)])
     _watch([child], options.deadline, options.lifeline)
     lines = child.output.decode("utf-8", "replace").splitlines()
     ranks = len([line for line in lines if re.match(r"# +Rank +\d+ ", line)])
@@ -453,7 +453,7 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
 # ---- a rank ----
 
 
-def _rank(options: argparse.Namespace, local: int, report: Report) -> int:
+def _rank(options: argparse.Namespace, local: int, report: RankReport) -> int:
     """The test of one GPU, or of the processor; the exit status of its process."""
     try:
         wrong = _stages(options, local, report)
@@ -462,7 +462,7 @@ def _rank(options: argparse.Namespace, local: int, report: Report) -> int:
         return int(bool(wrong))
     except Unusable as error:
         report.tell(unusable=_one_line(error))
-    except Failure as error:
+    except ProbeFailure as error:
         report.tell(why=_one_line(error))
     except Exception as error:  # noqa: BLE001 -- torch raises what it likes
         report.tell(**_meaning(error, report.stage))
@@ -483,7 +483,7 @@ def _meaning(error: Exception, stage: str) -> dict[str, str]:
     return {"why": f"{'no answer' if re.search('timed? ?-?out', text, re.I) else 'connection'}: {text}"}
 
 
-def _stages(options: argparse.Namespace, local: int, report: Report) -> str:
+def _stages(options: argparse.Namespace, local: int, report: RankReport) -> str:
     """Goes through all stages; what was wrong with the data gathered, "" when nothing was.
 
     A rank that gathered wrong data goes on to the end, so that its partners do not take it for dead.
@@ -528,7 +528,7 @@ def _torch(options: argparse.Namespace) -> Any:
             why = _one_line(error)
         if re.search("driver.*(too old|insufficient)|not compiled with", why):
             raise Unusable(f"torch {torch.__version__} does not fit the driver: {why}")
-        raise Failure("error", f"torch cannot use CUDA, and there are GPUs: {why}")
+        raise ProbeFailure("error", f"torch cannot use CUDA, and there are GPUs: {why}")
     return torch
 
 
@@ -552,7 +552,7 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
             with contextlib.suppress(Exception):
                 store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
         told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
-        raise Failure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
+        raise ProbeFailure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
     here = options.gpus or 1
     rank, ranks = options.place * here + local, len(options.nodes) * here
     more = {}
@@ -701,7 +701,7 @@ def _multiply(torch: Any, device: Any) -> float:
         best = min(best, (time.monotonic() - began) / times)
     if not torch.equal(product, expected):
         count = int((product != expected).sum())
-        raise Failure("wrong product", f"{count} of {size * size} values of a matrix product on {device}")
+        raise ProbeFailure("wrong product", f"{count} of {size * size} values of a matrix product on {device}")
     return float(f"{2 * size**3 / best / 1e12:.6g}")
 
 

@@ -43,7 +43,7 @@ class SlurmNode(NamedTuple):
     gpu: str
 
 
-class Ran(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended: its status (None: it was ended after its time), what it printed, and its complaint."""
 
     status: int | None
@@ -51,7 +51,7 @@ class Ran(NamedTuple):
     complaint: str
 
 
-def run(command: Sequence[str], env: Mapping[str, str]) -> Ran:
+def run(command: Sequence[str], env: Mapping[str, str]) -> CommandResult:
     """Runs a command of Slurm to its end, 20 seconds at most. Never raises for what the command does: one that is not
     installed has status 127."""
     try:
@@ -59,11 +59,13 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> Ran:
             command, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return Ran(None, "", f"no answer for {_COMMAND_SECONDS:g} seconds")
+        return CommandResult(None, "", f"no answer for {_COMMAND_SECONDS:g} seconds")
     except OSError as error:
-        return Ran(127, "", error.strerror or str(error))
+        return CommandResult(127, "", error.strerror or str(error))
     complaint = done.stderr.decode(errors="replace").strip() or f"it ended with status {done.returncode}"
-    return Ran(done.returncode, done.stdout.decode(errors="replace"), harmless(complaint.replace("\n", "; "), 300))
+    return CommandResult(
+        done.returncode, done.stdout.decode(errors="replace"), harmless(complaint.replace("\n", "; "), 300)
+    )
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

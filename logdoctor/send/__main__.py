@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.send.environment import Environment, read_environment
-from logdoctor.send.target import Facts, Target, make_target
+from logdoctor.send.target import Facts, ShippingTarget, make_target
 
 COULD_NOT_WORK = 2
 _TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent", "nodelist")
@@ -80,7 +80,7 @@ def _ship(given: argparse.Namespace) -> int:
     )
 
 
-def _target(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> Target:
+def _target(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> ShippingTarget:
     options = {key: getattr(given, key) for key in (*_TEXTS, *_NUMBERS, "command")}
     return make_target(
         environment,

@@ -69,7 +69,7 @@ def start_failure(command: Sequence[str], error: OSError) -> tuple[int, str]:
     return 126, f"{command[0]}: cannot be run ({error.strerror})"
 
 
-class Child:
+class ChildProcess:
     """A running command. Signals are passed to it until it has ended, never to a later process with its number."""
 
     def __init__(self, pid: int, channels: list[Channel]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from logdoctor.errors import NotTaken
-from logdoctor.send.target import Target
+from logdoctor.send.target import ShippingTarget
 
 _ANSWER_BYTES = 256 << 10
 _ANSWER_SECONDS = 60.0
@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 10.0
 _REFUSED_SECONDS = 30.0
 
 
-class Answer(NamedTuple):
+class ServiceAnswer(NamedTuple):
     """What the service said; `repeated` when the request was sent twice, as the first may have been taken."""
 
     status: int
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 class Client:
     """Requests of one job. `deadline` (time.monotonic) bounds the requests that are made after it is set."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ShippingTarget) -> None:
         parts = urlsplit(target.url)
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
@@ -50,24 +50,24 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
         self.deadline: float | None = None
 
-    def describe_job(self, metadata: dict[str, Any]) -> Answer:
+    def describe_job(self, metadata: dict[str, Any]) -> ServiceAnswer:
         """PUT of the facts about the job."""
         return self._json("PUT", "", metadata)
 
-    def number_attempt(self, key: str) -> Answer:
+    def number_attempt(self, key: str) -> ServiceAnswer:
         """The attempt's number for a key is in `body["attempt"]`."""
         return self._json("POST", "/attempts", {"key": key})
 
-    def look(self, attempt: int, stream: str) -> Answer:
+    def look(self, attempt: int, stream: str) -> ServiceAnswer:
         """How far a stream has come is in `body["next_offset"]`; status 404 for a stream that is not there yet."""
         return self._send("GET", self._stream(attempt, stream), None, {})
 
-    def send_log(self, attempt: int, stream: str, offset: int, body: bytes, encoding: str) -> Answer:
+    def send_log(self, attempt: int, stream: str, offset: int, body: bytes, encoding: str) -> ServiceAnswer:
         """POST of bytes that stand at `offset` of the stream."""
         headers = {"Content-Type": "application/octet-stream", "Content-Encoding": encoding}
         return self._send("POST", f"{self._stream(attempt, stream)}/log?offset={offset}", body, headers)
 
-    def end(self, attempt: int, facts: dict[str, Any]) -> Answer:
+    def end(self, attempt: int, facts: dict[str, Any]) -> ServiceAnswer:
         """POST of how a stream's process, or the attempt, ended."""
         return self._json("POST", f"/attempts/{attempt}/end", facts)
 
@@ -80,10 +80,10 @@ class Client:
     def _stream(self, attempt: int, stream: str) -> str:
         return f"/attempts/{attempt}/streams/{quote(stream, safe='')}"
 
-    def _json(self, method: str, path: str, value: dict[str, Any]) -> Answer:
+    def _json(self, method: str, path: str, value: dict[str, Any]) -> ServiceAnswer:
         return self._send(method, path, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServiceAnswer:
         """The answer to a request; `NotTaken` when there is none.
 
         A kept connection may have been closed by the other side in the meantime: then the request is repeated once.
@@ -103,7 +103,7 @@ class Client:
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], *, repeated: bool
-    ) -> Answer:
+    ) -> ServiceAnswer:
         connection = self._connection or self._connect()
         if connection.sock:
             connection.sock.settimeout(self._seconds(_ANSWER_SECONDS))
@@ -112,7 +112,9 @@ class Client:
         content = response.read(_ANSWER_BYTES)
         if not response.isclosed() or response.will_close:
             self.close()
-        return Answer(response.status, _object(content), _retry_after(response.getheader("Retry-After")), repeated)
+        return ServiceAnswer(
+            response.status, _object(content), _retry_after(response.getheader("Retry-After")), repeated
+        )
 
     def _connect(self) -> http.client.HTTPConnection:
         seconds = self._seconds(_CONNECT_SECONDS)

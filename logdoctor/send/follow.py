@@ -22,7 +22,7 @@ _NOWHERE = (-1, -1)
 _PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$")
 
 
-class Head(NamedTuple):
+class FileHead(NamedTuple):
     """A digest of the first bytes of a file: what is in it cannot change, whatever is added later."""
 
     size: int
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 class Generation:
     """One file of a stream: byte 0 of it stands at `start` of the stream, `size` bytes of it are known."""
 
-    def __init__(self, device: int, inode: int, start: int, size: int = 0, head: Head = Head(0, "")) -> None:  # noqa: B008  a tuple cannot change
+    def __init__(self, device: int, inode: int, start: int, size: int = 0, head: FileHead = FileHead(0, "")) -> None:  # noqa: B008  a tuple cannot change
         self.device = device
         self.inode = inode
         self.start = start
@@ -237,7 +237,7 @@ class FollowedFile:
     def _take_head(self, generation: Generation) -> None:
         content = self._content(generation.key, 0, min(HEAD_BYTES, generation.size))
         if content is not None:
-            generation.head = Head(len(content), _digest(content))
+            generation.head = FileHead(len(content), _digest(content))
             self.changed = True
 
     def _read(self, generation: Generation, offset: int, size: int) -> bytes:
@@ -279,7 +279,7 @@ class FollowedFile:
         for kept in state:
             generation = Generation(
                 int(kept["device"]), int(kept["inode"]), int(kept["start"]), int(kept["size"]),
-                Head(int(kept["head"][0]), str(kept["head"][1])),
+                FileHead(int(kept["head"][0]), str(kept["head"][1])),
             )  # fmt: skip
             generation.changed_at = int(kept["changed_at"])
             self.generations.append(generation)
@@ -315,7 +315,7 @@ def _readable(path: str) -> os.stat_result | None:
     return _regular(path) if os.access(path, os.R_OK) else None
 
 
-def _is_head(content: bytes, head: Head) -> bool:
+def _is_head(content: bytes, head: FileHead) -> bool:
     return len(content) == head.size and (not content or _digest(content) == head.digest)
 
 

@@ -2,11 +2,11 @@
 
 from logdoctor.errors import NotTaken
 from logdoctor.send.client import Client
-from logdoctor.send.notices import Notices
-from logdoctor.send.target import Target
+from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.target import ShippingTarget
 
 
-def introduce(client: Client, target: Target, notices: Notices) -> int:
+def introduce(client: Client, target: ShippingTarget, notices: ShippingNotices) -> int:
     """The number of the attempt, after the facts about the job are told; `NotTaken` when the service is away.
 
     Facts that the service does not like are no reason not to send logs.

@@ -8,7 +8,7 @@ PREFIX = "[logdoctor] "
 _QUIET_SECONDS = 60.0
 
 
-class Notices:
+class ShippingNotices:
     """Tells a person what happens to the shipping; each kind of message at most once in a minute."""
 
     def __init__(self, descriptor: int = 2) -> None:

@@ -4,10 +4,10 @@ import os
 from typing import Any
 
 from logdoctor.errors import SendError
-from logdoctor.send.notices import Notices
-from logdoctor.send.shipper import End, Shipper
+from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.shipper import CommandEnd, Shipper
 from logdoctor.send.spool import left_spools, read_about, reopened
-from logdoctor.send.target import Target, checked_name, checked_url
+from logdoctor.send.target import ShippingTarget, checked_name, checked_url
 
 GIVE_UP_SECONDS = 300.0
 
@@ -19,7 +19,7 @@ def resume(
 
     `url` None means the one that each spool was meant for. The token is the caller's: none is kept in a spool.
     """
-    notices = Notices()
+    notices = ShippingNotices()
     left = 0
     seen: set[str] = set()
     for folder in [path for base in spool_folders for path in left_spools(base)]:
@@ -36,7 +36,7 @@ def resume(
     return 1 if left else 0
 
 
-def _resume_one(folder: str, url: str | None, token: str | None, seconds: float, notices: Notices) -> bool:
+def _resume_one(folder: str, url: str | None, token: str | None, seconds: float, notices: ShippingNotices) -> bool:
     spool = reopened(folder)  # a spool that is not closed below stays ours until this process ends
     about = read_about(folder)
     end = _end(about.get("end"))
@@ -46,7 +46,7 @@ def _resume_one(folder: str, url: str | None, token: str | None, seconds: float,
     base = about.get("base")
     shipper = Shipper(_target(about, url, token), spool, notices, base=base if isinstance(base, int) else None)
     shipper.start()
-    if not shipper.finish(end or End(None, None), seconds):
+    if not shipper.finish(end or CommandEnd(None, None), seconds):
         shipper.stop()
         notices.say(f"{folder} could not be sent.")
         return False
@@ -56,9 +56,9 @@ def _resume_one(folder: str, url: str | None, token: str | None, seconds: float,
     return True
 
 
-def _target(about: dict[str, Any], url: str | None, token: str | None) -> Target:
+def _target(about: dict[str, Any], url: str | None, token: str | None) -> ShippingTarget:
     attempt, metadata = about.get("attempt"), about.get("metadata")
-    return Target(
+    return ShippingTarget(
         url=checked_url(url or str(about.get("url"))),
         token=token,
         job=checked_name("job", str(about.get("job"))),
@@ -69,11 +69,11 @@ def _target(about: dict[str, Any], url: str | None, token: str | None) -> Target
     )
 
 
-def _end(value: object) -> End | None:
+def _end(value: object) -> CommandEnd | None:
     if not isinstance(value, dict):
         return None
     code, number, state = value.get("exit_code"), value.get("signal"), value.get("scheduler_state")
-    return End(
+    return CommandEnd(
         code if isinstance(code, int) else None,
         number if isinstance(number, int) else None,
         state if isinstance(state, str) else None,

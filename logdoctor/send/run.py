@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from logdoctor.send import child as children
 from logdoctor.send import environment
-from logdoctor.send.child import Channel, Child
+from logdoctor.send.child import Channel, ChildProcess
 from logdoctor.send.merge import LineMerge
-from logdoctor.send.notices import PREFIX, Notices
+from logdoctor.send.notices import PREFIX, ShippingNotices
 from logdoctor.send.passing import Passing
 from logdoctor.send.scheduler import scheduler_state
-from logdoctor.send.shipper import End, Shipper
+from logdoctor.send.shipper import CommandEnd, Shipper
 from logdoctor.send.spool import Spool, new_spool
-from logdoctor.send.target import Target
+from logdoctor.send.target import ShippingTarget
 
 SPOOL_BYTES = 1 << 30
 DRAIN_SECONDS = 30.0
@@ -29,7 +29,7 @@ _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, sign
 
 def run(
     command: Sequence[str],
-    target: Target,
+    target: ShippingTarget,
     *,
     spool_folders: tuple[str, ...],
     spool_bytes: int = SPOOL_BYTES,
@@ -43,11 +43,11 @@ def run(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored no status could be had
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
-    notices = Notices()
+    notices = ShippingNotices()
     channels = children.open_channels()
     failure: tuple[int, str] | None = None
     try:
-        running = Child(children.start(command, environment.for_child(), channels, set(mask)), channels)
+        running = ChildProcess(children.start(command, environment.for_child(), channels, set(mask)), channels)
     except OSError as error:
         failure = children.start_failure(command, error)
     for channel in channels:
@@ -82,7 +82,7 @@ class _Output:
     must not. What it cannot take is dropped and told.
     """
 
-    def __init__(self, channels: int, spool: Spool | None, notices: Notices) -> None:
+    def __init__(self, channels: int, spool: Spool | None, notices: ShippingNotices) -> None:
         self.spool = spool
         self._notices = notices
         self._channels = channels
@@ -144,7 +144,7 @@ class _Output:
         return closed
 
 
-def _open_spool(folders: tuple[str, ...], limit: int, notices: Notices) -> Spool | None:
+def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) -> Spool | None:
     try:
         return new_spool(folders, limit)
     except OSError as error:
@@ -152,7 +152,7 @@ def _open_spool(folders: tuple[str, ...], limit: int, notices: Notices) -> Spool
         return None
 
 
-def _pass_signals(running: Child | None, shipper: Shipper | None) -> None:
+def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:
     """A thread passes signals to the command; one that comes after its end lets us end without the rest."""
 
     def wait_for_signals() -> None:
@@ -165,7 +165,7 @@ def _pass_signals(running: Child | None, shipper: Shipper | None) -> None:
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
 
 
-def _pass_outputs(running: Child, channels: list[Channel], output: _Output, shipper: Shipper | None) -> int:
+def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Output, shipper: Shipper | None) -> int:
     """The wait status of the command, when it has ended and its outputs have come to rest."""
     passings = []
     for number, channel in enumerate(channels):
@@ -188,14 +188,14 @@ def _await_rest(passings: list[Passing]) -> None:
             return
 
 
-def _end_of(status: int, slurm_job: str | None) -> End:
+def _end_of(status: int, slurm_job: str | None) -> CommandEnd:
     if os.WIFSIGNALED(status):
-        return End(None, os.WTERMSIG(status), scheduler_state(slurm_job))
+        return CommandEnd(None, os.WTERMSIG(status), scheduler_state(slurm_job))
     code = os.WEXITSTATUS(status)
-    return End(code, None, scheduler_state(slurm_job) if code else None)
+    return CommandEnd(code, None, scheduler_state(slurm_job) if code else None)
 
 
-def _finish(shipper: Shipper, output: _Output, end: End, seconds: float, notices: Notices) -> None:
+def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, notices: ShippingNotices) -> None:
     spool = output.spool
     assert spool is not None
     if shipper.finish(end, seconds):

@@ -16,11 +16,11 @@ from logdoctor.send.backoff import Backoff
 from logdoctor.send.client import Client
 from logdoctor.send.follow import Descriptors, FollowedFile, is_rotated
 from logdoctor.send.introduce import introduce
-from logdoctor.send.notices import Notices
+from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.shipper import FLUSH_BYTES, FLUSH_SECONDS
 from logdoctor.send.spool import write_whole
 from logdoctor.send.stream import StreamSender
-from logdoctor.send.target import NAME_CHARACTERS, Target, is_name
+from logdoctor.send.target import NAME_CHARACTERS, ShippingTarget, is_name
 
 POLL_SECONDS = 0.5
 GIVE_UP_SECONDS = 300.0
@@ -33,7 +33,7 @@ _OPEN_FILES = 256
 
 def ship(
     files: Sequence[str],
-    target: Target,
+    target: ShippingTarget,
     *,
     spool_folders: tuple[str, ...],
     follow: bool = True,
@@ -51,7 +51,7 @@ def ship(
     that all files share, with `.` for `/`; "name" is its name alone; "host" is the path after the name of the host.
     `SendError` when the state cannot be kept or another process ships the same files.
     """
-    state = _State(state_file or _state_file(files, target, spool_folders))
+    state = _ShipState(state_file or _state_file(files, target, spool_folders))
     shipping = _Shipping(files, target, stream_from, state, poll_seconds)
     with suppress(ValueError):  # only the main thread may
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -65,7 +65,7 @@ def ship(
         shipping.close()
 
 
-class _Entry:
+class _ShippedFile:
     """A file, its sender and when its turn is."""
 
     def __init__(self, file: FollowedFile, sender: StreamSender) -> None:
@@ -93,7 +93,7 @@ class _Shipping:
     """One thread, one connection, every file in its turn."""
 
     def __init__(
-        self, files: Sequence[str], target: Target, stream_from: str, state: "_State", poll_seconds: float
+        self, files: Sequence[str], target: ShippingTarget, stream_from: str, state: "_ShipState", poll_seconds: float
     ) -> None:
         self._arguments = [os.path.abspath(file) for file in files]
         self._root = os.path.commonpath([_folder_of(argument) for argument in self._arguments])
@@ -102,10 +102,10 @@ class _Shipping:
         self._attempt: int | None = None
         self._stream_from = stream_from
         self._poll_seconds = poll_seconds
-        self._notices = Notices()
+        self._notices = ShippingNotices()
         self._client = Client(target)
         self._descriptors = Descriptors(_OPEN_FILES)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _ShippedFile] = {}
         self._stops = 0
         self._backoff = Backoff()
         self._discovered_at = self._saved_at = self._progressed_at = -1e9
@@ -168,7 +168,7 @@ class _Shipping:
                 break
         return bool(due)
 
-    def _try(self, step: Any, entry: _Entry | None = None) -> bool:
+    def _try(self, step: Any, entry: _ShippedFile | None = None) -> bool:
         """Makes requests; whether the service is there. After a failure of the service as a whole it waits."""
         try:
             step()
@@ -185,7 +185,7 @@ class _Shipping:
         self._notices.back()
         return True
 
-    def _send(self, entry: _Entry) -> None:
+    def _send(self, entry: _ShippedFile) -> None:
         attempt = self._introduced()
         if entry.file.lost:
             entry.sender.place(attempt)
@@ -252,7 +252,7 @@ class _Shipping:
         if stream is None or not is_name(stream):
             stream = self._name(path)
         sender = StreamSender(self._client, stream, file, self._notices, base=base, placed=lambda *_: self._save())
-        self._entries[path] = _Entry(file, sender)
+        self._entries[path] = _ShippedFile(file, sender)
 
     def _name(self, path: str) -> str:
         """A stream's name from a file's path, never the same for two files."""
@@ -282,7 +282,7 @@ class _Shipping:
         self._state.save(files, self._target, self._attempt)
 
 
-class _State:
+class _ShipState:
     """What is kept over a restart, in a file that one process at a time owns."""
 
     def __init__(self, path: str) -> None:
@@ -303,7 +303,7 @@ class _State:
         self.files: dict[str, Any] = files if isinstance(files, dict) else {}
         self._forgotten = False
 
-    def merged(self, target: Target) -> Target:
+    def merged(self, target: ShippingTarget) -> ShippingTarget:
         """The target with the key that the files were shipped with before; another honest key is another attempt."""
         key, attempt = self._kept.get("attempt_key"), self._kept.get("attempt")
         if not isinstance(key, str) or (key != target.attempt_key and not target.key_is_made_up):
@@ -313,7 +313,7 @@ class _State:
             return target._replace(attempt_key=key, attempt=attempt)
         return target._replace(attempt_key=key)
 
-    def save(self, files: dict[str, Any], target: Target, attempt: int | None) -> None:
+    def save(self, files: dict[str, Any], target: ShippingTarget, attempt: int | None) -> None:
         self.files = files
         if self._forgotten:
             return
@@ -331,7 +331,7 @@ class _State:
         os.close(self._lock)
 
 
-def _state_file(files: Sequence[str], target: Target, spool_folders: tuple[str, ...]) -> str:
+def _state_file(files: Sequence[str], target: ShippingTarget, spool_folders: tuple[str, ...]) -> str:
     facts = [target.url, target.job, target.attempt, sorted(os.path.abspath(file) for file in files)]
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
     for folder in spool_folders:

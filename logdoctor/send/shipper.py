@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logdoctor.errors import NotTaken
 from logdoctor.send.backoff import Backoff
-from logdoctor.send.notices import Notices
+from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.spool import Spool
-from logdoctor.send.target import Target
+from logdoctor.send.target import ShippingTarget
 
 if TYPE_CHECKING:
     from logdoctor.send.client import Client
@@ -23,7 +23,7 @@ _LONGEST_WAIT_AT_THE_END = 1.0
 _NICE = 10
 
 
-class End(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended: an exit code, or the signal it died of, and what the scheduler says."""
 
     exit_code: int | None
@@ -34,7 +34,9 @@ class End(NamedTuple):
 class Shipper:
     """Sends one spool to a target. Nothing that goes wrong here reaches the command."""
 
-    def __init__(self, target: Target, spool: Spool, notices: Notices, *, base: int | None = None) -> None:
+    def __init__(
+        self, target: ShippingTarget, spool: Spool, notices: ShippingNotices, *, base: int | None = None
+    ) -> None:
         self.done = threading.Event()
         self._target = target
         self._spool = spool
@@ -45,7 +47,7 @@ class Shipper:
         self._described = False
         self._sender: StreamSender | None = None
         self._due_until = 0
-        self._end: End | None = None
+        self._end: CommandEnd | None = None
         self._deadline: float | None = None
         self._ending = threading.Event()
         self._stopped = threading.Event()
@@ -57,7 +59,7 @@ class Shipper:
         """Begins to send, in a thread that never keeps the process alive."""
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
-    def finish(self, end: End, seconds: float) -> bool:
+    def finish(self, end: CommandEnd, seconds: float) -> bool:
         """Sends the rest and the end, for at most so many seconds; whether the service has it all."""
         self._deadline = time.monotonic() + seconds
         self._end = end

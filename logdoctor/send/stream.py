@@ -5,8 +5,8 @@ from typing import Protocol
 
 from logdoctor.errors import NotTaken
 from logdoctor.send.body import ENCODINGS, encoded
-from logdoctor.send.client import Answer, Client
-from logdoctor.send.notices import Notices
+from logdoctor.send.client import Client, ServiceAnswer
+from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.target import NAME_CHARACTERS
 
 BODY_BYTES = 1 << 20
@@ -14,7 +14,7 @@ _LEAST_BODY_BYTES = 1024
 _MOST_NAMES = 100
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Where a stream's bytes are. Offsets are the source's own, counted from 0."""
 
     @property
@@ -44,8 +44,8 @@ class StreamSender:
         self,
         client: Client,
         stream: str,
-        source: Source,
-        notices: Notices,
+        source: ByteSource,
+        notices: ShippingNotices,
         *,
         base: int | None = None,
         placed: Callable[[str, int], None] = lambda stream, base: None,
@@ -108,7 +108,7 @@ class StreamSender:
             raise NotTaken("it wants again what it was just sent", only_this=True)
         return max(0, self.offset - before[2])
 
-    def _refused(self, answer: Answer, size: int, encoding: str) -> None:
+    def _refused(self, answer: ServiceAnswer, size: int, encoding: str) -> None:
         if answer.status == 413 and size > _LEAST_BODY_BYTES:
             self._most = max(_LEAST_BODY_BYTES, size // 2)
         elif answer.status == 415 and encoding == self._encodings[0] and len(self._encodings) > 1:

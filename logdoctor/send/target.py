@@ -15,7 +15,7 @@ NAME_BYTES = 240
 _TOKEN_BYTES = 8192
 
 
-class Target(NamedTuple):
+class ShippingTarget(NamedTuple):
     """Where bytes go. `attempt` is None until the service has given a number for `attempt_key`."""
 
     url: str
@@ -42,7 +42,7 @@ def make_target(
     url: str | None = None,
     token_file: str | None = None,
     metadata: Facts | None = None,
-) -> Target:
+) -> ShippingTarget:
     """The target from what was given, completed from the environment; `SendError` when it cannot be used."""
     job = job or environment.job
     if not job:
@@ -53,7 +53,7 @@ def make_target(
     key = known_key or os.urandom(16).hex()
     if len(key) > NAME_CHARACTERS:
         raise SendError("--attempt-key", "is too long", "Use at most 200 characters.")
-    return Target(
+    return ShippingTarget(
         url=checked_url(url or environment.url),
         token=_token(token_file) if token_file else _checked_token(environment.token, "LOGDOCTOR_TOKEN"),
         job=checked_name("--job", job),

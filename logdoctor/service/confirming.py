@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ConfirmationRefused
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
@@ -109,7 +109,7 @@ def confirmation(
 
 def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> Verdict:
     """The verdict as a person corrected it: what was known of the attempt stays, but for what it failed of."""
-    said = Conclusion(
+    said = RootCause(
         confirmation.reason,
         confirmation.recovery,
         confirmation.fault,

@@ -27,7 +27,7 @@ from logdoctor.service.streams import Attempt, Noticed
 from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
 from logdoctor.store.records import JobFacts, Records
-from logdoctor.types import Group, Verdict
+from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class _Lesson(NamedTuple):
 
     attempt: Attempt
     kind: str
-    groups: list[Group]
+    groups: list[ShapeGroup]
     over: bool
     well: bool
     due: bool

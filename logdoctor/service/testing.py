@@ -18,7 +18,7 @@ import structlog
 
 from logdoctor.errors import ActionRefused, LaunchError, NodeTestRefused
 from logdoctor.node_types import Conclusion, Node, Result, World
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launching import Launcher, ProbeOptions
 from logdoctor.service.keeping import Keeper
@@ -44,7 +44,7 @@ class Bench(NamedTuple):
 
     launchers: Callable[[str], Launcher]
     groups: Callable[[Sequence[Node], str], list[Node]]
-    terms: Terms
+    terms: NodeTestTerms
     probe: ProbeOptions
     minutes: float = 30.0
     port: int = 20_000

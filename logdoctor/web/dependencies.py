@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.bodies import Allowed
@@ -34,7 +34,7 @@ class AppOptions(NamedTuple):
     wants_token: bool
     rate: int
     allowed: Allowed
-    limits: Limits
+    limits: ReadLimits
     labels: LabelMap
     session_key: str
     over_https: bool = False

@@ -10,7 +10,7 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
-from logdoctor.pipeline import Limits, Stream, records
+from logdoctor.pipeline import LogFile, ReadLimits, records
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record
 
@@ -41,9 +41,9 @@ def recorded(chunks: Iterable[bytes], scanner: Scanner, block: int) -> Record:
     return recorder.record()
 
 
-def record_of(path: Path, scanner: Scanner, limits: Limits) -> Record:
+def record_of(path: Path, scanner: Scanner, limits: ReadLimits) -> Record:
     """The record of one file, as `diagnose` makes it."""
-    (record,) = records([Stream("main", path)], scanner, limits)
+    (record,) = records([LogFile("main", path)], scanner, limits)
     return record
 
 

@@ -14,7 +14,7 @@ from logdoctor.compress import progress
 from logdoctor.compress.excerpt import AFTER, BEFORE, Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from tests.compress.records import Write, content, record_of, recorded
 from tests.compress.test_filter import ERROR, STEP, mixed
@@ -108,7 +108,7 @@ def busy_log(book_lines: list[bytes], size: int) -> bytes:
 
 
 def test_files_pipes_blocks_and_workers_give_the_same_record(
-    scanner: Scanner, book_lines: list[bytes], write_log: Write, limits: Limits
+    scanner: Scanner, book_lines: list[bytes], write_log: Write, limits: ReadLimits
 ) -> None:
     """More than 12 MB, so that several processes share the work when they may."""
     log = busy_log(book_lines, 14 << 20)
@@ -164,14 +164,16 @@ def test_the_record_of_a_healthy_log_grows_with_its_logarithm(
 
 
 @pytest.mark.parametrize("lines", [b"", b"\n", b"\n\n\n"])
-def test_hardly_a_log_has_a_record(scanner: Scanner, lines: bytes, write_log: Write, limits: Limits) -> None:
+def test_hardly_a_log_has_a_record(scanner: Scanner, lines: bytes, write_log: Write, limits: ReadLimits) -> None:
     path = write_log(lines)
     record = record_of(path, scanner, limits)
     assert (record.compression.lines_in, record.compression.bytes_in) == (len(lines), len(lines))
     assert record.lines == [] and record.problems == []
 
 
-def test_a_truncated_archive_is_recorded_as_far_as_it_goes(scanner: Scanner, write_log: Write, limits: Limits) -> None:
+def test_a_truncated_archive_is_recorded_as_far_as_it_goes(
+    scanner: Scanner, write_log: Write, limits: ReadLimits
+) -> None:
     packed = zstandard.ZstdCompressor().compress(b"".join(STEP % (i * 7919) + b"\n" for i in range(50_000)))
     path = write_log(packed[: len(packed) // 2], "a.zst")
     record = record_of(path, scanner, limits)
@@ -179,7 +181,7 @@ def test_a_truncated_archive_is_recorded_as_far_as_it_goes(scanner: Scanner, wri
     assert len(record.problems) == 1 and "ends in the middle" in record.problems[0]
 
 
-def test_the_file_is_named(scanner: Scanner, write_log: Write, limits: Limits) -> None:
+def test_the_file_is_named(scanner: Scanner, write_log: Write, limits: ReadLimits) -> None:
     path: Path = write_log(b"odd\n")
     record = record_of(path, scanner, limits)
     assert (record.stream, record.file) == ("main", str(path))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from logdoctor.compress import cut as cutting
 from logdoctor.compress.cut import cut
-from logdoctor.compress.filter import Tally, compress, tally, without_learned
+from logdoctor.compress.filter import RuleTally, compress, tally, without_learned
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
 from logdoctor.types import RuleCount
@@ -20,15 +20,15 @@ STEP = b" [2024-03-02 11:08:47] iteration      %d/  500000 | consumed samples:  
 ERROR = b"RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
-def account(data: bytes, scanner: Scanner, block: int) -> Tally:
+def account(data: bytes, scanner: Scanner, block: int) -> RuleTally:
     """The account of a stream cut into segments of about `block` bytes."""
-    total = Tally(len(scanner.book.filters))
+    total = RuleTally(len(scanner.book.filters))
     for segment in cut("main", (data[i : i + block] for i in range(0, len(data), block)), block):
         total.add(tally(compress(segment, scanner), len(scanner.book.filters)))
     return total
 
 
-def counts(total: Tally, scanner: Scanner) -> dict[str, RuleCount]:
+def counts(total: RuleTally, scanner: Scanner) -> dict[str, RuleCount]:
     return total.counts([rule.id for rule in scanner.book.filters])
 
 

@@ -14,7 +14,7 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import EXAMPLES, LONGEST, PER_SEGMENT, Leftovers, shape
 from logdoctor.rules.scanner import Scanner
-from logdoctor.types import Group
+from logdoctor.types import ShapeGroup
 from tests.compress.test_filter import ERROR, STEP
 from tests.rules.learned import KIND, learned_rule
 
@@ -26,7 +26,7 @@ def gathered(log: bytes, scanner: Scanner, known: Iterable[int] = (), block: int
     return left
 
 
-def texts(groups: list[Group]) -> set[str]:
+def texts(groups: list[ShapeGroup]) -> set[str]:
     return {text for group in groups for _, _, text in group.examples}
 
 

@@ -12,7 +12,7 @@ import zstandard
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import file_name
 from logdoctor.store.records import StoredVerdict
@@ -29,7 +29,7 @@ _KEPT = {"archive", "journal", "lock", "logdoctor.db", "node-tests", "session.ke
 
 
 def differences(
-    running: Running, load: Load, kills: int, work: Path, scanner: Scanner, limits: Limits
+    running: Running, load: Load, kills: int, work: Path, scanner: Scanner, limits: ReadLimits
 ) -> Iterator[str]:
     """All that is not as it should be after so many kills, once the senders have finished; stops the service."""
     verdicts = yield from _verdicts(running.port, load.attempts)
@@ -125,13 +125,13 @@ def _archived(folder: Path, attempt: Attempt, stream: Stream) -> bytes:
         return f"not readable: {error}".encode()
 
 
-def _wanted(attempt: Attempt, load: Load, work: Path, scanner: Scanner, limits: Limits) -> Verdict:
+def _wanted(attempt: Attempt, load: Load, work: Path, scanner: Scanner, limits: ReadLimits) -> Verdict:
     """The verdict on the same bytes when they are read from files."""
     given = []
     for stream in sorted(attempt.streams, key=lambda stream: natural(stream.name)):
         path = work / file_name(stream.name)
         path.write_bytes(load.corpus.content(stream.recipe))
-        given.append(pipeline.Stream(stream.name, path))
+        given.append(pipeline.LogFile(stream.name, path))
     records = pipeline.records(given, scanner, limits)
     return judge(records, scanner.book, reported=ReportedEnd(attempt.exit_code))
 

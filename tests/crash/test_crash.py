@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from tests.crash.check import differences
 from tests.crash.load import Corpus, Load
@@ -24,7 +24,7 @@ QUICK = {"LOGDOCTOR_LINGER_SECONDS": "1", "LOGDOCTOR_RATE_LIMIT": "0", "LOGDOCTO
 class Bench:
     """Runs a service under load, and what is done to it."""
 
-    def __init__(self, tmp_path: Path, corpus: Corpus, seed: int, scanner: Scanner, limits: Limits) -> None:
+    def __init__(self, tmp_path: Path, corpus: Corpus, seed: int, scanner: Scanner, limits: ReadLimits) -> None:
         self._work = tmp_path / "work"
         self._work.mkdir()
         self._folder = tmp_path / "data"
@@ -65,7 +65,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, corpus: Corpus, seed: int, scanner: Scanner, limits: Limits) -> Bench:
+def bench(tmp_path: Path, corpus: Corpus, seed: int, scanner: Scanner, limits: ReadLimits) -> Bench:
     return Bench(tmp_path, corpus, seed, scanner, limits)
 
 

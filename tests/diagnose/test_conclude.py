@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Alternative
 from tests.diagnose.conftest import Recorded
@@ -13,10 +13,10 @@ JAM = "gpu-12: [rank3]: RuntimeError: loom driver reports a jammed shuttle at 0x
 LOG = HEAD + JAM + nccl_timeout([1, 2])
 
 
-def said(**changed: Any) -> Conclusion:
+def said(**changed: Any) -> RootCause:
     usual: dict[str, Any] = {"reason": "CUDA Error", "recovery": "", "fault": "", "confidence": 0.7}
     usual |= {"why": "The driver says so.", "suggestion": "", "places": (("main", 41),)}
-    return Conclusion(**usual | {"kind": "agent", "decided": "agent", "model": "tiny", "prompt": "ab12"} | changed)
+    return RootCause(**usual | {"kind": "agent", "decided": "agent", "model": "tiny", "prompt": "ab12"} | changed)
 
 
 def test_a_conclusion_is_proved_and_completed(recorded: Recorded, scanner: Scanner) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logdoctor import pipeline
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.types import Verdict
 from tests.diagnose.logs import traceback
 from tests.rules.books import diagnosis, small_scanner
@@ -19,13 +19,13 @@ ENDED = "launcher: rank 3 ended"
 
 
 @pytest.fixture
-def judged(tmp_path: Path, limits: Limits) -> Judged:
+def judged(tmp_path: Path, limits: ReadLimits) -> Judged:
     """`judged(log, *rules)`: the verdict on a log by a book of these rules alone."""
 
     def judge(log: str, *rules: dict[str, Any]) -> Verdict:
         (tmp_path / "x.log").write_text(log)
         return pipeline.diagnose(
-            [Stream("main", tmp_path / "x.log")], small_scanner(tmp_path / "rules", *rules), limits
+            [LogFile("main", tmp_path / "x.log")], small_scanner(tmp_path / "rules", *rules), limits
         )
 
     return judge

@@ -16,7 +16,7 @@ from logdoctor import build
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.settings import Settings, cache_folder, rules_folder
 from tests.failure_agent.injection.obeying import claims, shown_rows
@@ -64,7 +64,7 @@ Measure = Callable[..., em.Report]
 
 
 @pytest.fixture
-def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: Limits, tmp_path: Path) -> Measure:
+def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: ReadLimits, tmp_path: Path) -> Measure:
     """`measure(rules, repeats)`: the report over the corpus with the server for a model."""
 
     def run(

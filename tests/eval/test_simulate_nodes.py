@@ -6,14 +6,14 @@ from random import Random
 import pytest
 
 from eval.simulate_nodes import dlrover, failing, run, simulate
-from logdoctor.nodes.board import Terms
+from logdoctor.nodes.board import NodeTestTerms
 from tests.soak import SOAKING
 
 ODD = Random(1)
 
 
 def assert_exact(nodes: int, bad: frozenset[int]) -> None:
-    outcome = run(nodes, Terms(), failing(bad, None, ODD))
+    outcome = run(nodes, NodeTestTerms(), failing(bad, None, ODD))
     if outcome.provable:
         assert (outcome.convicted, outcome.undecided) == (bad, frozenset()), (nodes, bad)
     else:
@@ -82,5 +82,5 @@ def test_588_nodes_cost_little() -> None:
     import time
 
     begin = time.process_time()
-    run(588, Terms(), failing(frozenset(range(0, 588, 4)), None, ODD))
+    run(588, NodeTestTerms(), failing(frozenset(range(0, 588, 4)), None, ODD))
     assert time.process_time() - begin < 1.0  # 0.01 s on an idle machine; what must hold is that it grows no faster

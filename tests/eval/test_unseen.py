@@ -16,7 +16,7 @@ from logdoctor import pipeline
 from logdoctor.cli import cli
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import InputError
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
@@ -51,8 +51,8 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def judged_by(limits: Limits) -> unseen.Judge:
-    return lambda path, scanner: pipeline.diagnose([Stream("main", path)], scanner, limits, FAILED)
+def judged_by(limits: ReadLimits) -> unseen.Judge:
+    return lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED)
 
 
 # ---- taking away
@@ -73,7 +73,7 @@ def test_a_reason_goes_with_its_rules_and_its_rows_and_nothing_else_goes(
 
 
 def test_a_row_that_is_missing_claims_nothing_and_its_neighbours_still_do(
-    book: RuleBook, limits: Limits, tmp_path: Path
+    book: RuleBook, limits: ReadLimits, tmp_path: Path
 ) -> None:
     """Xid 48 is of the memory, Xid 79 of the device: without ECC Error only the second is known."""
     (tables := tmp_path / "tables").mkdir()
@@ -95,7 +95,7 @@ def test_a_book_without_reasons_still_knows_how_jobs_end(book: RuleBook) -> None
 # ---- running
 
 
-def test_failures_are_diagnosed_without_what_is_known_of_them(corpus: Path, book: RuleBook, limits: Limits) -> None:
+def test_failures_are_diagnosed_without_what_is_known_of_them(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
     report = unseen.run([corpus], book, TABLES, judged_by(limits), CACHE, workers=1)
     assert (report.all.failures, report.all.right, report.all.unknown) == (2, 1, 1)
     assert report.by_reason["Key Error"].right == 1  # its class says so
@@ -103,18 +103,18 @@ def test_failures_are_diagnosed_without_what_is_known_of_them(corpus: Path, book
     assert report.missed == []
 
 
-def test_processes_say_the_same_as_one(corpus: Path, book: RuleBook, limits: Limits) -> None:
+def test_processes_say_the_same_as_one(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
     alone, shared = (unseen.run([corpus], book, TABLES, judged_by(limits), CACHE, workers=n) for n in (1, 2))
     assert alone == shared
 
 
-def test_a_corpus_without_failures_is_named(corpus: Path, book: RuleBook, limits: Limits) -> None:
+def test_a_corpus_without_failures_is_named(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
     (corpus / "cases.jsonl").write_text(json.dumps(LABELS[2]))
     with pytest.raises(InputError, match="no failures"):
         unseen.run([corpus], book, TABLES, judged_by(limits), CACHE)
 
 
-def test_the_wrong_reasons_of_the_shipped_corpora_are_within_the_aim(book: RuleBook, limits: Limits) -> None:
+def test_the_wrong_reasons_of_the_shipped_corpora_are_within_the_aim(book: RuleBook, limits: ReadLimits) -> None:
     report = unseen.run(BOTH, book, TABLES, judged_by(limits), CACHE)
     assert report.all.failures == 157
     wrong = "\n".join(f"{one.file}: {one.label}, said {one.said}" for one in report.missed if one.kind == "wrong")

@@ -9,7 +9,7 @@ from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.question import Log, Question
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record
 
@@ -43,7 +43,7 @@ class WholeLog:
 
 
 @pytest.fixture
-def ask(scanner: Scanner, limits: Limits, tmp_path: Path) -> Ask:
+def ask(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Ask:
     """Reads logs as an attempt and asks about it; with `look` the whole log can be looked into."""
 
     def question(
@@ -54,7 +54,7 @@ def ask(scanner: Scanner, limits: Limits, tmp_path: Path) -> Ask:
         for name, content in given.items():
             path = tmp_path / f"{name}.log"
             path.write_bytes(content.encode("utf-8", "surrogatepass"))
-            streams.append(Stream(name, path))
+            streams.append(LogFile(name, path))
         read = list(records) if records is not None else pipeline.records(streams, scanner, limits)
         verdict = diagnose(read, scanner.book)
         whole: Log | None = WholeLog(given) if look else None

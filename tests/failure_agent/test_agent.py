@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from logdoctor.diagnose.conclude import Conclusion, conclude
+from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.errors import BudgetSpent, ModelError, ModelNonsense, ModelUnavailable, RecallError
 from logdoctor.failure_agent.agent import FailureAgent, Limits
 from logdoctor.failure_agent.cases.cases import Case, Neighbour
@@ -394,5 +394,5 @@ def test_it_concludes_again_when_the_server_is_well(server: ModelServer, ask: As
     question: Question = ask(logs.NEW)
     say: Callable[[dict[str, Any]], str] = lambda body: answer()  # noqa: E731
     server.behave(ways.saying(answer()[:40]), ways.saying(say))
-    found: Conclusion | None = served(server, "text").conclude(question)
+    found: RootCause | None = served(server, "text").conclude(question)
     assert found is not None and len(server.bodies) == 2

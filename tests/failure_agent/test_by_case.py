@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.conclude import RootCause
 from logdoctor.diagnose.episodes import Episode, digest_of
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.failure_agent.by_case import by_case
@@ -53,7 +53,7 @@ def near(*pairs: tuple[Case, float]) -> list[Neighbour]:
     return [Neighbour(one, similarity, False) for one, similarity in pairs]
 
 
-def said(found: list[Episode], neighbours: list[Neighbour], similarity: float = 0.8) -> Conclusion | None:
+def said(found: list[Episode], neighbours: list[Neighbour], similarity: float = 0.8) -> RootCause | None:
     return by_case(found, neighbours, similarity, 2, ["main", "kernel"])
 
 

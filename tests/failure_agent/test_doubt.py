@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.conclude import RootCause
 from logdoctor.errors import ModelUnavailable
 from logdoctor.failure_agent.doubt import weighed
 from logdoctor.failure_agent.ladder import Ladder
@@ -38,16 +38,16 @@ def by_model(question: Question, reason: str, recovery: str, confidence: float =
     return verdict(question, reason=reason, recovery=recovery, confidence=confidence, decided_by=by, why="It says so.")
 
 
-def said(reason: str, recovery: str = "", confidence: float = 0.9) -> Conclusion:
+def said(reason: str, recovery: str = "", confidence: float = 0.9) -> RootCause:
     place = (("main", 30),)
-    return Conclusion(reason, recovery, "", confidence, "It says so.", "", place, "agent", "agent", "tiny")
+    return RootCause(reason, recovery, "", confidence, "It says so.", "", place, "agent", "agent", "tiny")
 
 
-def climbed(question: Question, conclusion: Conclusion | None, below: float = BELOW) -> tuple[Verdict, int]:
+def climbed(question: Question, conclusion: RootCause | None, below: float = BELOW) -> tuple[Verdict, int]:
     """The verdict when a model concludes this, and how often it was asked."""
     asked: list[Question] = []
 
-    def agent(question: Question) -> Conclusion | None:
+    def agent(question: Question) -> RootCause | None:
         asked.append(question)
         return conclusion
 
@@ -111,7 +111,7 @@ def test_nobody_else_is_told_twice(doubtful: Question) -> None:
 
 @pytest.mark.parametrize("conclusion", [None, said("NCCL Remote Error")._replace(places=(("main", 9999),))])
 def test_a_model_that_knows_no_cause_leaves_the_rule_less_sure(
-    doubtful: Question, conclusion: Conclusion | None
+    doubtful: Question, conclusion: RootCause | None
 ) -> None:
     found, asked = climbed(doubtful, conclusion)
     assert asked == 1 and found.confidence == round(doubtful.verdict.confidence * 0.8, 2)
@@ -150,7 +150,7 @@ def test_a_job_that_did_not_fail_is_nobodys_question(doubtful: Question) -> None
 
 
 def test_a_model_that_is_away_is_no_answer(doubtful: Question) -> None:
-    def away(question: Question) -> Conclusion | None:
+    def away(question: Question) -> RootCause | None:
         raise ModelUnavailable("the model", "is away", "Wait.")
 
     with pytest.raises(ModelUnavailable):

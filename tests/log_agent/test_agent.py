@@ -22,7 +22,7 @@ from logdoctor.log_agent.miner import Miner
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
-from logdoctor.types import Compression, DecidedBy, Evidence, Group, Progress, Verdict
+from logdoctor.types import Compression, DecidedBy, Evidence, Progress, ShapeGroup, Verdict
 from tests.log_agent.samples import KIND, SOURCE, Told, said
 
 LIMITS = Limits(3, Terms(2, 20))
@@ -52,8 +52,8 @@ def agent_of(scanner: Scanner, rules: LearnedRules, guards: Guards, agent: objec
     return LogAgent(Books(scanner, rules), rules, agent, guards, limits)  # type: ignore[arg-type]
 
 
-def groups(word: str = "gizmo", lines: int = 900, shape: int = 1) -> list[Group]:
-    return [Group(shape, lines, tuple(("main", n, f"the {word} number {n} turns") for n in range(1, 13)))]
+def groups(word: str = "gizmo", lines: int = 900, shape: int = 1) -> list[ShapeGroup]:
+    return [ShapeGroup(shape, lines, tuple(("main", n, f"the {word} number {n} turns") for n in range(1, 13)))]
 
 
 def verdict(*quotes: str, rule: str = "diagnosis/x") -> Verdict:
@@ -148,11 +148,11 @@ def test_a_line_that_comes_again_in_another_attempt_repeats(
     scanner: Scanner, rules: LearnedRules, guards: Guards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Miner(), Limits(5, Terms(2, 20)))
-    once = [Group(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
+    once = [ShapeGroup(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
     agent.learn(KIND, ("job-1", 1), once, SOURCE)
     assert rules.list(KIND) == []
     agent.carry(KIND, once)
-    again = [Group(7, 1, (("main", 4, "the vault of gizmos opens at 9 today"),))]
+    again = [ShapeGroup(7, 1, (("main", 4, "the vault of gizmos opens at 9 today"),))]
     agent.learn(KIND, ("job-2", 1), again, SOURCE)
     (rule,) = rules.list(KIND)
     assert re.fullmatch(rule.pattern, "the vault of gizmos opens at 12 today")
@@ -334,8 +334,8 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: L
     msgspec.json.encode(rules.list(KIND))
 
 
-def printed(*shapes: int) -> list[Group]:
-    return [Group(shape, 1, (("main", shape, f"the gizmo number {shape} turns"),)) for shape in shapes]
+def printed(*shapes: int) -> list[ShapeGroup]:
+    return [ShapeGroup(shape, 1, (("main", shape, f"the gizmo number {shape} turns"),)) for shape in shapes]
 
 
 @pytest.mark.parametrize(

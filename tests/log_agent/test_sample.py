@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.log_agent.sample import order, sample
-from logdoctor.types import Group
+from logdoctor.types import ShapeGroup
 from tests.log_agent import samples
 
 
-def group(shape: int, lines: int, *texts: str) -> Group:
-    return Group(shape, lines, tuple(("main", number, text) for number, text in enumerate(texts, 1)))
+def group(shape: int, lines: int, *texts: str) -> ShapeGroup:
+    return ShapeGroup(shape, lines, tuple(("main", number, text) for number, text in enumerate(texts, 1)))
 
 
 def test_lines_know_their_place_and_their_group() -> None:

@@ -8,12 +8,12 @@ import msgspec
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Conclusion, Node, Reading, Result, World
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
-from logdoctor.nodes.launching import STARTED, Answer, Task
+from logdoctor.nodes.launching import STARTED, LaunchTask, ProbeAnswer
 from logdoctor.nodes.plan import next_round
 
-USUAL = Terms()
+USUAL = NodeTestTerms()
 Ends = Callable[[World], Result]
 
 
@@ -54,7 +54,7 @@ def ending(
 
 
 def concluded(
-    nodes: Sequence[Node], end: Ends, terms: Terms = USUAL, suspected: Sequence[str] = ()
+    nodes: Sequence[Node], end: Ends, terms: NodeTestTerms = USUAL, suspected: Sequence[str] = ()
 ) -> tuple[Conclusion, Board]:
     """What a whole test concludes, and its board. Each round is checked to be of worlds that share no node."""
     board = Board(nodes, terms, suspected)
@@ -90,7 +90,7 @@ class PaperLauncher:
             raise LaunchError(f"node {unknown.pop()!r}", "is not on paper", "Draw it.")
         return [known[name] for name in names] or list(self._nodes)
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         self.asked.append(task.world)
         self.tests.add(task.test)
         try:
@@ -108,9 +108,9 @@ class PaperLauncher:
     async def close(self) -> None:
         pass
 
-    def _answer(self, name: str, result: Result) -> Answer:
+    def _answer(self, name: str, result: Result) -> ProbeAnswer:
         if result.ended == "void":
-            return Answer(name, name not in result.unreached, launch_error=result.why)
+            return ProbeAnswer(name, name not in result.unreached, launch_error=result.why)
         reading = next((reading for reading in result.readings if reading.node == name), None)
         line = b"" if reading is None else msgspec.json.encode(reading)
-        return Answer(name, True, line, STARTED + name.encode(), 0)
+        return ProbeAnswer(name, True, line, STARTED + name.encode(), 0)

@@ -6,9 +6,9 @@ import pytest
 
 from logdoctor.errors import InputError, LaunchError
 from logdoctor.node_types import Conclusion, Result, World
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
-from logdoctor.nodes.launching import Answer, ProbeOptions, Task
+from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions
 from tests.nodes.clusters import PaperLauncher, cluster, concluded, ending
 
 NODES = cluster(9, groups=3)
@@ -17,7 +17,7 @@ END = ending(bad=["n4"], nodes=NODES, slow={"n7": 5.0}, down=["n2"])
 
 def conducted(launcher: PaperLauncher, earlier: dict[int, Result] | None = None) -> tuple[Conclusion, list[Result]]:
     kept: list[Result] = []
-    conducting = Conducting("t1", launcher, Board(NODES, Terms()), ProbeOptions(), kept.append, earlier=earlier)
+    conducting = Conducting("t1", launcher, Board(NODES, NodeTestTerms()), ProbeOptions(), kept.append, earlier=earlier)
     return asyncio.run(conducting.run()), kept
 
 
@@ -48,7 +48,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_launcher_that_comes_back_is_waited_for() -> None:
     class Restarting(PaperLauncher):
-        async def run(self, task: Task) -> list[Answer]:
+        async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
             if len(self.asked) < 5:
                 self.asked.append(task.world)
                 raise LaunchError("srun", "slurmctld does not answer", "Look at it.")
@@ -68,7 +68,7 @@ def test_a_test_on_record_of_another_plan_is_not_mixed_up() -> None:
 
 def test_a_launcher_that_fails_convicts_nobody() -> None:
     class Broken(PaperLauncher):
-        async def run(self, task: Task) -> list[Answer]:
+        async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
             raise LaunchError("srun", "no such partition", "Name another.")
 
     found, kept = conducted(Broken(NODES, END))
@@ -80,7 +80,7 @@ def test_ports_of_a_round_are_different() -> None:
     ports: dict[int, list[int]] = {}
 
     class Noting(PaperLauncher):
-        async def run(self, task: Task) -> list[Answer]:
+        async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
             ports.setdefault(task.world.round, []).append(task.port)
             return await super().run(task)
 
@@ -92,7 +92,7 @@ def test_a_cancelled_test_ends_its_worlds() -> None:
     launcher = PaperLauncher(NODES, END, hanging=["n0", "n8"])
 
     async def run() -> None:
-        conducting = Conducting("t1", launcher, Board(NODES, Terms()), ProbeOptions(), lambda _: None)
+        conducting = Conducting("t1", launcher, Board(NODES, NodeTestTerms()), ProbeOptions(), lambda _: None)
         running = asyncio.create_task(conducting.run())
         while len(launcher.asked) < 3:
             await asyncio.sleep(0.01)
@@ -105,7 +105,7 @@ def test_a_cancelled_test_ends_its_worlds() -> None:
 
 
 def test_no_round_begins_when_the_time_is_up() -> None:
-    board = Board(NODES, Terms())
+    board = Board(NODES, NodeTestTerms())
     found = asyncio.run(
         Conducting("t1", PaperLauncher(NODES, END), board, ProbeOptions(), lambda _: None, seconds=0).run()
     )

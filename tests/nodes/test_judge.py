@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.node_types import Node, Reading, Result, World
-from logdoctor.nodes.board import Terms
+from logdoctor.nodes.board import NodeTestTerms
 from tests.nodes.clusters import cluster, concluded, ending
 
 
@@ -206,10 +206,10 @@ def test_what_a_node_sends_wrong_is_told_by_its_partners() -> None:
 
 def test_slow_by_the_floor_of_the_type() -> None:
     everyone = {f"n{number}": 10.0 for number in range(4)}
-    found, _ = concluded(cluster(4), ending(slow=everyone), Terms(floors=(("X", 50.0),)))
+    found, _ = concluded(cluster(4), ending(slow=everyone), NodeTestTerms(floors=(("X", 50.0),)))
     assert len(found.named("indeterminate")) == 4  # all are below it: no fast node says which one it is
     one = everyone | {"n0": 100.0, "n1": 100.0}
-    found, _ = concluded(cluster(4), ending(slow=one), Terms(floors=(("X", 50.0),), slow_share=0.01))
+    found, _ = concluded(cluster(4), ending(slow=one), NodeTestTerms(floors=(("X", 50.0),), slow_share=0.01))
     assert found.named("slow") == ("n2", "n3")
 
 
@@ -277,7 +277,7 @@ def test_the_driver_warns() -> None:
 
 
 def test_the_bound_on_rounds_is_said() -> None:
-    found, board = concluded(cluster(9), ending(bad=["n0", "n1", "n2", "n3"]), Terms(rounds=2))
+    found, board = concluded(cluster(9), ending(bad=["n0", "n1", "n2", "n3"]), NodeTestTerms(rounds=2))
     assert board.round == 2 and found.named("indeterminate") and found.open
 
 
@@ -297,7 +297,7 @@ def test_whatever_worlds_do_tests_end_and_convict_with_proof_only(
         )
         return Result(world, ended, "", unreached, readings)  # type: ignore[arg-type]
 
-    found, board = concluded(nodes, end, Terms(regroups=regroups))
+    found, board = concluded(nodes, end, NodeTestTerms(regroups=regroups))
     assert [finding.node for finding in found.findings] == [node.name for node in nodes]
     passed = {name for result in board.results.values() if result.ended == "passed" for name in result.world.nodes}
     for finding in found.findings:

@@ -20,7 +20,7 @@ from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.kubernetes_api import Cluster
 from logdoctor.nodes.launch.kubernetes import KubernetesLauncher, PodOptions, job, job_name, label, without_latecomers
-from logdoctor.nodes.launching import Answer, ProbeOptions, Task, result
+from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes import make_kube_schema
 from tests.nodes.kube_server import (
     NAME_FORM,
@@ -82,12 +82,12 @@ def python(tmp_path: Path) -> str:
     return str(path)
 
 
-def task(*names: str, number: int = 1, port: int = 29411, address: str = "127.0.0.2", **probe: Any) -> Task:
+def task(*names: str, number: int = 1, port: int = 29411, address: str = "127.0.0.2", **probe: Any) -> LaunchTask:
     nodes = tuple(Node(name, address if rank == 0 else "127.0.0.3") for rank, name in enumerate(names))
-    return Task("t12", World(number, 1, names, "a pair"), nodes, port, ProbeOptions(**{"seconds": 10.0, **probe}))
+    return LaunchTask("t12", World(number, 1, names, "a pair"), nodes, port, ProbeOptions(**{"seconds": 10.0, **probe}))
 
 
-def run(launcher: KubernetesLauncher, *tasks: Task) -> list[Result]:
+def run(launcher: KubernetesLauncher, *tasks: LaunchTask) -> list[Result]:
     """How the worlds end that run at once."""
 
     async def all_of() -> list[Result]:
@@ -100,8 +100,8 @@ def run(launcher: KubernetesLauncher, *tasks: Task) -> list[Result]:
     return asyncio.run(all_of())
 
 
-def answers(launcher: KubernetesLauncher, each: Task) -> list[Answer]:
-    async def one() -> list[Answer]:
+def answers(launcher: KubernetesLauncher, each: LaunchTask) -> list[ProbeAnswer]:
+    async def one() -> list[ProbeAnswer]:
         try:
             return await launcher.run(each)
         finally:
@@ -223,7 +223,9 @@ def test_a_late_pod_makes_a_failed_world_void(kube: KubeServer, launch: Launch, 
 
 def test_pods_that_begin_together_stay_judged() -> None:
     pair = task("a", "b", seconds=40.0)
-    said = [Answer(name, True, json.dumps({"node": name, "ok": False, "stage": "gather"}).encode()) for name in "ab"]
+    said = [
+        ProbeAnswer(name, True, json.dumps({"node": name, "ok": False, "stage": "gather"}).encode()) for name in "ab"
+    ]
     assert without_latecomers(pair, said, [100.0, 109.0]) == said
     assert [each.started for each in without_latecomers(pair, said, [111.0, 100.0])] == [False, True]
     well = [each._replace(output=each.output.replace(b"false", b"true").replace(b"gather", b"done")) for each in said]

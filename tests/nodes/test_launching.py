@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.node_types import Node, Result, World
-from logdoctor.nodes.launching import GRACE, OUTPUT_LIMIT, Answer, ProbeOptions, Task, result, source
+from logdoctor.nodes.launching import GRACE, OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result, source
 from logdoctor.nodes.probe import KINDS
 
 NODES = (Node("n1", "10.0.0.1"), Node("n2"), Node("n3"))
@@ -26,9 +26,9 @@ READING: dict[str, Any] = {
 }
 
 
-def task(nodes: tuple[Node, ...] = NODES[:2], probe: ProbeOptions = DEFAULTS) -> Task:
+def task(nodes: tuple[Node, ...] = NODES[:2], probe: ProbeOptions = DEFAULTS) -> LaunchTask:
     """A world of these nodes."""
-    return Task("t12", World(3, 1, tuple(node.name for node in nodes), "try", repeats=4), nodes, 29412, probe)
+    return LaunchTask("t12", World(3, 1, tuple(node.name for node in nodes), "try", repeats=4), nodes, 29412, probe)
 
 
 def line(node: str, /, **fields: Any) -> bytes:
@@ -36,12 +36,12 @@ def line(node: str, /, **fields: Any) -> bytes:
     return json.dumps({**READING, "node": node, **fields}).encode() + b"\n"
 
 
-def good(node: str, /, **fields: Any) -> Answer:
+def good(node: str, /, **fields: Any) -> ProbeAnswer:
     """An answer with such a line."""
-    return Answer(node, True, line(node, **fields), b"", 0)
+    return ProbeAnswer(node, True, line(node, **fields), b"", 0)
 
 
-def of_one(answer: Answer) -> Result:
+def of_one(answer: ProbeAnswer) -> Result:
     """How a world ends in which the other node is fine."""
     return result(task(), [answer, good("n2")], 3.0)
 
@@ -70,26 +70,26 @@ def test_world_passes_when_all_nodes_say_that_all_was_right() -> None:
 
 
 def test_login_messages_around_the_line_do_not_matter() -> None:
-    assert of_one(Answer("n1", True, b"Welcome to n1!\r\n" + line("n1") + b"bye\n", b"", 0)).ended == "passed"
+    assert of_one(ProbeAnswer("n1", True, b"Welcome to n1!\r\n" + line("n1") + b"bye\n", b"", 0)).ended == "passed"
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answer("n1", False, launch_error="Connection refused"), "n1: not started: Connection refused"),
-        (Answer("n1", False, errors=b"x\nsh: python3: not found\n"), "n1: not started: sh: python3: not found"),
-        (Answer("n1", False), "n1: not started: no sign of the probe"),
+        (ProbeAnswer("n1", False, launch_error="Connection refused"), "n1: not started: Connection refused"),
+        (ProbeAnswer("n1", False, errors=b"x\nsh: python3: not found\n"), "n1: not started: sh: python3: not found"),
+        (ProbeAnswer("n1", False), "n1: not started: no sign of the probe"),
         (good("n1", ok=False, stage="start", unusable="no torch"), "n1: unusable: no torch"),
         (good("n7"), "n1: the answer came from 'n7'"),
     ],
 )
-def test_world_that_was_not_launched_as_it_should_is_void(answer: Answer, why: str) -> None:
+def test_world_that_was_not_launched_as_it_should_is_void(answer: ProbeAnswer, why: str) -> None:
     ended = result(task(), [answer._replace(node="n1"), good("n2", ok=False, stage="gather", why="wrong data: x")], 3.0)
     assert (ended.ended, ended.why, ended.unreached) == ("void", why, ("n1",))
 
 
 def test_one_cause_of_several_nodes_is_told_once() -> None:
-    away = Answer("", False, launch_error="no python")
+    away = ProbeAnswer("", False, launch_error="no python")
     ended = result(task(NODES), [away._replace(node="n1"), good("n2"), away._replace(node="n3")], 3.0)
     assert ended.why == "n1, n3: not started: no python" and ended.unreached == ("n1", "n3")
 
@@ -102,17 +102,20 @@ def test_world_is_void_without_an_answer_for_a_node() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answer("n1", True, b"", b"", -9), "n1: killed: the probe ended with status -9 and said nothing"),
-        (Answer("n1", True, b"", b"", None), "n1: no answer: the probe said nothing before the deadline"),
-        (Answer("n1", True, b"", b"", None, "connection lost"), "n1: killed: connection lost"),
+        (ProbeAnswer("n1", True, b"", b"", -9), "n1: killed: the probe ended with status -9 and said nothing"),
+        (ProbeAnswer("n1", True, b"", b"", None), "n1: no answer: the probe said nothing before the deadline"),
+        (ProbeAnswer("n1", True, b"", b"", None, "connection lost"), "n1: killed: connection lost"),
         (good("n1", ok=False, stage="gather", why="hangs: rank 0"), "n1: hangs: rank 0"),
         (good("n1", stage="gather"), "n1: error: no reason given"),
-        (Answer("n1", True, b"oops", b"", None), "n1: no answer: the probe said nothing before the deadline"),
-        (Answer("n1", True, line("n1")[:40], b"", 137), "n1: killed: the probe ended with status 137 and said nothing"),
-        (Answer("n1", True, b"\n", b"", -15), "n1: killed: the probe ended with status -15 and said nothing"),
+        (ProbeAnswer("n1", True, b"oops", b"", None), "n1: no answer: the probe said nothing before the deadline"),
+        (
+            ProbeAnswer("n1", True, line("n1")[:40], b"", 137),
+            "n1: killed: the probe ended with status 137 and said nothing",
+        ),
+        (ProbeAnswer("n1", True, b"\n", b"", -15), "n1: killed: the probe ended with status -15 and said nothing"),
     ],
 )
-def test_node_that_started_and_did_not_say_that_all_was_right_fails_its_world(answer: Answer, why: str) -> None:
+def test_node_that_started_and_did_not_say_that_all_was_right_fails_its_world(answer: ProbeAnswer, why: str) -> None:
     ended = of_one(answer)
     assert (ended.ended, ended.why, ended.unreached) == ("failed", why, ())
     assert [reading.ok for reading in ended.readings] == [False, True]
@@ -158,13 +161,13 @@ def test_line_that_is_not_of_the_form_is_no_answer_and_proves_nothing(fields: di
     ],
 )
 def test_answer_that_got_lost_of_a_probe_that_ended_by_itself_proves_nothing(output: bytes) -> None:
-    ended = of_one(Answer("n1", True, output, b"", 0))
+    ended = of_one(ProbeAnswer("n1", True, output, b"", 0))
     assert (ended.ended, ended.unreached) == ("void", ("n1",)), ended
     assert ended.why.startswith("n1: answer lost: ")
 
 
 def test_more_noise_than_is_kept_may_have_hidden_the_answer() -> None:
-    assert of_one(Answer("n1", True, b"x" * OUTPUT_LIMIT, b"", None)).ended == "void"
+    assert of_one(ProbeAnswer("n1", True, b"x" * OUTPUT_LIMIT, b"", None)).ended == "void"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def test_more_noise_than_is_kept_may_have_hidden_the_answer() -> None:
     ],
 )
 def test_the_last_line_that_is_an_answer_counts(output: bytes) -> None:
-    assert of_one(Answer("n1", True, output, b"", 0)).ended == "passed"
+    assert of_one(ProbeAnswer("n1", True, output, b"", 0)).ended == "passed"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_the_last_line_that_is_an_answer_counts(output: bytes) -> None:
     ],
 )
 def test_the_boot_of_a_node_that_died_is_known(errors: bytes, boot: str) -> None:
-    (reading, _) = of_one(Answer("n1", True, b"", errors, None)).readings
+    (reading, _) = of_one(ProbeAnswer("n1", True, b"", errors, None)).readings
     assert not reading.ok and len(reading.boot) <= 64
     assert reading.boot == boot or (b"\x1b" in errors and reading.boot.isprintable())
 
@@ -232,7 +235,7 @@ JSON = st.recursive(
 def test_property_any_answer_makes_a_result(
     output: bytes, errors: bytes, started: bool, status: int | None, error: str
 ) -> None:
-    ended = of_one(Answer("n1", started, output, errors, status, error))
+    ended = of_one(ProbeAnswer("n1", started, output, errors, status, error))
     assert ended.world == task().world
     assert ended.why.isprintable() and len(ended.why) < 700
     if ended.ended == "passed":
@@ -244,5 +247,5 @@ def test_property_any_answer_makes_a_result(
 def test_many_bytes_are_judged_quickly() -> None:
     began = time.monotonic()
     for output in (b"{" * (10 << 20), b"{\n" * (OUTPUT_LIMIT // 2), b"\n" * OUTPUT_LIMIT, b'{"a":' * 200_000):
-        assert of_one(Answer("n1", True, output, b"", 0)).ended == "void"
+        assert of_one(ProbeAnswer("n1", True, output, b"", 0)).ended == "void"
     assert time.monotonic() - began < 5

@@ -15,7 +15,7 @@ import pytest
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Result, World
 from logdoctor.nodes.launch.local import LocalLauncher
-from logdoctor.nodes.launching import Answer, ProbeOptions, Task, result
+from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes.faults import Fault, ended, faulty_python, running
 
 MINE = f"local-{os.getpid()}"
@@ -29,16 +29,18 @@ def free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def make_task(launcher: LocalLauncher, number: int, names: Sequence[str], options: ProbeOptions, test: str) -> Task:
+def make_task(
+    launcher: LocalLauncher, number: int, names: Sequence[str], options: ProbeOptions, test: str
+) -> LaunchTask:
     """A world of these nodes."""
     nodes = asyncio.run(launcher.inventory(names))
-    return Task(test, World(number, 1, tuple(names), "try", repeats=2), tuple(nodes), free_port(), options)
+    return LaunchTask(test, World(number, 1, tuple(names), "try", repeats=2), tuple(nodes), free_port(), options)
 
 
-async def run_all(launcher: LocalLauncher, tasks: Sequence[Task]) -> list[Result]:
+async def run_all(launcher: LocalLauncher, tasks: Sequence[LaunchTask]) -> list[Result]:
     """How worlds end that run at once."""
 
-    async def run(task: Task) -> Result:
+    async def run(task: LaunchTask) -> Result:
         began = time.monotonic()
         return result(task, await launcher.run(task), time.monotonic() - began)
 
@@ -128,7 +130,7 @@ def test_node_whose_program_is_missing_is_not_started() -> None:
     launcher = LocalLauncher(2)
     task = make_task(launcher, 1, ("local-0",), ProbeOptions(python="/nonexistent/python3"), MINE)
     assert asyncio.run(launcher.run(task)) == [
-        Answer("local-0", False, launch_error="/nonexistent/python3: No such file or directory")
+        ProbeAnswer("local-0", False, launch_error="/nonexistent/python3: No such file or directory")
     ]
 
 

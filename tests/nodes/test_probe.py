@@ -456,7 +456,7 @@ def test_nodes_tell_each_other_how_many_gpus_they_have() -> None:
     def connect(node: str, gpus: str) -> None:
         try:
             probe._connect(torch, options("--node", node, "--gpus", gpus, "--port", str(port)), 0, None)
-        except probe.Failure as error:
+        except probe.ProbeFailure as error:
             errors[node] = str(error)
 
     threads = [threading.Thread(target=connect, args=pair) for pair in (("n1", "8"), ("n2", "7"))]
@@ -499,7 +499,7 @@ def test_wrong_matrix_product_is_found(monkeypatch: Any) -> None:
         return product
 
     monkeypatch.setattr(torch, "mm", wrong)
-    with pytest.raises(probe.Failure, match="wrong product: 1 of 65536 values of a matrix product on cpu"):
+    with pytest.raises(probe.ProbeFailure, match="wrong product: 1 of 65536 values of a matrix product on cpu"):
         probe._multiply(torch, torch.device("cpu"))
 
 

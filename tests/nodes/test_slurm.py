@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node, World
 from logdoctor.nodes import launching
-from logdoctor.nodes.launch.slurm import SlurmLauncher, _answers, _exits, _Heard, _Parted
-from logdoctor.nodes.launching import OUTPUT_LIMIT, Answer, ProbeOptions, Task, result
+from logdoctor.nodes.launch.slurm import SlurmLauncher, _answers, _exits, _Parted, _SrunOutput
+from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes.faults import faulty_python
 from tests.nodes.slurm_cluster import SlurmCluster, processes, slurm_cluster
 
@@ -56,10 +56,12 @@ def stub(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def _task(*names: str, python: str = sys.executable, test: str = "t1", world: int = 1, seconds: float = 40.0) -> Task:
+def _task(
+    *names: str, python: str = sys.executable, test: str = "t1", world: int = 1, seconds: float = 40.0
+) -> LaunchTask:
     nodes = tuple(Node(name, "127.0.0.1") for name in names)
     probe = ProbeOptions(seconds=seconds, python=python)
-    return Task(test, World(world, 1, names, "a test"), nodes, PORT + world, probe)
+    return LaunchTask(test, World(world, 1, names, "a test"), nodes, PORT + world, probe)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -103,7 +105,7 @@ class TestGathers:
         """The order of ranks is not the one in which Slurm sorts nodes."""
         tasks = [_task("n4", "n1"), _task("n6", "n2", "n3", world=2)]
 
-        async def both() -> list[list[Answer]]:
+        async def both() -> list[list[ProbeAnswer]]:
             return await asyncio.gather(*(cluster.launcher().run(task) for task in tasks))
 
         for task, answers in zip(tasks, _run(both()), strict=True):
@@ -125,7 +127,7 @@ class TestGathers:
             python = stub("sleep 1; echo $NODE")
             tasks = [_task("n1", "n3", python=python), _task("n4", "n2", python=python, world=2)]
 
-            async def both() -> list[list[Answer]]:
+            async def both() -> list[list[ProbeAnswer]]:
                 return await asyncio.gather(*(cluster.launcher(number).run(task) for task in tasks))
 
             begin = time.monotonic()
@@ -143,7 +145,7 @@ class TestFaults:
         worlds = enumerate((("n1", "n2"), ("n3", "n4")), 1)
         tasks = [_task(*names, python=python, world=number) for number, names in worlds]
 
-        async def both() -> list[list[Answer]]:
+        async def both() -> list[list[ProbeAnswer]]:
             return await asyncio.gather(*(cluster.launcher().run(task) for task in tasks))
 
         killed, wrong = (result(task, of, 1.0) for task, of in zip(tasks, _run(both()), strict=True))
@@ -504,7 +506,7 @@ class TestWhatSrunPrints:
     )
     def test_one_answer_for_each_node_in_order(self, told: dict[int, bytes], said: str, status: int | None) -> None:
         errors = {0: told.get(0, b""), 1: told.get(1, b"")}
-        answers = _answers(_task("n5", "n2"), _Heard({0: b"a", 1: b"b"}, errors, said, status))
+        answers = _answers(_task("n5", "n2"), _SrunOutput({0: b"a", 1: b"b"}, errors, said, status))
         assert [answer.node for answer in answers] == ["n5", "n2"]
         assert sorted(answer.output for answer in answers) == [b"a", b"b"]
 

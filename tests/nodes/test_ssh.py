@@ -20,7 +20,7 @@ import uvloop
 from logdoctor.errors import InputError, LaunchError
 from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.launch.ssh import SshLauncher
-from logdoctor.nodes.launching import OUTPUT_LIMIT, Answer, ProbeOptions, Task, result
+from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes.namespaces import MANAGEMENT, Network, namespaces
 
 SIZES = (65536, 1048576)
@@ -38,7 +38,9 @@ def net(network: Network) -> Iterator[Network]:
     network.heal()
 
 
-def task(net: Network, *names: str, test: str = "t1", seconds: float = 40.0, kind: type[Task] = Task) -> Task:
+def task(
+    net: Network, *names: str, test: str = "t1", seconds: float = 40.0, kind: type[LaunchTask] = LaunchTask
+) -> LaunchTask:
     of = {node.name: node for node in net.nodes}
     task.port += 1  # type: ignore[attr-defined]
     world = World(1, 1, names, "to see")
@@ -48,10 +50,10 @@ def task(net: Network, *names: str, test: str = "t1", seconds: float = 40.0, kin
 task.port = 29400  # type: ignore[attr-defined]
 
 
-def command(*words: str, deadline: float = 20.0) -> type[Task]:
+def command(*words: str, deadline: float = 20.0) -> type[LaunchTask]:
     """A task that runs other words than the probe's, so that a node does what no probe would."""
 
-    class Other(Task):
+    class Other(LaunchTask):
         def command(self, rank: Any, lifeline: bool) -> tuple[str, ...]:
             return words
 
@@ -62,14 +64,14 @@ def command(*words: str, deadline: float = 20.0) -> type[Task]:
     return Other
 
 
-def shell(script: str, deadline: float = 20.0) -> type[Task]:
+def shell(script: str, deadline: float = 20.0) -> type[LaunchTask]:
     return command("sh", "-c", script, deadline=deadline)
 
 
 STARTED = "echo logdoctor-probe started it >&2; "
 
 
-def run(launcher: SshLauncher, given: Task) -> tuple[list[Answer], Result, float]:
+def run(launcher: SshLauncher, given: LaunchTask) -> tuple[list[ProbeAnswer], Result, float]:
     began = time.monotonic()
     answers = asyncio.run(launcher.run(given))
     seconds = time.monotonic() - began
@@ -134,7 +136,7 @@ def test_worlds_of_a_round_run_at_once_and_under_uvloop(net: Network) -> None:
     launcher = net.launcher()
     given = [task(net, "n1", "n3"), task(net, "n2", "n4")]
 
-    async def both() -> list[list[Answer]]:
+    async def both() -> list[list[ProbeAnswer]]:
         return await asyncio.gather(*(launcher.run(each) for each in given))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -183,7 +185,7 @@ def test_a_node_with_a_slow_link_is_as_slow_as_that(net: Network) -> None:
 # -- nodes that are not reached
 
 
-def refused(launcher: SshLauncher, given: Task) -> str:
+def refused(launcher: SshLauncher, given: LaunchTask) -> str:
     """Why n2 was not reached; n1 was, and was not made to wait for it."""
     answers, ended, seconds = run(launcher, given)
     assert (answers[0].started, answers[0].launch_error) == (True, "")
@@ -289,7 +291,7 @@ def test_a_node_without_the_python_named(net: Network) -> None:
 def test_a_connection_that_is_lost_is_no_failure_of_the_node(net: Network) -> None:
     launcher = net.launcher()
 
-    async def lose() -> list[Answer]:
+    async def lose() -> list[ProbeAnswer]:
         kind = shell(STARTED + "echo Welcome; sleep 30")
         running = asyncio.create_task(launcher.run(task(net, "n1", "n2", kind=kind)))
         assert await asyncio.to_thread(eventually, lambda: [b"sleep", b"30", b""] in processes(net, "n2").values())
@@ -312,7 +314,7 @@ def test_a_probe_that_is_killed_fails_its_world(net: Network) -> None:
     launcher = net.launcher()
     given = task(net, "n1", "n2", seconds=10.0)
 
-    async def kill() -> list[Answer]:
+    async def kill() -> list[ProbeAnswer]:
         running = asyncio.create_task(launcher.run(given))
         assert await asyncio.to_thread(eventually, lambda: len(probes(net, "n2")) > 1)
         os.kill(min(probes(net, "n2")), signal.SIGKILL)
@@ -325,14 +327,14 @@ def test_a_probe_that_is_killed_fails_its_world(net: Network) -> None:
 
 
 def test_a_probe_that_hangs_is_killed_at_the_deadline(net: Network) -> None:
-    class Soon(Task):
+    class Soon(LaunchTask):
         @property
         def deadline(self) -> float:
             return 4.0
 
     given = task(net, "n1", "n2", kind=Soon)
 
-    async def stop() -> list[Answer]:
+    async def stop() -> list[ProbeAnswer]:
         running = asyncio.create_task(net.launcher().run(given))
         assert await asyncio.to_thread(eventually, lambda: len(probes(net, "n2")) > 1)
         for pid in probes(net, "n2"):
@@ -386,13 +388,13 @@ asyncio.run(launcher.run(Task("t1", World(1, 1, ("n1", "n2"), ""), nodes, 29399,
 
 
 def test_a_sweep_ends_the_orphans_of_a_test_and_no_others(net: Network) -> None:
-    class Orphan(Task):
+    class Orphan(LaunchTask):
         """A probe that does not end with its connection."""
 
         def command(self, rank: Any, lifeline: bool) -> tuple[str, ...]:
             return super().command(rank, lifeline=False)
 
-    async def leave(given: Task) -> None:
+    async def leave(given: LaunchTask) -> None:
         running = asyncio.create_task(net.launcher().run(given))
         assert await asyncio.to_thread(eventually, lambda: len(probes(net, given.world.nodes[0], given.test)) > 1)
         running.cancel()
@@ -448,7 +450,7 @@ def test_login_messages_do_not_hide_the_answer(net: Network) -> None:
     given = task(net, "n1", "n2")
     words = [" ".join(map(asyncssh_quoted, given.command(rank, lifeline=True))) for rank in (0, 1)]
 
-    class Greeting(Task):
+    class Greeting(LaunchTask):
         def command(self, rank: Any, lifeline: bool) -> tuple[str, ...]:
             return ("sh", "-c", f"echo Welcome to this node; {words[rank]}")
 

@@ -9,7 +9,7 @@ import pytest
 
 from logdoctor import build
 from logdoctor.node_types import Conclusion, Node
-from logdoctor.nodes.board import Board, Terms
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launch.local import LocalLauncher
 from logdoctor.nodes.launching import Launcher, ProbeOptions
@@ -92,7 +92,7 @@ def test_faulty_nodes_of_five_kinds_are_found_drained_and_brought_back(cluster: 
 def conducted(
     launcher: Launcher, nodes: Sequence[Node], seconds: float, python: str = "python3", witnesses: int = 0
 ) -> tuple[Conclusion, Board]:
-    board = Board(nodes, Terms(witnesses=witnesses))
+    board = Board(nodes, NodeTestTerms(witnesses=witnesses))
     probe = ProbeOptions(seconds, SIZES, python=python)
     conducting = Conducting("story", launcher, board, probe, lambda _: None)
 

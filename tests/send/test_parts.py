@@ -16,7 +16,7 @@ from logdoctor.send.body import ENCODINGS, encoded
 from logdoctor.send.environment import read_environment
 from logdoctor.send.follow import is_rotated
 from logdoctor.send.merge import HOLD_BYTES, LineMerge
-from logdoctor.send.notices import Notices
+from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
 from logdoctor.send.target import checked_url, is_name, make_target
 from tests.send.service import _decoded
@@ -218,7 +218,7 @@ def test_waits_grow_to_a_bound() -> None:
 
 def test_notices_are_rare_and_on_one_line(tmp_path: Path) -> None:
     with (tmp_path / "err").open("wb") as file:
-        notices = Notices(file.fileno())
+        notices = ShippingNotices(file.fileno())
         for _ in range(5):
             notices.away("down\nor so")
             notices.back()
@@ -251,7 +251,7 @@ class StalledSpool:
 def test_a_stalled_disk_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_HELD_BYTES", 1000)
     spool = StalledSpool()
-    output = run._Output(1, spool, Notices())  # type: ignore[arg-type]
+    output = run._Output(1, spool, ShippingNotices())  # type: ignore[arg-type]
     begin = time.monotonic()
     for _ in range(300):
         output.keep(0, b"x" * 9 + b"\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node
-from logdoctor.nodes.board import Terms
+from logdoctor.nodes.board import NodeTestTerms
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoning import Cordoning
 from logdoctor.nodes.cordon.file import FileCordoner
@@ -55,7 +55,7 @@ class Site:
     def actor(self, modes: Modes = AUTO, taking_up: bool = True, launcher: str = "paper", share: float = 0.5) -> Actor:
         cordoner = FileCordoner(self.cordons, lambda: [node.name for node in NODES])
         means = Means(
-            Bench(self._launcher, lambda nodes, _: list(nodes), Terms(), ProbeOptions()),
+            Bench(self._launcher, lambda nodes, _: list(nodes), NodeTestTerms(), ProbeOptions()),
             launcher,
             Cordoning(self.nodes, cordoner, "logdoctor", Caps(share)),
             cordoner.nodes,

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from logdoctor import pipeline
 from logdoctor.errors import OffsetMismatch
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import Key, file_name
 from logdoctor.text import natural
@@ -36,7 +36,7 @@ class Machine(RuleBasedStateMachine):
     """A service beside a dictionary of bytes."""
 
     scanner: Scanner
-    limits: Limits
+    limits: ReadLimits
 
     @initialize()
     def begin(self) -> None:
@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         for key in keys:
             path = self.top / f"{file_name(str(key))}.log"
             path.write_bytes(self.model[key])
-            streams.append(pipeline.Stream(key.stream, path))
+            streams.append(pipeline.LogFile(key.stream, path))
         wanted = pipeline.diagnose(streams, self.scanner, self.limits)
         eventually(lambda: plain(final(self.service, whole).verdict) == plain(wanted))
 
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.top)
 
 
-def test_any_history(scanner: Scanner, limits: Limits) -> None:
+def test_any_history(scanner: Scanner, limits: ReadLimits) -> None:
     """With HYPOTHESIS_PROFILE=soak: many and long ones."""
     machine = type("Machine", (Machine,), {"scanner": scanner, "limits": limits})
     profile = settings()

@@ -15,7 +15,7 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.errors import StoreError
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.frames import Frame, walk
@@ -63,7 +63,7 @@ def large() -> bytes:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_was_acknowledged_before_a_kill_is_there(
-    tmp_path: Path, scanner: Scanner, limits: Limits, seed: int
+    tmp_path: Path, scanner: Scanner, limits: ReadLimits, seed: int
 ) -> None:
     command = [sys.executable, "-m", "tests.service.sender", str(tmp_path / "data"), str(seed)]
     with subprocess.Popen(
@@ -87,7 +87,7 @@ def test_what_was_acknowledged_before_a_kill_is_there(
             end(service, key)
         for path in LOGS:
             verdict = final(service, Key(path.stem, 1, "main")).verdict
-            assert plain(verdict) == plain(pipeline.diagnose([pipeline.Stream("main", path)], scanner, limits))
+            assert plain(verdict) == plain(pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits))
 
 
 def _cut(path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_restart_reads_only_what_is_behind_the_snapshot(
     assert verdict.compression.bytes_in == len(large) and not verdict.problems
 
 
-def test_only_a_snapshot_that_fits_is_used(tmp_path: Path, scanner: Scanner, large: bytes, limits: Limits) -> None:
+def test_only_a_snapshot_that_fits_is_used(tmp_path: Path, scanner: Scanner, large: bytes, limits: ReadLimits) -> None:
     folder = tmp_path / "data"
     with serving(folder, scanner) as service:
         send(service, KEY, large)
@@ -197,7 +197,7 @@ def test_only_a_snapshot_that_fits_is_used(tmp_path: Path, scanner: Scanner, lar
     state = archived(folder).with_suffix(".state")
     whole = state.read_bytes()
     (tmp_path / "log").write_bytes(large)
-    wanted = plain(pipeline.diagnose([pipeline.Stream("rank 0", tmp_path / "log")], scanner, limits))
+    wanted = plain(pipeline.diagnose([pipeline.LogFile("rank 0", tmp_path / "log")], scanner, limits))
     chance = random.Random(5)
     places = [chance.randrange(len(whole)), whole.index(b"uncorrectable ECC"), len(whole) - 2]
     flipped = [bytearray(whole) for _ in places]

@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.attempts import attempts
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.names import Key
@@ -28,11 +28,11 @@ def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest
             future.result(20)
 
 
-def wanted(path: Path, scanner: Scanner, limits: Limits) -> bytes:
-    return plain(pipeline.diagnose([pipeline.Stream("main", path)], scanner, limits))
+def wanted(path: Path, scanner: Scanner, limits: ReadLimits) -> bytes:
+    return plain(pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits))
 
 
-def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: Limits) -> None:
+def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: ReadLimits) -> None:
     for path in LOGS:
         key = Key(path.stem, 1, "main")
         feed(service, key, path.read_bytes(), random.Random(path.name))
@@ -42,7 +42,7 @@ def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: Lim
     assert len(LOGS) == 89
 
 
-def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: Limits) -> None:
+def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: ReadLimits) -> None:
     logs = [path.read_bytes() for path in LOGS]
     keys = [Key(path.stem, 1, "main") for path in LOGS]
     cuts = [random.Random(path.name).randrange(len(log) + 1) for path, log in zip(LOGS, logs, strict=True)]
@@ -60,7 +60,7 @@ def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: Li
             assert plain(final(service, key).verdict) == wanted(path, scanner, limits), path
 
 
-def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: Limits) -> None:
+def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: ReadLimits) -> None:
     """Killed three times, each time with some of the logs still on their way."""
     sample = LOGS[::7]
     logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in sample}
@@ -88,7 +88,7 @@ def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: Limi
 
 @pytest.mark.parametrize("seed", range(3))
 def test_several_streams_make_the_verdict_of_a_folder(
-    service: Service, scanner: Scanner, limits: Limits, tmp_path: Path, seed: int
+    service: Service, scanner: Scanner, limits: ReadLimits, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     logs = {f"rank{n}.log": path.read_bytes() for n, path in enumerate(chance.sample(LOGS, 11))}

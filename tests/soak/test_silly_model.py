@@ -26,14 +26,14 @@ from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.agent import Limits as Lessons
 from logdoctor.log_agent.agent import LogAgent
+from logdoctor.log_agent.agent import Limits as Lessons
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.canary import causes
 from logdoctor.log_agent.guards import Guards
 from logdoctor.log_agent.life import Terms
 from logdoctor.log_agent.model import ModelAgent
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, prompts_folder, rules_folder
@@ -96,7 +96,9 @@ def guarded(silly: Silly, reported: ReportedEnd) -> Guarded:
 # ---- diagnosing
 
 
-def read(files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: Limits, scratch: Path) -> list[em.Prepared]:
+def read(
+    files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: ReadLimits, scratch: Path
+) -> list[em.Prepared]:
     """Some failures of the corpus, as rules that know so much leave them."""
     (folder := scratch / "corpus").mkdir()
     (tables := scratch / "tables").mkdir()
@@ -141,7 +143,7 @@ def test_what_it_says_of_failures_does_no_harm(
     silly: Silly,
     prompts: Path,
     book: RuleBook,
-    limits: Limits,
+    limits: ReadLimits,
     tmp_path: Path,
 ) -> None:
     """All are asked about: the cause is open, or the rules are not sure enough for who wants certainty."""

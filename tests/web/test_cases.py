@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.diagnose.conclude import Conclusion
+from logdoctor.diagnose.conclude import RootCause
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
@@ -254,11 +254,11 @@ def test_endless_model_calls_are_cut_on_the_page_only(client: TestClient, servic
 
 
 @contextmanager
-def with_agent(folder: Path, scanner: Scanner, answers: list[Conclusion]) -> Iterator[tuple[TestClient, Service]]:
+def with_agent(folder: Path, scanner: Scanner, answers: list[RootCause]) -> Iterator[tuple[TestClient, Service]]:
     """A service whose Failure Agent gives these answers, one after another, and then none."""
 
     def rungs(stores: Stores) -> Climbing:
-        def agent(question: Question) -> Conclusion | None:
+        def agent(question: Question) -> RootCause | None:
             return answers.pop(0) if answers else None
 
         writer = OfflineWriter()
@@ -270,7 +270,7 @@ def with_agent(folder: Path, scanner: Scanner, answers: list[Conclusion]) -> Ite
         yield client, service
 
 
-FOUND = Conclusion(
+FOUND = RootCause(
     "NVLink Error",
     "restart",
     "",
@@ -287,7 +287,7 @@ FOUND = Conclusion(
 
 
 def test_a_person_may_have_it_looked_up_again(tmp_path: Path, scanner: Scanner) -> None:
-    answers: list[Conclusion] = []
+    answers: list[RootCause] = []
     with with_agent(tmp_path, scanner, answers) as (client, service):
         stored = send(client, "j", STRANGE)
         assert service.consultant is not None

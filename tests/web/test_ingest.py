@@ -19,7 +19,7 @@ import zstandard
 from starlette.testclient import TestClient
 
 from logdoctor import pipeline
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 from tests.web.conftest import BOUNDS, FAILED, Served, local_client, new_service, serving, wait_for
@@ -391,7 +391,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
     return json.loads(msgspec.json.encode(verdict)) | {"seconds": 0}  # type: ignore[no-any-return]
 
 
-def test_verdicts_of_streams_are_those_of_files(served: Served, scanner: Scanner, limits: Limits) -> None:
+def test_verdicts_of_streams_are_those_of_files(served: Served, scanner: Scanner, limits: ReadLimits) -> None:
     """Law 1, over HTTP: random pieces in random encodings, many jobs at a time."""
     chance = random.Random(7)
     assert len(LOGS) == 89
@@ -407,7 +407,7 @@ def test_verdicts_of_streams_are_those_of_files(served: Served, scanner: Scanner
                 at += len(part)
             client.post(f"/v1/jobs/{path.stem}/attempts/1/end", json={})
         for path in LOGS:
-            stream = pipeline.Stream("main", path, f"{path.stem}/1/main")
+            stream = pipeline.LogFile("main", path, f"{path.stem}/1/main")
             wanted = plain(pipeline.diagnose([stream], scanner, limits))
             assert verdict_on(client, path.stem)["verdict"] | {"seconds": 0} == wanted, path.name
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Action
-from logdoctor.nodes.board import Terms
+from logdoctor.nodes.board import NodeTestTerms
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoning import Cordoning
 from logdoctor.nodes.cordon.file import FileCordoner
@@ -43,7 +43,7 @@ def acting(service: Service, launcher: RecordedLauncher, folder: Path, modes: Mo
             raise LaunchError(f"launcher {name}", "is not set up", "Use another one.")
         return launcher
 
-    bench = Bench(launchers, lambda nodes, _: list(nodes), Terms(), ProbeOptions(seconds=5.0))
+    bench = Bench(launchers, lambda nodes, _: list(nodes), NodeTestTerms(), ProbeOptions(seconds=5.0))
     cordoning = Cordoning(records, cordoner, "logdoctor", CAPS)
     means = Means(bench, "local", cordoning, cordoner.nodes, expanded, modes)
     service.actor = Actor(means, service.records, records, folder, taking_up=True)

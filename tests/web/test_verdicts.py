@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from logdoctor import pipeline, taxonomy
-from logdoctor.pipeline import Limits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store import schema
 from logdoctor.types import Suspect, Verdict
@@ -39,10 +39,10 @@ def sent(client: TestClient, job: str, data: bytes, exit_code: int | None = None
 
 
 @pytest.fixture(scope="module")
-def verdicts(scanner: Scanner, limits: Limits) -> list[Verdict]:
+def verdicts(scanner: Scanner, limits: ReadLimits) -> list[Verdict]:
     """Real verdicts of some logs of the corpus."""
     paths = [CORPUS / "failures" / f"{name}.log" for name in CHOSEN]
-    return [pipeline.diagnose([pipeline.Stream("main", path)], scanner, limits) for path in paths]
+    return [pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits) for path in paths]
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ import structlog
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node
 from logdoctor.nodes.kubernetes_api import Cluster, ClusterError, KubeNode, Pod, PodStatus, Terminated
-from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task, result
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer, result
 from logdoctor.nodes.topology import GROUP_LABELS, label_groups
 from logdoctor.text import harmless
 
@@ -147,7 +147,7 @@ class KubernetesLauncher:
             raise LaunchError(f"node {unknown[0][:80]!r}", cause, "See `kubectl get nodes` for the names.")
         return [known[name] for name in names] if names else list(known.values())
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """One answer for each node. A world ends early when a pod of it cannot run; all its Jobs are deleted however
         it ends. `LaunchError` when the cluster does not take the Jobs, or cannot be asked about them."""
         end = asyncio.get_running_loop().time() + task.deadline
@@ -263,22 +263,22 @@ class KubernetesLauncher:
         keys = [(each.get("logdoctor/run", ""), each.get("logdoctor/rank", "")) for each in labels]
         return dict(zip(keys, pods, strict=True))
 
-    async def _answer(self, member: "_Member") -> Answer:
+    async def _answer(self, member: "_Member") -> ProbeAnswer:
         """What came of one node, from what was last seen of its pod."""
         node = member.task.nodes[member.rank].name
         sight = member.sight
         if sight.state == "lost":
-            return Answer(node, started=False, launch_error=sight.why)
+            return ProbeAnswer(node, started=False, launch_error=sight.why)
         if sight.state == "waiting":
-            return Answer(node, started=False, launch_error=await self._why_waiting(member))
+            return ProbeAnswer(node, started=False, launch_error=await self._why_waiting(member))
         try:
             text = await self._asked(
                 self._cluster.log, self._pod.namespace, member.pod, CONTAINER, _LOG_LINES, OUTPUT_LIMIT
             )
         except ClusterError as error:
             if sight.state == "running" and await self._is_gone(node):
-                return Answer(node, started=True, errors=b"the node went away in the middle of the test")
-            return Answer(node, started=False, launch_error=f"its log cannot be read: {error}")
+                return ProbeAnswer(node, started=True, errors=b"the node went away in the middle of the test")
+            return ProbeAnswer(node, started=False, launch_error=f"its log cannot be read: {error}")
         # a pod's log is output and errors in one; of the probe's lines, its answer alone is an object
         lines = text.splitlines(keepends=True)
         output = b"".join(line for line in lines if line.startswith(b"{") and b'"ok"' in line)
@@ -286,8 +286,8 @@ class KubernetesLauncher:
         if sight.state == "ended" and not output and STARTED not in text and len(lines) < _LOG_LINES:
             last = harmless(lines[-1].decode(errors="replace"), _WIDTH) if lines else "it wrote nothing"
             why = f"its container ended with status {sight.exit} before the probe began ({last}). Check the image."
-            return Answer(node, started=False, errors=errors, exit=sight.exit, launch_error=why)
-        return Answer(node, started=True, output=output, errors=errors, exit=sight.exit)
+            return ProbeAnswer(node, started=False, errors=errors, exit=sight.exit, launch_error=why)
+        return ProbeAnswer(node, started=True, output=output, errors=errors, exit=sight.exit)
 
     async def _why_waiting(self, member: "_Member") -> str:
         """Why a pod did not run, as far as the cluster says."""
@@ -333,7 +333,7 @@ class KubernetesLauncher:
 class _Member:
     """A node of a world that runs: the Jobs that may be there for it, and what was last seen of its pod."""
 
-    def __init__(self, task: Task, rank: int, token: str) -> None:
+    def __init__(self, task: LaunchTask, rank: int, token: str) -> None:
         self.task = task
         self.rank = rank
         self.token = token
@@ -418,7 +418,9 @@ def _lost(status: PodStatus, otherwise: str) -> Sight:
     return Sight("lost", f"the cluster ended its pod: {words}. See `kubectl describe` of the node.")
 
 
-def without_latecomers(task: Task, answers: Sequence[Answer], ran_from: Sequence[float | None]) -> list[Answer]:
+def without_latecomers(
+    task: LaunchTask, answers: Sequence[ProbeAnswer], ran_from: Sequence[float | None]
+) -> list[ProbeAnswer]:
     """The answers, where a node that began too late to meet the others of a failed world counts as not started.
 
     Kubernetes starts the pods of a world one by one. A slow pull of an image would look like a faulty network, and the
@@ -429,14 +431,16 @@ def without_latecomers(task: Task, answers: Sequence[Answer], ran_from: Sequence
         return list(answers)
     late = [at - min(began) for at in began]
     return [
-        Answer(answer.node, started=False, launch_error=f"its pod began {after:.0f} s late. Pull the image beforehand.")
+        ProbeAnswer(
+            answer.node, started=False, launch_error=f"its pod began {after:.0f} s late. Pull the image beforehand."
+        )
         if after > task.probe.seconds / 4
         else answer
         for answer, after in zip(answers, late, strict=True)
     ]
 
 
-def job(task: Task, rank: int, name: str, token: str, pod: PodOptions, owner: str) -> dict[str, Any]:
+def job(task: LaunchTask, rank: int, name: str, token: str, pod: PodOptions, owner: str) -> dict[str, Any]:
     """The Job that runs the probe on one node of a world, as the API takes it (batch/v1)."""
     node = task.nodes[rank].name
     labels = {
@@ -474,7 +478,7 @@ def job(task: Task, rank: int, name: str, token: str, pod: PodOptions, owner: st
     }
 
 
-def _pod_spec(task: Task, rank: int, pod: PodOptions) -> dict[str, Any]:
+def _pod_spec(task: LaunchTask, rank: int, pod: PodOptions) -> dict[str, Any]:
     node = task.nodes[rank].name
     pinned = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [pinned]}}
@@ -497,7 +501,7 @@ def _pod_spec(task: Task, rank: int, pod: PodOptions) -> dict[str, Any]:
     return spec
 
 
-def _container(task: Task, rank: int, pod: PodOptions) -> dict[str, Any]:
+def _container(task: LaunchTask, rank: int, pod: PodOptions) -> dict[str, Any]:
     added = {"capabilities": {"add": list(pod.capabilities)}} if pod.capabilities else {}
     return {
         "name": CONTAINER,
@@ -511,7 +515,7 @@ def _container(task: Task, rank: int, pod: PodOptions) -> dict[str, Any]:
     }
 
 
-def job_name(task: Task, rank: int) -> str:
+def job_name(task: LaunchTask, rank: int) -> str:
     """A name for a Job that no other has: lower case, at most 57 characters, so that its pods' names fit, too."""
     test = _NO_NAME.sub("-", task.test.lower())[:16].strip("-") or "test"
     return f"logdoctor-{test}-w{task.world.number}-r{rank}-{secrets.token_hex(4)}"

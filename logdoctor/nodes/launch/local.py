@@ -12,7 +12,7 @@ from pathlib import Path
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node
-from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer
 
 _LAST_WORDS = 5.0
 """Seconds for the output of a process that was killed to end: its ranks hold it open as long as they live."""
@@ -41,7 +41,7 @@ class LocalLauncher:
                 raise LaunchError(f"node {name[:80]!r}", cause, f"The last one is {last}.")
         return [known[name] for name in names] if names else list(self._nodes)
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """One answer for each node; what is still running at the deadline is killed, and all of it on cancellation."""
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(self._run_node(task, rank)) for rank in range(len(task.nodes))]
@@ -54,7 +54,7 @@ class LocalLauncher:
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    async def _run_node(self, task: Task, rank: int) -> Answer:
+    async def _run_node(self, task: LaunchTask, rank: int) -> ProbeAnswer:
         node = task.nodes[rank].name
         try:
             process = await asyncio.create_subprocess_exec(
@@ -66,7 +66,7 @@ class LocalLauncher:
                 start_new_session=True,
             )
         except OSError as error:
-            return Answer(node, started=False, launch_error=f"{task.probe.python}: {error.strerror}")
+            return ProbeAnswer(node, started=False, launch_error=f"{task.probe.python}: {error.strerror}")
         assert process.stdout and process.stderr
         output = asyncio.create_task(_bounded(process.stdout))
         errors = asyncio.create_task(_bounded(process.stderr))
@@ -81,9 +81,9 @@ class LocalLauncher:
                 os.killpg(process.pid, signal.SIGKILL)  # the ranks die with their supervisor
             await asyncio.wait({output, errors, asyncio.create_task(process.wait())}, timeout=_LAST_WORDS)
         told = errors.result() if errors.done() else b""
-        return Answer(node, STARTED in told, output.result() if output.done() else b"", told, ended)
+        return ProbeAnswer(node, STARTED in told, output.result() if output.done() else b"", told, ended)
 
-    def _command(self, task: Task, rank: int) -> tuple[str, ...]:
+    def _command(self, task: LaunchTask, rank: int) -> tuple[str, ...]:
         python = sys.executable if task.probe.python == "python3" else task.probe.python
         number = task.nodes[rank].name.rpartition("-")[2]
         own = f"CUDA_VISIBLE_DEVICES={number if self._has_gpus else ''}"

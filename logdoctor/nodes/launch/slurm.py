@@ -14,8 +14,8 @@ import regex
 
 from logdoctor.errors import InputError, LaunchError
 from logdoctor.node_types import Node, checked_name
-from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task
-from logdoctor.nodes.slurm import Ran, SlurmNode, environment, expanded, nodes_in, run
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer
+from logdoctor.nodes.slurm import CommandResult, SlurmNode, environment, expanded, nodes_in, run
 from logdoctor.nodes.topology import groups
 from logdoctor.text import harmless
 
@@ -40,7 +40,7 @@ _CANCELLED = regex.compile(r"(?m)slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ O
 _TEST = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._]{0,63}")
 
 
-class _Heard(NamedTuple):
+class _SrunOutput(NamedTuple):
     """What `srun` brought: for each task what it printed, and what `srun` itself said."""
 
     output: dict[int, bytes]
@@ -86,7 +86,7 @@ class SlurmLauncher:
         except InputError as error:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """One answer for each node, in the order of ranks; `LaunchError` when Slurm itself does not take the world, or
         others end it: it was cancelled, preempted, or its `srun` killed.
 
@@ -121,7 +121,7 @@ class SlurmLauncher:
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    async def _begin(self, task: Task) -> asyncio.subprocess.Process:
+    async def _begin(self, task: LaunchTask) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
                 *self._command(task),
@@ -135,7 +135,7 @@ class SlurmLauncher:
             cause = f"cannot be started ({error.strerror})"
             raise LaunchError("srun", cause, "Install Slurm's client where logdoctor runs.") from error
 
-    def _command(self, task: Task) -> tuple[str, ...]:
+    def _command(self, task: LaunchTask) -> tuple[str, ...]:
         names = [checked_name(node.name) for node in task.nodes]
         minutes = math.ceil(task.deadline / 60) + 1
         place = ("--overlap", f"--jobid={self._allocation}") if self._allocation else ("--exclusive",)
@@ -163,7 +163,7 @@ class SlurmLauncher:
             *task.command("slurm", lifeline=True),
         )
 
-    async def _end(self, process: asyncio.subprocess.Process, task: Task) -> None:
+    async def _end(self, process: asyncio.subprocess.Process, task: LaunchTask) -> None:
         """Ends what is left of a world; of one that ended by itself nothing is."""
         if process.stdin:
             process.stdin.close()
@@ -181,7 +181,7 @@ class SlurmLauncher:
                 async with asyncio.timeout(_ENDING):
                     await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
 
-    async def _not_launched(self, task: Task, answers: Sequence[Answer], said: str) -> list[Answer]:
+    async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], said: str) -> list[ProbeAnswer]:
         """Why no probe of a world started, node by node; `LaunchError` where it is not for the nodes, and when Slurm
         does not answer."""
         shown = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
@@ -231,7 +231,7 @@ class SlurmLauncher:
             raise LaunchError(command[0], ran.complaint, step)
         return ran.output
 
-    async def _ran(self, *command: str) -> Ran:
+    async def _ran(self, *command: str) -> CommandResult:
         return await asyncio.to_thread(run, command, self._env)
 
 
@@ -246,7 +246,7 @@ def _named(rows: str, ours: regex.Pattern[str]) -> list[str]:
     return [number for number, _, name in pairs if ours.fullmatch(name.strip())]
 
 
-async def _hear(process: asyncio.subprocess.Process, task: Task) -> _Heard:
+async def _hear(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
     """All that a world prints until it ends or its deadline comes; its status is None in the latter case."""
     assert process.stdout and process.stderr
     output, errors = _Parted(len(task.nodes)), _Parted(len(task.nodes))
@@ -256,7 +256,7 @@ async def _hear(process: asyncio.subprocess.Process, task: Task) -> _Heard:
             group.create_task(output.read(process.stdout))
             group.create_task(errors.read(process.stderr))
             status = await process.wait()
-    return _Heard(output.whole(), errors.whole(), errors.unlabelled(), status)
+    return _SrunOutput(output.whole(), errors.whole(), errors.unlabelled(), status)
 
 
 class _Parted:
@@ -297,7 +297,7 @@ class _Parted:
         return self._unlabelled.decode(errors="replace")
 
 
-def _ended_by_others(heard: _Heard) -> str:
+def _ended_by_others(heard: _SrunOutput) -> str:
     """How somebody else ended a world before its deadline, which is no failure of its nodes; "" when nobody did.
 
     Slurm cancels the world itself when it could not start it on all nodes: the answers say more then.
@@ -313,7 +313,7 @@ def _ended_by_others(heard: _Heard) -> str:
     return f"Slurm ended it ({harmless(found[0], 120)})"
 
 
-def _answers(task: Task, heard: _Heard) -> list[Answer]:
+def _answers(task: LaunchTask, heard: _SrunOutput) -> list[ProbeAnswer]:
     """The answer of each node. Which task ran on which node the probes say, and `srun` of tasks that failed."""
     names = [node.name for node in task.nodes]
     exits = _exits(heard.said)
@@ -334,7 +334,7 @@ def _answers(task: Task, heard: _Heard) -> list[Answer]:
         if not started:
             trouble = "; ".join(filter(None, (told.decode(errors="replace").strip().replace("\n", "; "), trouble)))
         ended = exits.get(number, ("", 0 if heard.status is not None else None))[1]
-        answers.append(Answer(name, started, heard.output[number], told, ended, harmless(trouble, 300)))
+        answers.append(ProbeAnswer(name, started, heard.output[number], told, ended, harmless(trouble, 300)))
     return answers
 
 

@@ -14,7 +14,7 @@ import asyncssh
 
 from logdoctor.errors import LaunchError
 from logdoctor.node_types import Node, checked_name
-from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, Answer, Task, answered
+from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer, answered
 from logdoctor.text import decode, harmless
 
 _AT_ONCE = 64
@@ -50,7 +50,7 @@ print(ended)
 """Run on a node, kills the processes whose arguments are those of a probe of a test, and prints how many."""
 
 
-class _Target(NamedTuple):
+class _SshTarget(NamedTuple):
     """Where the SSH server of a node is; what is None is as the SSH configuration has it."""
 
     host: str
@@ -62,7 +62,7 @@ class _NotReached(Exception):
     """A node cannot be reached over SSH, for this reason."""
 
 
-class _Heard(asyncssh.SSHClientSession[bytes]):
+class _SshOutput(asyncssh.SSHClientSession[bytes]):
     """What a command on a node printed so far, and how it ended; no more than `OUTPUT_LIMIT` of it is kept."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class SshLauncher:
         connect_seconds: float = 10.0,
         python: str = "python3",
     ) -> None:
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, _SshTarget] = {}
         for host in hosts:
             name, target = _read_host(host)
             if name in self._targets:
@@ -139,7 +139,7 @@ class SshLauncher:
         hosts = [(await self._options(name)).host for name in wanted]
         return [self._nodes.get(name) or Node(name, host) for name, host in zip(wanted, hosts, strict=True)]
 
-    async def run(self, task: Task) -> list[Answer]:
+    async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
         """One answer for each node, in the order of ranks. As soon as one node is found not to start, the others are
         ended as well, since they would wait for it in vain. A node whose SSH connection gets lost was not reached."""
         options = [await self._options(node.name) for node in task.nodes]
@@ -159,9 +159,9 @@ class SshLauncher:
         """There is nothing to let go of: each world has connections of its own."""
 
     async def _run_node(
-        self, task: Task, rank: int, options: asyncssh.SSHClientConnectionOptions, in_vain: asyncio.Event
-    ) -> Answer:
-        name, heard, status = task.nodes[rank].name, _Heard(), None
+        self, task: LaunchTask, rank: int, options: asyncssh.SSHClientConnectionOptions, in_vain: asyncio.Event
+    ) -> ProbeAnswer:
+        name, heard, status = task.nodes[rank].name, _SshOutput(), None
         end = asyncio.get_running_loop().time() + task.deadline
         try:
             async with asyncio.timeout_at(end + _FORCE_SECONDS), self._connection(options) as connection:
@@ -183,7 +183,7 @@ class SshLauncher:
             trouble = _unless_started(heard)
         if trouble:
             in_vain.set()
-        return Answer(name, not trouble, bytes(heard.output), bytes(heard.errors), status, trouble)
+        return ProbeAnswer(name, not trouble, bytes(heard.output), bytes(heard.errors), status, trouble)
 
     async def _sweep_node(self, name: str, test: str) -> int:
         try:
@@ -194,7 +194,7 @@ class SshLauncher:
 
     async def _kill(self, connection: asyncssh.SSHClientConnection, test: str, world: str = "") -> int:
         """Kills the probes of a test on a node, or those of one world of it; how many processes."""
-        heard = _Heard()
+        heard = _SshOutput()
         words = (self._python, "-c", _KILL, decode(STARTED), "--test", test, *(("--world", world) if world else ()))
         await _start(connection, shlex.join(words), heard)
         await heard.ended.wait()
@@ -239,7 +239,7 @@ class SshLauncher:
         """How the SSH server of a node is reached; `LaunchError` when configuration or keys cannot be read."""
         if self._listed and name not in self._targets:
             raise LaunchError(f"node {name[:80]!r}", "is none of the SSH hosts given", "Check its name.")
-        target = self._targets.setdefault(checked_name(name), _Target(name))
+        target = self._targets.setdefault(checked_name(name), _SshTarget(name))
         try:
             return await asyncio.to_thread(self._read_options, target)
         except (asyncssh.Error, OSError, ValueError) as error:
@@ -247,7 +247,7 @@ class SshLauncher:
                 "SSH", f"its configuration or keys cannot be read: {_words(error)}", "Check the files named for it."
             ) from error
 
-    def _read_options(self, target: _Target) -> asyncssh.SSHClientConnectionOptions:
+    def _read_options(self, target: _SshTarget) -> asyncssh.SSHClientConnectionOptions:
         user, port = target.user or self._user, target.port or self._port
         options = asyncssh.SSHClientConnectionOptions(
             host=target.host,
@@ -280,7 +280,7 @@ class SshLauncher:
 
 
 async def _start(
-    connection: asyncssh.SSHClientConnection, command: str, heard: _Heard
+    connection: asyncssh.SSHClientConnection, command: str, heard: _SshOutput
 ) -> asyncssh.SSHClientChannel[bytes]:
     """Starts a command on a node, without a terminal; `_NotReached` when its server does not."""
     try:
@@ -292,7 +292,7 @@ async def _start(
         raise _NotReached(f"the SSH server runs no command: {_words(error)}") from error
 
 
-def _read_host(host: str) -> tuple[str, _Target]:
+def _read_host(host: str) -> tuple[str, _SshTarget]:
     """The name and the place of a node given as `[NAME=][USER@]HOST[:PORT]`."""
     found = _HOST.fullmatch(host.strip())
     if not found:
@@ -300,10 +300,10 @@ def _read_host(host: str) -> tuple[str, _Target]:
     place, port = found["v6"] or found["host"], int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:
         raise LaunchError(f"SSH host {host[:80]!r}", f"{port} is no port", "Ports are 1 to 65535.")
-    return checked_name(found["name"] or place), _Target(place, found["user"], port)
+    return checked_name(found["name"] or place), _SshTarget(place, found["user"], port)
 
 
-def _trouble(heard: _Heard, status: int | None) -> str:
+def _trouble(heard: _SshOutput, status: int | None) -> str:
     """Why a node counts as not reached, when it does: the probe never said that it started, or the connection was lost
     before its answer came."""
     if heard.ended.is_set() and status is None and not heard.flooded and not answered(bytes(heard.output)):
@@ -317,7 +317,7 @@ def _trouble(heard: _Heard, status: int | None) -> str:
     return f"the probe did not start; the command ended with status {status} and said: {last}"
 
 
-def _unless_started(heard: _Heard) -> str:
+def _unless_started(heard: _SshOutput) -> str:
     """Why a node that gave no answer before the deadline counts as not reached, when it does."""
     return "" if heard.started.is_set() else "no sign of the probe before the deadline"
 

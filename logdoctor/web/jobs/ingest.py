@@ -195,6 +195,6 @@ async def diagnose(
         with service.scratch_file() as file:
             async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
                 await run_in_threadpool(file.write, chunk)
-            streams = [pipeline.Stream("main", file.path, name)]
+            streams = [pipeline.LogFile("main", file.path, name)]
             async with turns.diagnoses:
                 return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))

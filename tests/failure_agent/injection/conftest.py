@@ -9,7 +9,7 @@ from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.question import Question
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from tests.failure_agent.conftest import WholeLog
 
@@ -18,11 +18,11 @@ AskRaw = Callable[..., Question]
 
 
 @pytest.fixture
-def ask_raw(scanner: Scanner, limits: Limits, tmp_path: Path) -> AskRaw:
+def ask_raw(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> AskRaw:
     def question(log: bytes, stream: str = "main", look: bool = False) -> Question:
         path = tmp_path / "unknown.log"
         path.write_bytes(log)
-        records = pipeline.records([Stream(stream, path)], scanner, limits)
+        records = pipeline.records([LogFile(stream, path)], scanner, limits)
         verdict = diagnose(records, scanner.book)
         whole = WholeLog({stream: log.decode("utf-8", "replace")}) if look else None
         return Question("job-1", 1, records, scanner.book, verdict, episodes(records, scanner.book), whole)

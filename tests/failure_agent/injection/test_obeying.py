@@ -16,7 +16,7 @@ from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.guards import GUARDS
 from logdoctor.failure_agent.write_back.model_writer import ModelWriter
 from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Cited, Confirmed
 from logdoctor.store.learned import DIAGNOSIS, LearnedRules
@@ -101,13 +101,13 @@ def test_a_line_that_only_the_answer_holds_is_no_proof(words: str, ask_raw: AskR
 
 @pytest.mark.parametrize("hostile", HOSTILE[::9], ids=lambda one: one.id)
 def test_a_verdict_of_the_rules_is_never_asked_about(
-    hostile: Hostile, scanner: Scanner, limits: Limits, tmp_path: Path
+    hostile: Hostile, scanner: Scanner, limits: ReadLimits, tmp_path: Path
 ) -> None:
     """Where a rule knows the cause, a model that would obey is not reached at all."""
     log = FAILURES[0]
     path = tmp_path / "known.log"
     path.write_bytes(hostile.raw + b"\n" + log.path.read_bytes() + hostile.raw + b"\n")
-    records = pipeline.records([Stream("main", path)], scanner, limits)
+    records = pipeline.records([LogFile("main", path)], scanner, limits)
     verdict = diagnose(records, scanner.book)
     question = Question("job-1", 1, records, scanner.book, verdict, episodes(records, scanner.book))
     with agent_of(obeying("Hang", "restart", telling(hostile))) as (agent, server):

@@ -14,7 +14,7 @@ import pytest
 
 from eval.corpus_score import Labelled
 from logdoctor import pipeline
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 from tests.failure_agent.injection.planted import FAILURES, HEALTHY, HOSTILE, PLACES, Hostile, everywhere, planted, said
@@ -27,11 +27,11 @@ LOGS = [log for log in FAILURES if log.path.stat().st_size < 100_000]
 
 
 @pytest.fixture
-def diagnose(scanner: Scanner, limits: Limits, tmp_path: Path) -> Diagnose:
+def diagnose(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Diagnose:
     def run(log: bytes) -> Verdict:
         path = tmp_path / "train.log"
         path.write_bytes(log)
-        return pipeline.diagnose([Stream("main", path)], scanner, limits)
+        return pipeline.diagnose([LogFile("main", path)], scanner, limits)
 
     return run
 

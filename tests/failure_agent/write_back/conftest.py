@@ -12,7 +12,7 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.teacher import Lesson, Steps, Teacher, Terms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
-from logdoctor.pipeline import Limits, Stream
+from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Cited, Confirmation, Confirmed
 from logdoctor.store.learned import LearnedRules
@@ -30,7 +30,7 @@ LEASE_AGAIN = "ERROR quota service refused the lease of team 'speech' for 3 node
 class World:
     """All that write-back works with. `at` is what its clock says."""
 
-    def __init__(self, scanner: Scanner, limits: Limits, folder: Path, terms: Terms, writer: Writer) -> None:
+    def __init__(self, scanner: Scanner, limits: ReadLimits, folder: Path, terms: Terms, writer: Writer) -> None:
         self.scanner, self._limits, self._folder = scanner, limits, folder
         self.at = 1000.0
         self.records = Records(f"sqlite:///{folder}/x.db")
@@ -46,7 +46,7 @@ class World:
         """The records of a log."""
         path = self._folder / "main.log"
         path.write_bytes(log.encode("utf-8", "surrogateescape"))
-        return pipeline.records([Stream("main", path)], self.scanner, self._limits)
+        return pipeline.records([LogFile("main", path)], self.scanner, self._limits)
 
     def judged(self, log: str) -> Verdict:
         """The verdict with what is active now."""
@@ -80,7 +80,7 @@ MakeWorld = Callable[..., World]
 
 
 @pytest.fixture
-def make_world(scanner: Scanner, limits: Limits, tmp_path: Path) -> Iterator[MakeWorld]:
+def make_world(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Iterator[MakeWorld]:
     made: list[World] = []
 
     def make(terms: Terms | None = None, writer: Writer | None = None) -> World:
