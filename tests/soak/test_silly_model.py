@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from eval import model_score as em
-from eval.corpus_score import FailureCase
+from eval.labels import FailureCase
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
@@ -70,7 +70,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class ReportedEnd(em.Calls):
+class ReportedEnd(em.ModelCalls):
     """What was said, which is told at the end: a run that nobody can read proves nothing."""
 
     def __init__(self) -> None:
@@ -98,7 +98,9 @@ def guarded(silly: Silly, reported: ReportedEnd) -> Guarded:
 # ---- diagnosing
 
 
-def read(files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: Limits, scratch: Path) -> list[em.Prepared]:
+def read(
+    files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: Limits, scratch: Path
+) -> list[em.PreparedFailure]:
     """Some failures of the corpus, as rules that know so much leave them."""
     (folder := scratch / "corpus").mkdir()
     (tables := scratch / "tables").mkdir()
@@ -112,7 +114,7 @@ def read(files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: Limits
     return found
 
 
-def harm(one: em.Prepared, verdict: Verdict) -> Iterator[str]:
+def harm(one: em.PreparedFailure, verdict: Verdict) -> Iterator[str]:
     """What is wrong with a verdict that should not be, however silly the model is."""
     before, case = one.question.verdict, one.log.case
     assert isinstance(case, FailureCase)
