@@ -18,7 +18,7 @@ _GREY, _AXIS, _GRID, _GOAL = "#868e96", "#868e96", "#dee2e6", "#2b8a3e"
 _INK, _FAINT = "#212529", "#495057"
 
 
-class Scale(NamedTuple):
+class ShareScale(NamedTuple):
     """Where a share is drawn, which shares have a line across, and how a share is written."""
 
     height: Callable[[float], float]
@@ -40,10 +40,10 @@ def _small(share: float) -> str:
     return "none" if not share else f"{100 * share:.2f} %" if share >= 10**-_DECADES else "< 0.01 %"
 
 
-LINEAR = Scale(
+LINEAR = ShareScale(
     _linear, {tenth / 10: f"{10 * tenth} %" for tenth in range(10, -1, -2)}, lambda share: f"{100 * share:.1f} %"
 )
-LOGARITHMIC = Scale(
+LOGARITHMIC = ShareScale(
     _logarithmic, {10.0**-power: f"{100 / 10**power:g} %" for power in range(_DECADES + 1)} | {0.0: "none"}, _small
 )
 
@@ -60,7 +60,7 @@ class Chart(NamedTuple):
     foot: str
     steps: Sequence[str]
     curves: Mapping[str, Sequence[float]]
-    scale: Scale
+    scale: ShareScale
     goals: Mapping[str, float]
     goal: str = ""
     others: Sequence[Sequence[float]] = ()
@@ -145,7 +145,7 @@ def _curve(shares: Sequence[float], chart: Chart, colour: str, width: float) -> 
     )
 
 
-def _names(ends: Sequence[tuple[float, str, str]], scale: Scale) -> Iterator[str]:
+def _names(ends: Sequence[tuple[float, str, str]], scale: ShareScale) -> Iterator[str]:
     """The names at the ends of the curves, from the top down, moved apart where they would cover each other."""
     wanted = [scale.height(share) for share, _, _ in ends]
     placed: list[float] = []

@@ -20,7 +20,7 @@ from eval.harvest.messages import coverage
 from eval.replay import run as replay
 from eval.replay.kinds import kinds
 from eval.replay.report import ReplaySetup
-from eval.report import Report
+from eval.report import EvalReport
 from eval.simulate_nodes import simulate
 from logdoctor import build, pipeline
 from logdoctor.diagnose.ending import FAILED
@@ -33,7 +33,9 @@ _BOTH = (Path("eval/corpus"), Path("eval/validation"))
 _as_json = click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
 
 
-def _publish(report: Report, as_json: bool, write: Path | None = None, annex: str = "", details: bool = False) -> None:
+def _publish(
+    report: EvalReport, as_json: bool, write: Path | None = None, annex: str = "", details: bool = False
+) -> None:
     """Write the report to a folder if one is given, and print it."""
     if write:
         report.write(write, annex)
@@ -69,9 +71,9 @@ def measure() -> None:
     "--jobs",
     "jobs_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Your own jobs instead: a folder for each kind, in it the logs of its runs.",
+    help="Your own jobs instead: a folder for each kind with the logs of its runs.",
 )
-@click.option("--untold", is_flag=True, help="With --jobs: their kinds are not told and have to be recognised.")
+@click.option("--untold", is_flag=True, help="With --jobs: kinds are not given and have to be recognised.")
 @click.option(
     "--failures",
     "failed",
@@ -100,7 +102,7 @@ def learn_filters(
     as_json: bool,
     write: Path | None,
 ) -> None:
-    """Learn filter rules from nothing, job after job, and tell what they remove."""
+    """Learn filter rules from nothing, job after job, and show what they remove."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if jobs_folder is not None:
         kinds_known = not untold
@@ -162,7 +164,7 @@ def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json
 def replay_command(
     corpora: tuple[Path, ...], failures: int, seed: int, llm: str, model: str, as_json: bool, write: Path | None
 ) -> None:
-    """Let failures come one by one, with no diagnosis rule at the start, and tell how many are handled."""
+    """Replay failures one by one, with no diagnosis rule at the start, and show how many are handled."""
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
@@ -179,7 +181,7 @@ def replay_command(
 @measure.command("unseen")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
 @_as_json
-@click.option("--failures", "with_failures", is_flag=True, help="List each failure that was not told right.")
+@click.option("--failures", "with_failures", is_flag=True, help="List each failure whose answer is not right.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and a page here.")
 @click.option("--llm", metavar="URL", help="Ask a model about what is left open, at this URL.")
 @click.option("--model", help="Its name there.")
@@ -191,7 +193,7 @@ def unseen_command(
     llm: str | None,
     model: str | None,
 ) -> None:
-    """Take away all that is known of each reason in turn, and tell what is then said of its failures.
+    """Take away all that is known of each reason in turn, and show the verdicts on its failures.
 
     Each FOLDER is a labelled corpus.  [default: eval/corpus eval/validation]
     """
@@ -221,7 +223,7 @@ def unseen_command(
     help="Write knowledge.json and knowledge.md to this folder.",
 )
 def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, write: Path | None) -> None:
-    """Tell how many of the messages that programs can print are decided by the rules.
+    """Show how many of the messages that programs can print are decided by the rules.
 
     NAME is a source that a module of eval/harvest reads, PATH its git mirror, checkout or installed package.
     """
@@ -337,9 +339,9 @@ def _measure_model(
 def simulate_nodes(
     count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
 ) -> None:
-    """Tell how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
+    """Show how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
 
-    Figures are shares of the trials: all told right (exact), a healthy node convicted, a faulty one called healthy
+    Figures are shares of the trials: all nodes right (exact), a healthy node convicted, a faulty one called healthy
     (missed), some node left undecided (indeterminate); and the mean number of rounds.
     """
     if intermittent is not None and intermittent != intermittent:  # nan is within every range

@@ -19,7 +19,7 @@ from rich.text import Text
 from eval.calibration import Calibration, JudgedConfidence, calibration
 from eval.calibration import summary as calibration_summary
 from eval.labels import FailureCase, HealthyCase, LabelledCase, LabelledLog, is_wrong_action, read_corpus
-from eval.report import Cell, Grid, Report
+from eval.report import Cell, EvalReport, Grid
 from logdoctor.text import decode
 from logdoctor.types import Verdict
 
@@ -137,7 +137,7 @@ class DiagnosisCost(msgspec.Struct, frozen=True):
     peak_bytes: int
 
 
-class CorpusReport(Report, frozen=True):
+class CorpusReport(EvalReport, frozen=True):
     """The scores of a corpus: each metric over all logs, by difficulty and by labelled reason, and whether confidence
     means what it says, over the failures of which a reason is named."""
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from eval.cause_lines import CauseLines
 from eval.chart import LOGARITHMIC, Chart
 from eval.learning_attempt import CountingAgent, LearningAttempt
-from eval.report import Cell, Grid, Report, percent
+from eval.report import Cell, EvalReport, Grid, percent
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.errors import InputError
@@ -62,7 +62,7 @@ class JobRun(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class JobsReport(Report, frozen=True):
+class JobsReport(EvalReport, frozen=True):
     """The runs of all kinds, and how many lines that name a cause were removed at any moment.
 
     `kept_by_run` has for each run the median over the kinds of the share of lines kept, and the largest; `rest_kept`

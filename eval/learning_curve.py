@@ -27,7 +27,7 @@ from rich.text import Text
 from eval.cause_lines import CaughtLine, CauseLines
 from eval.chart import LOGARITHMIC, Chart
 from eval.learning_attempt import CountingAgent, LearningAttempt
-from eval.report import Cell, Grid, Report
+from eval.report import Cell, EvalReport, Grid
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import shape
@@ -120,7 +120,7 @@ class LinesLeft(msgspec.Struct, frozen=True):
     why: str
 
 
-class LearningReport(Report, frozen=True):
+class LearningReport(EvalReport, frozen=True):
     """The learning curve of each kind of job, and what must not happen.
 
     `removed_by_job` is the share of regular lines that were removed in the first job of a kind, the second, ... In

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from eval import harvest
 from eval.harvest.messages import Coverage, Reader
-from eval.report import Grid, Report
+from eval.report import EvalReport, Grid
 
 
 class SourceCoverage(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class SourceCoverage(msgspec.Struct, frozen=True):
     rules: dict[str, int]
 
 
-class CoverageReport(Report, frozen=True):
+class CoverageReport(EvalReport, frozen=True):
     """The coverage of each source."""
 
     sources: list[SourceCoverage]

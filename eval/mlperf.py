@@ -26,7 +26,7 @@ import msgspec
 import regex
 from rich.console import Console
 
-from eval.report import Report
+from eval.report import EvalReport
 from logdoctor import build, pipeline
 from logdoctor.pipeline import Stream
 from logdoctor.rules.scanner import Scanner
@@ -62,7 +62,7 @@ class DiagnosedRun(msgspec.Struct, frozen=True):
         return self.outcome == "failed" or self.recovery != "none"
 
 
-class MlperfReport(Report, frozen=True):
+class MlperfReport(EvalReport, frozen=True):
     """The sums over all logs; `outcomes` for each MLPerf status."""
 
     logs: int

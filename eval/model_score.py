@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from eval.labels import FailureCase, LabelledLog, is_wrong_action
-from eval.report import Grid, Report, bullets, percent
+from eval.report import EvalReport, Grid, bullets, percent
 from eval.unseen import labelled_failures, scanner_without, without_reasons
 from logdoctor import pipeline, taxonomy
 from logdoctor.diagnose.decide import diagnose as judge
@@ -128,7 +128,7 @@ class Percentiles(msgspec.Struct, frozen=True):
     p95: float
 
 
-class ModelReport(Report, frozen=True):
+class ModelReport(EvalReport, frozen=True):
     """How a model did. `asked` are the shares over the trials in which it was asked, `all` those over all.
 
     `steady` is the share of failures asked about for which all repeats gave the same reason and recovery,

@@ -47,7 +47,7 @@ def _text(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(cell)
 
 
-class Report(msgspec.Struct, frozen=True):
+class EvalReport(msgspec.Struct, frozen=True):
     """The figures of one measurement, which are its fields and its JSON form, and how people see them."""
 
     @property

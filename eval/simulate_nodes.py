@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 from rich.console import RenderableType
 
-from eval.report import Grid, Report
+from eval.report import EvalReport, Grid
 from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.board import Board, Terms
 from logdoctor.nodes.judge import judge
@@ -31,7 +31,7 @@ class SchemeScore(msgspec.Struct, frozen=True):
     most_rounds: int
 
 
-class SimulationReport(Report, frozen=True):
+class SimulationReport(EvalReport, frozen=True):
     """Our scheme and DLRover's over the same faults. `provable` is the share of tests in which some world of the first
     round can pass; of the others ours says indeterminate."""
 

@@ -20,7 +20,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from eval.labels import FailureCase, LabelledLog, is_wrong_action, read_corpus
-from eval.report import Grid, Report, bullets, percent
+from eval.report import EvalReport, Grid, bullets, percent
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
 from logdoctor.rules.load import RuleBook
@@ -72,7 +72,7 @@ class UnseenCounts(msgspec.Struct, frozen=True):
     wrong_actions_share: float
 
 
-class UnseenReport(Report, frozen=True):
+class UnseenReport(EvalReport, frozen=True):
     """The counts over all failures, by folder and by label, and every failure whose answer is not right."""
 
     folders: tuple[str, ...]
@@ -140,14 +140,14 @@ def _other_rows(table: Path, reason: str) -> Iterator[str]:
 # ---- running
 
 
-class _Tools(NamedTuple):
+class _Unlearning(NamedTuple):
     book: RuleBook
     tables: Path
     judge: Judge
     cache: Path | None
 
 
-_tools: _Tools | None = None  # of a worker process
+_unlearning: _Unlearning | None = None  # of a worker process
 
 
 def run(
@@ -160,7 +160,7 @@ def run(
     """
     failures = labelled_failures(folders)
     workers = min(workers or len(os.sched_getaffinity(0)), len(failures))
-    parts = _Tools(book, tables, judge, cache)
+    parts = _Unlearning(book, tables, judge, cache)
     if workers == 1:
         _adopt(parts)
         answers = [_of_reason(reason, logs) for reason, logs in failures.items()]
@@ -184,17 +184,17 @@ def _label(log: tuple[str, LabelledLog]) -> str:
     return case.reason if isinstance(case, FailureCase) else ""
 
 
-def _adopt(parts: _Tools) -> None:
-    global _tools
-    _tools = parts
+def _adopt(parts: _Unlearning) -> None:
+    global _unlearning
+    _unlearning = parts
 
 
 def _of_reason(reason: str, logs: Sequence[tuple[str, LabelledLog]]) -> list[UnseenAnswer]:
     """The answers for the failures of a reason by rules that do not know it."""
-    assert _tools is not None
+    assert _unlearning is not None
     with tempfile.TemporaryDirectory(prefix="logdoctor-unseen-") as folder:
-        scanner = scanner_without(reason, _tools.book, _tools.tables, Path(folder), _tools.cache)
-        return [answer_of(folder_, log, _tools.judge(log.path, scanner)) for folder_, log in logs]
+        scanner = scanner_without(reason, _unlearning.book, _unlearning.tables, Path(folder), _unlearning.cache)
+        return [answer_of(folder_, log, _unlearning.judge(log.path, scanner)) for folder_, log in logs]
 
 
 def scanner_without(reason: str, book: RuleBook, tables: Path, folder: Path, cache: Path | None) -> Scanner:

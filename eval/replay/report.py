@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from eval.chart import LINEAR, Chart
-from eval.report import Cell, Grid, Report, percent
+from eval.report import Cell, EvalReport, Grid, percent
 
 PART = 250
 """Failures of a part of the curve."""
@@ -59,7 +59,7 @@ class Confusion(msgspec.Struct, frozen=True):
     new: int
 
 
-class ReplayReport(Report, frozen=True):
+class ReplayReport(EvalReport, frozen=True):
     """The measures over all failures, over each `PART` of them, and separately for kinds that were new and those that
     were not.
 
