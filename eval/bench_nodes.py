@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from eval.simulate_nodes import Outcome, dlrover, failing, run, simulate
+from eval.simulate_nodes import SimulatedTest, dlrover, failing, run, simulate
 from logdoctor.node_types import Node, Result
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
@@ -93,7 +93,7 @@ def _count(counts: dict[str, Counter[str]], nodes: int, bad: frozenset[int], ran
     counts["logdoctor"]["most rounds"] = max(counts["logdoctor"]["most rounds"], ours.rounds)
 
 
-def _words(bad: frozenset[int], outcome: Outcome, provable: bool) -> list[str]:
+def _words(bad: frozenset[int], outcome: SimulatedTest, provable: bool) -> list[str]:
     """What is to be counted of an outcome."""
     words = {
         "cases": True,

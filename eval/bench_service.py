@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 from rich.console import Console
 
-from eval.corpus_score import FailureCase, read_corpus
+from eval.labels import FailureCase, read_corpus
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.types import Verdict
 

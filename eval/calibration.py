@@ -1,4 +1,4 @@
-"""Does confidence mean what it says? Of verdicts that are 80 % sure, 80 of 100 should be right."""
+"""Whether confidence means what it says: of 100 verdicts that are 80 % sure, 80 should be right."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import msgspec
 
 BINS = 10
 SURE = 0.9
-"""From this confidence on people act without a second look: then hardly any may be wrong."""
+"""At this confidence people act without a second look, so hardly any may be wrong."""
 
 
-class Weighed(NamedTuple):
-    """The confidence of one verdict that names a reason, and whether it is right (or can be defended)."""
+class JudgedConfidence(NamedTuple):
+    """The confidence of one verdict that names a reason, and whether the reason is acceptable."""
 
     confidence: float
     right: bool
@@ -37,10 +37,10 @@ class Calibration(msgspec.Struct, frozen=True):
     sure_right: float | None
 
 
-def calibration(weighed: Iterable[Weighed]) -> Calibration:
-    """The calibration of some verdicts; of none it has no bins and no error."""
-    bins: dict[int, list[Weighed]] = {}
-    for one in weighed:
+def calibration(judged: Iterable[JudgedConfidence]) -> Calibration:
+    """Return the calibration of some verdicts; of none it has no bins and no error."""
+    bins: dict[int, list[JudgedConfidence]] = {}
+    for one in judged:
         bins.setdefault(min(int(one.confidence * BINS + 1e-9), BINS - 1), []).append(one)
     curve = [_bin(bins[number]) for number in sorted(bins)]
     total = sum(one.verdicts for one in curve) or 1
@@ -53,14 +53,14 @@ def calibration(weighed: Iterable[Weighed]) -> Calibration:
     )
 
 
-def _bin(some: list[Weighed]) -> Bin:
+def _bin(some: list[JudgedConfidence]) -> Bin:
     size = len(some)
     confidence, right = sum(one.confidence for one in some) / size, sum(one.right for one in some) / size
     return Bin(size, round(confidence, 4), round(right, 4))
 
 
 def summary(found: Calibration) -> str:
-    """The calibration in a line of words."""
+    """Return the calibration as one line."""
     if not found.bins:
         return "confidence: no verdict names a reason"
     sure = (

@@ -1,24 +1,55 @@
-"""`logdoctor eval`: how well jobs are diagnosed, rules are learned, and a model does."""
+"""The commands that measure: `logdoctor eval` and `logdoctor nodes simulate`. See `logdoctor/cli/checkout.py`."""
 
+import logging
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
+import msgspec
+import structlog
+from rich.console import Console
 
-from logdoctor.settings import read_settings
+from eval import corpus_score, job_curve, learning_curve, message_coverage, model_score, unseen
+from eval.cause_lines import CauseLines
+from eval.harvest.messages import coverage
+from eval.replay import run as replay
+from eval.replay.kinds import kinds
+from eval.replay.report import ReplaySetup
+from eval.report import EvalReport
+from eval.simulate_nodes import simulate
+from logdoctor import build, pipeline
+from logdoctor.diagnose.ending import FAILED
+from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.log_agent.life import Terms
+from logdoctor.pipeline import LogFile
+from logdoctor.settings import cache_folder, read_settings, rules_folder
 
-if TYPE_CHECKING:
-    from eval.model_score import Rules, Trial
+_BOTH = (Path("eval/corpus"), Path("eval/validation"))
+_as_json = click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+
+
+def _publish(
+    report: EvalReport, as_json: bool, write: Path | None = None, annex: str = "", details: bool = False
+) -> None:
+    """Write the report to a folder if one is given, and print it."""
+    if write:
+        report.write(write, annex)
+    if as_json:
+        click.echo(report.json())
+    else:
+        report.show(Console(), details)
 
 
 class _Measures(click.Group):
-    """A group whose first argument may also be what its command `corpus` takes."""
+    """A group whose command `corpus` may be left out: its folders can be the first arguments."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """The arguments with the command in front."""
+        """Parse the arguments, with `corpus` in front unless they name a command."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["corpus", *args]
         return super().parse_args(context, args)
@@ -40,9 +71,9 @@ def measure() -> None:
     "--jobs",
     "jobs_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Your own jobs instead: a folder for each kind, in it the logs of its runs.",
+    help="Your own jobs instead: a folder for each kind with the logs of its runs.",
 )
-@click.option("--untold", is_flag=True, help="With --jobs: their kinds are not told and have to be recognised.")
+@click.option("--untold", is_flag=True, help="With --jobs: kinds are not given and have to be recognised.")
 @click.option(
     "--failures",
     "failed",
@@ -52,7 +83,7 @@ def measure() -> None:
 )
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
-@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@_as_json
 @click.option(
     "--write",
     type=click.Path(file_okay=False, path_type=Path),
@@ -71,51 +102,30 @@ def learn_filters(
     as_json: bool,
     write: Path | None,
 ) -> None:
-    """Learn filter rules from nothing, job after job, and tell what they remove."""
-    import logging
-    import tempfile
-
-    import msgspec
-    import structlog
-    from rich.console import Console
-
-    from eval import learning_curve
-    from logdoctor import build
-
+    """Learn filter rules from nothing, job after job, and show what they remove."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if jobs_folder is not None:
-        _learn_jobs(jobs_folder, not untold, (corpus / "failures", *failed), as_json, write)
+        kinds_known = not untold
+        _learn_jobs(jobs_folder, kinds_known, (corpus / "failures", *failed), as_json, write)
         return
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
         chosen = learning_curve.FRAMEWORKS if frameworks == "all" else tuple(frameworks.split(","))
         if unknown := [name for name in chosen if name not in learning_curve.FRAMEWORKS]:
             raise click.UsageError(f"there is no framework {unknown[0]!r}; use {', '.join(learning_curve.FRAMEWORKS)}.")
-    setup = learning_curve.Setup(frameworks=chosen, healthy=healthy, mb=mb, jobs=times, seed=seed)
+    setup = learning_curve.LearningSetup(frameworks=chosen, healthy=healthy, mb=mb, jobs=times, seed=seed)
     scanner, guards = build.unlearned(read_settings())
+    annex = ""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         report = learning_curve.run(scanner, guards, corpus, Path(folder), setup)
         if write:
             every = msgspec.structs.replace(setup, frameworks=learning_curve.FRAMEWORKS, healthy=False)
-            learning_curve.write(write, report, learning_curve.run(scanner, guards, corpus, Path(other), every))
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        learning_curve.render(report, Console())
+            annex = f"\n{learning_curve.section(learning_curve.run(scanner, guards, corpus, Path(other), every))}"
+    _publish(report, as_json, write, annex)
 
 
-def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
-    """Let the runs of jobs come one after another, and tell what is kept of each. The agent is that of the settings."""
-    import tempfile
-
-    import msgspec
-    from rich.console import Console
-
-    from eval import job_curve
-    from eval.learning_curve import Causes
-    from logdoctor import build
-    from logdoctor.log_agent.life import Terms
-
+def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
+    """Read the runs of jobs one after another, with the agent of the settings, and publish what is kept of each."""
     settings = read_settings()
     scanner = build.scanner(settings)
     with tempfile.TemporaryDirectory() as scratch:
@@ -124,18 +134,13 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
             scanner,
             build.unlearned(settings)[1],
             lambda rules: build.rule_writers(settings, lambda: build.guarded(settings, rules)),
-            Causes(*failed, judge=scanner),
+            CauseLines(*failed, judge=scanner),
             Terms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
             settings.learn_runs,
-            told,
+            kinds_known,
         )
-    if write:
-        job_curve.write(write, report)
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        job_curve.render(report, Console())
+    _publish(report, as_json, write)
 
 
 @measure.command("replay")
@@ -144,7 +149,7 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
     "corpora",
     multiple=True,
     type=click.Path(path_type=Path),
-    default=(Path("eval/corpus"), Path("eval/validation")),
+    default=_BOTH,
     show_default=True,
     help="Labelled corpus, the first with its biglog.py; repeatable.",
 )
@@ -152,48 +157,31 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--llm", metavar="URL", default="", help="Model server to ask last.  [default: none is asked]")
 @click.option("--model", default="", help="Name of the model.")
-@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@_as_json
 @click.option(
     "--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON, picture and tables to this folder."
 )
 def replay_command(
     corpora: tuple[Path, ...], failures: int, seed: int, llm: str, model: str, as_json: bool, write: Path | None
 ) -> None:
-    """Let failures come one by one, with no diagnosis rule at the start, and tell how many are handled."""
-    import logging
-    import tempfile
-    from functools import partial
-
-    import msgspec
-    import structlog
-    from rich.console import Console
-
-    from eval.replay import run, show
-    from eval.replay.kinds import kinds
-    from logdoctor import build
-
+    """Replay failures one by one, with no diagnosis rule at the start, and show how many are handled."""
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     scanner = build.undiagnosing(given)
     join = partial(build.climbing, given, scanner, build.Model(given))
-    setup = run.Setup(failures, seed, model)
+    setup = ReplaySetup(failures, seed, model)
     with tempfile.TemporaryDirectory() as folder:
         known = kinds(corpora, Path(folder))
-        report = run.run(known, scanner, build.limits(given), join, Path(folder), given.learn_jobs, setup)
-    if write:
-        show.write(write, report)
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        show.render(report, Console())
+        report = replay.run(known, scanner, build.limits(given), join, Path(folder), given.learn_jobs, setup)
+    _publish(report, as_json, write)
 
 
 @measure.command("unseen")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
-@click.option("--failures", "with_failures", is_flag=True, help="List each failure that was not told right.")
+@_as_json
+@click.option("--failures", "with_failures", is_flag=True, help="List each failure whose answer is not right.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and a page here.")
 @click.option("--llm", metavar="URL", help="Ask a model about what is left open, at this URL.")
 @click.option("--model", help="Its name there.")
@@ -205,132 +193,62 @@ def unseen_command(
     llm: str | None,
     model: str | None,
 ) -> None:
-    """Take away all that is known of each reason in turn, and tell what is then said of its failures.
+    """Take away all that is known of each reason in turn, and show the verdicts on its failures.
 
     Each FOLDER is a labelled corpus.  [default: eval/corpus eval/validation]
     """
     if llm or model:
-        folders = folders or (Path("eval/corpus"), Path("eval/validation"))
-        _measure_model(folders, llm, model, "unseen", 1, 1, as_json, with_failures, write)
+        _measure_model(folders or _BOTH, llm, model, "unseen", 1, 1, as_json, with_failures, write)
         return
-    import msgspec
-    from rich.console import Console
-
-    from eval import unseen
-    from logdoctor import build, pipeline
-    from logdoctor.diagnose.ending import FAILED
-    from logdoctor.pipeline import LogFile
-    from logdoctor.settings import cache_folder, rules_folder
 
     settings = read_settings()
     limits = build.limits(settings)._replace(workers=1)
     report = unseen.run(
-        folders or (Path("eval/corpus"), Path("eval/validation")),
+        folders or _BOTH,
         build.rule_book(settings),
         rules_folder(settings) / "knowledge",
         lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED),
         cache_folder(settings) / "unseen",
     )
-    if write:
-        unseen.write(write, report)
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        unseen.render(report, Console(), with_failures)
+    _publish(report, as_json, write, details=with_failures)
 
 
 @measure.command("knowledge")
 @click.argument("trees", metavar="NAME=PATH...", nargs=-1, required=True)
 @click.option("--undecided", type=click.IntRange(0), default=0, metavar="N", help="List N undecided messages of each.")
-@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@_as_json
 @click.option(
     "--write",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write knowledge.json and knowledge.md to this folder.",
 )
 def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, write: Path | None) -> None:
-    """Tell how many of the messages that programs can print are decided by the rules.
+    """Show how many of the messages that programs can print are decided by the rules.
 
     NAME is a source that a module of eval/harvest reads, PATH its git mirror, checkout or installed package.
     """
-    import json
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from logdoctor import build
-
-    harvest = _harvest()
+    readers = message_coverage.readers()
     messages: list[Any] = []
     for tree in trees:
         name, found, path = tree.partition("=")
-        if not found or name not in harvest.sources:
-            raise click.UsageError(f"there is no source {name!r}; known are {', '.join(sorted(harvest.sources))}.")
+        if not found or name not in readers:
+            raise click.UsageError(f"there is no source {name!r}; known are {', '.join(sorted(readers))}.")
         if not Path(path).exists():
             raise click.UsageError(f"{path} does not exist.")
-        messages += harvest.sources[name](Path(path))
-    found_by = harvest.coverage(messages, build.scanner(read_settings()))
-    rows = [(one.source, one.messages, one.decided, one.decided / max(one.messages, 1)) for one in found_by]
-    report = {
-        "sources": [
-            {
-                "source": one.source,
-                "messages": one.messages,
-                "decided": one.decided,
-                "share": round(one.decided / max(one.messages, 1), 4),
-                "rules": dict(one.rules.most_common()),
-            }
-            for one in found_by
-        ]
-    }
+        messages += readers[name](Path(path))
+    found_by = coverage(messages, build.scanner(read_settings()))
     if write:
         write.mkdir(parents=True, exist_ok=True)
-        (write / "knowledge.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        lines = ["| source | messages | decided | share |", "|---|---:|---:|---:|"]
-        lines += [f"| {name} | {number:,} | {decided:,} | {share:.1%} |" for name, number, decided, share in rows]
-        head = "# Messages that programs can print, and how many of them the rules decide on purpose\n\n"
-        (write / "knowledge.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps(report))
-        return
-    table = Table("source")
-    for heading in ("messages", "decided", "share"):
-        table.add_column(heading, justify="right")
-    for name, number, decided, share in rows:
-        table.add_row(name, f"{number:,}", f"{decided:,}", f"{share:.1%}")
-    Console().print(table)
-    for one in found_by if undecided else ():
+    _publish(message_coverage.summarise(found_by), as_json, write)
+    for one in found_by if undecided and not as_json else ():
         click.echo(f"\n{one.source}: undecided")
         for message in one.undecided[:undecided]:
             click.echo(f"  {message.place}: {message.text}")
 
 
-class _Harvest(NamedTuple):
-    """The readers of eval/harvest by source, and what holds their messages against the rules."""
-
-    sources: dict[str, Callable[[Path], Iterable[Any]]]
-    coverage: Callable[..., list[Any]]
-
-
-def _harvest() -> _Harvest:
-    """The harvest modules of the checkout that this package lies in; a usage error outside of one."""
-    import importlib
-    import pkgutil
-
-    root = Path(__file__).resolve().parents[1]
-    if not (root / "eval" / "harvest").is_dir():
-        raise click.UsageError("this needs a checkout of the sources: there is no eval/harvest beside the package.")
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    names = [module.name for module in pkgutil.iter_modules([str(root / "eval" / "harvest")])]
-    modules = [importlib.import_module(f"eval.harvest.{name}") for name in names]
-    sources = {name: read for module in modules for name, read in getattr(module, "SOURCES", {}).items()}
-    return _Harvest(sources, importlib.import_module("eval.harvest.messages").coverage)
-
-
 @measure.command("corpus", hidden=True)
 @click.argument("folders", metavar="CORPUS...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+@_as_json
 @click.option("--failures", "with_failures", is_flag=True, help="List each miss: wanted, got, and why the label is so.")
 @click.option("--llm", metavar="URL", help="Ask a model about what the rules leave open, at this URL.")
 @click.option("--model", help="Its name there.")
@@ -346,7 +264,7 @@ def evaluate_command(
     llm: str | None,
     model: str | None,
     repeats: int,
-    known: "Rules | None",
+    known: model_score.Rules | None,
     parallel: int,
     write: Path | None,
 ) -> None:
@@ -359,12 +277,6 @@ def evaluate_command(
         return
     if known or write:
         raise click.UsageError("--without-rules, --only-unseen and --write are for --llm.")
-    import msgspec
-    from rich.console import Console
-
-    from eval import corpus_score
-    from logdoctor import build, pipeline
-    from logdoctor.pipeline import LogFile
 
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
@@ -375,48 +287,32 @@ def evaluate_command(
         metric_rules=scanner.book.progress_rules(),
         citable_lines=lambda path: pipeline.citable_lines(path, scanner, limits),
     )
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-        return
-    corpus_score.render(report, Console())
-    if with_failures:
-        corpus_score.render_misses(report, Console())
+    _publish(report, as_json, details=with_failures)
 
 
 def _measure_model(
     folders: tuple[Path, ...],
     url: str | None,
     model: str | None,
-    known: "Rules",
+    known: model_score.Rules,
     repeats: int,
     parallel: int,
     as_json: bool,
     with_failures: bool,
     write: Path | None,
 ) -> None:
-    """Print how a model does on what rules leave open, with the key and prices of the settings."""
-    import tempfile
-
-    import msgspec
-    from rich.console import Console
-
-    from eval import model_score
-    from logdoctor import build
-    from logdoctor.failure_agent.ladder import Ladder
-    from logdoctor.settings import cache_folder, rules_folder
-
+    """Publish how a model does on what rules leave open, with the key and prices of the settings."""
     if not url or not model:
         raise click.UsageError("--llm and --model need each other.")
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
-    calls, limits = model_score.Calls(), build.limits(settings)._replace(workers=1)
+    calls, limits = model_score.ModelCalls(), build.limits(settings)._replace(workers=1)
     agent = build.agent_to_measure(settings, calls)
     asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
-    name = f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}"
-    diary = model_score.Diary(write, name) if write else None
+    log = model_score.TrialLog(write, model_score.report_name(model, known)) if write else None
 
-    def tell(done: int, total: int, trial: "Trial") -> None:
-        if diary:
-            diary.enter(trial)
+    def on_trial(done: int, total: int, trial: model_score.ModelTrial) -> None:
+        if log:
+            log.enter(trial)
         if sys.stderr.isatty():
             click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
 
@@ -425,21 +321,11 @@ def _measure_model(
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
         book = build.rule_book(settings)
         read = model_score.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
-        trials = model_score.run(read, asker, repeats, parallel, tell)
+        trials = model_score.run(read, asker, repeats, parallel, on_trial)
     report = model_score.summarise(
         [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
     )
-    if write:
-        model_score.write(write, report, name)
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        model_score.render(report, Console(), with_failures)
-
-
-def _file_name(model: str) -> str:
-    """The name of a model as part of a file's name."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
+    _publish(report, as_json, write, details=with_failures)
 
 
 @click.command("simulate")
@@ -453,26 +339,13 @@ def _file_name(model: str) -> str:
 def simulate_nodes(
     count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
 ) -> None:
-    """Tell how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
+    """Show how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
 
-    Figures are shares of the trials: all told right (exact), a healthy node convicted, a faulty one called healthy
+    Figures are shares of the trials: all nodes right (exact), a healthy node convicted, a faulty one called healthy
     (missed), some node left undecided (indeterminate); and the mean number of rounds.
     """
-    import json
-
-    import msgspec
-    from rich.console import Console
-
-    from eval.simulate_nodes import render, simulate
-
     if intermittent is not None and intermittent != intermittent:  # nan is within every range
         raise click.UsageError("--intermittent is no number.")
     if faulty > count:
         raise click.UsageError("--faulty cannot be more than --nodes.")
-    report = simulate(count, faulty, trials, intermittent, repeats, seed)
-    if not as_json:
-        render(report, Console(highlight=False))
-        return
-    told = msgspec.to_builtins(report)
-    ours, dlrover = told.pop("ours"), told.pop("dlrover")
-    click.echo(json.dumps({**told, **ours, "dlrover": dlrover}))
+    _publish(simulate(count, faulty, trials, intermittent, repeats, seed), as_json)

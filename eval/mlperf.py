@@ -24,8 +24,9 @@ from typing import NamedTuple
 import click
 import msgspec
 import regex
+from rich.console import Console
 
-from eval.corpus_score import write_report
+from eval.report import EvalReport
 from logdoctor import build, pipeline
 from logdoctor.pipeline import LogFile
 from logdoctor.rules.scanner import Scanner
@@ -35,14 +36,14 @@ _RESULT = regex.compile(r"(?:^|/)results/.*/result_[^/]*\.(?:txt|log)$")
 _STOP = regex.compile(rb'"key": ?"run_stop".{0,200}?"status": ?"(?P<status>\w+)"')
 
 
-class Log(NamedTuple):
+class MlperfLog(NamedTuple):
     """A log in a checkout: the checkout, and the path in it."""
 
     checkout: Path
     path: str
 
 
-class Seen(msgspec.Struct, frozen=True):
+class DiagnosedRun(msgspec.Struct, frozen=True):
     """What became of one log: how MLPerf says it ended, and what the verdict says, with the first line it cites."""
 
     log: str
@@ -61,7 +62,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.outcome == "failed" or self.recovery != "none"
 
 
-class Report(msgspec.Struct, frozen=True):
+class MlperfReport(EvalReport, frozen=True):
     """The sums over all logs; `outcomes` for each MLPerf status."""
 
     logs: int
@@ -72,30 +73,45 @@ class Report(msgspec.Struct, frozen=True):
     outcomes: dict[str, dict[str, int]]
     alarms_of: dict[str, int]
     mb_per_second: float
-    alarming: list[Seen]
+    alarming: list[DiagnosedRun]
+
+    @property
+    def name(self) -> str:
+        return "mlperf"
+
+    def parts(self, details: bool = False) -> Iterator[str]:
+        """The sums, and each alarm with the line it cites."""
+        yield f"{self.logs:,} logs, {self.succeeded:,} of runs that succeeded; {self.mb_per_second:.0f} MB/s a core"
+        yield f"alarms {self.alarms} ({100 * self.alarm_share:.2f} %), completed {100 * self.completed_share:.1f} %"
+        for status, counts in self.outcomes.items():
+            yield f"  run_stop {status}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        if self.alarms_of:
+            yield "  alarms: " + ", ".join(f"{count} {reason}" for reason, count in self.alarms_of.items())
+        for one in self.alarming if details else ():
+            yield f"{one.log}\n    {one.outcome} {one.reason}, {one.recovery}, {one.nodes} nodes: {one.line}"
 
 
-def logs(checkout: Path) -> list[Log]:
+def logs(checkout: Path) -> list[MlperfLog]:
     """The logs of a clone or a folder, in the order of their names."""
     if _is_repository(checkout):
         listing = _git(checkout, "ls-tree", "-r", "-z", "--name-only", "HEAD").decode("utf-8", "replace").split("\0")
         return _present(checkout, sorted(path for path in listing if _RESULT.search(path)))
     files = (path for path in checkout.rglob("*") if path.is_file() and path.suffix in (".txt", ".log", ".out"))
-    return sorted(Log(checkout, str(path.relative_to(checkout))) for path in files)
+    return sorted(MlperfLog(checkout, str(path.relative_to(checkout))) for path in files)
 
 
-def _present(checkout: Path, paths: list[str]) -> list[Log]:
+def _present(checkout: Path, paths: list[str]) -> list[MlperfLog]:
     """The logs that a copy really holds: a partial clone lacks some."""
     asked = "".join(f"HEAD:{path}\n" for path in paths).encode()
-    told = subprocess.run(
+    answers = subprocess.run(
         ["git", "-C", str(checkout), "cat-file", "--batch-check"], input=asked, check=True, capture_output=True
     ).stdout.split(b"\n")
-    return [Log(checkout, path) for path, answer in zip(paths, told, strict=False) if b" blob " in answer]
+    return [MlperfLog(checkout, path) for path, answer in zip(paths, answers, strict=False) if b" blob " in answer]
 
 
-def sample(found: Sequence[Log], each: int, seed: int) -> list[Log]:
+def sample(found: Sequence[MlperfLog], each: int, seed: int) -> list[MlperfLog]:
     """At most `each` logs of every folder, by lot; all of them when `each` is 0."""
-    folders: dict[tuple[Path, str], list[Log]] = {}
+    folders: dict[tuple[Path, str], list[MlperfLog]] = {}
     for log in found:
         folders.setdefault((log.checkout, str(Path(log.path).parent)), []).append(log)
     if not each or len(folders) == len({log.checkout for log in found}):
@@ -112,7 +128,7 @@ def _git(checkout: Path, *arguments: str) -> bytes:
     return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
 
 
-def _content(log: Log) -> bytes:
+def _content(log: MlperfLog) -> bytes:
     if _is_repository(log.checkout):
         return _git(log.checkout, "cat-file", "blob", f"HEAD:{log.path}")
     return (log.checkout / log.path).read_bytes()
@@ -122,7 +138,7 @@ _scanner: Scanner | None = None  # of the processes that are forked from this on
 _share = 1.0
 
 
-def _judge(log: Log) -> Seen:
+def _judge(log: MlperfLog) -> DiagnosedRun:
     assert _scanner is not None
     whole = _content(log)
     content = whole[: int(len(whole) * _share)]
@@ -134,7 +150,7 @@ def _judge(log: Log) -> Seen:
         verdict = pipeline.diagnose((LogFile("main", Path(file.name)),), _scanner, limits)
         seconds = time.perf_counter() - begin
     stops = _STOP.findall(whole)
-    return Seen(
+    return DiagnosedRun(
         f"{log.checkout.parent.name if log.checkout.name == 'repo' else log.checkout.name}:{log.path}",
         stops[-1].decode() if stops else "none",
         verdict.outcome,
@@ -147,7 +163,7 @@ def _judge(log: Log) -> Seen:
     )
 
 
-def score(chosen: Sequence[Log], scanner: Scanner, share: float = 1.0) -> Report:
+def score(chosen: Sequence[MlperfLog], scanner: Scanner, share: float = 1.0) -> MlperfReport:
     """Diagnose the logs, or the first `share` of each, one process for each core, and add up."""
     global _scanner, _share
     _scanner, _share = scanner, share
@@ -155,14 +171,14 @@ def score(chosen: Sequence[Log], scanner: Scanner, share: float = 1.0) -> Report
         return summed(list(pool.map(_judge, chosen, chunksize=4)))
 
 
-def summed(seen: Sequence[Seen]) -> Report:
+def summed(seen: Sequence[DiagnosedRun]) -> MlperfReport:
     """The report of all logs; shares are of the runs that MLPerf calls a success."""
     outcomes: dict[str, Counter[str]] = {}
     for one in seen:
         outcomes.setdefault(one.status, Counter())[one.outcome] += 1
     good = [one for one in seen if one.status == "success"]
     alarming = [one for one in good if one.is_alarm]
-    return Report(
+    return MlperfReport(
         len(seen),
         len(good),
         len(alarming),
@@ -175,33 +191,22 @@ def summed(seen: Sequence[Seen]) -> Report:
     )
 
 
-def _lines(report: Report) -> Iterator[str]:
-    yield f"{report.logs:,} logs, {report.succeeded:,} of runs that succeeded; {report.mb_per_second:.0f} MB/s a core"
-    yield f"alarms {report.alarms} ({100 * report.alarm_share:.2f} %), completed {100 * report.completed_share:.1f} %"
-    for status, counts in report.outcomes.items():
-        yield f"  run_stop {status}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    if report.alarms_of:
-        yield "  alarms: " + ", ".join(f"{count} {reason}" for reason, count in report.alarms_of.items())
-
-
 @click.command()
 @click.argument("checkouts", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--each", type=click.IntRange(0), default=1, show_default=True, help="Logs of a system and benchmark.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--cut", type=click.FloatRange(0, 1), default=1.0, help="Read only this share of each log.")
 @click.option("--list", "listed", is_flag=True, help="Each alarm with the line it cites.")
-@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write mlperf.json here.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write mlperf.json and mlperf.md here.")
 def main(checkouts: tuple[Path, ...], each: int, seed: int, cut: float, listed: bool, write: Path | None) -> None:
     """Score logs of MLPerf training runs that ended well."""
     chosen = [log for checkout in checkouts for log in sample(logs(checkout), each, seed)]
     if not chosen:
         sys.exit(f"{', '.join(map(str, checkouts))}: no logs of results in it; clone mlcommons/training_results_v4.0")
     report = score(chosen, build.scanner(read_settings()), cut)
-    click.echo("\n".join(_lines(report)))
-    for one in report.alarming if listed else ():
-        click.echo(f"{one.log}\n    {one.outcome} {one.reason}, {one.recovery}, {one.nodes} nodes: {one.line}")
+    report.show(Console(soft_wrap=True), details=listed)
     if write:
-        write_report(write, "mlperf", report, {})
+        report.write(write)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """How good a model is at what the rules leave open, measured on a labelled corpus: right, steady, quick and cheap.
 
-Each failure is read once, known to have failed, and climbs the ladder as often as is asked: by rule, by past case, by
-the model where the rules are in doubt. Nothing is taken from what was asked before, and there are no past cases:
-answers are the model's own, each time anew. With all rules few failures reach the model, so the rules may be left out,
-or those of each failure's own reason.
+Each failure is read once, with its end known to be a failure, and climbs the ladder as often as requested: by rule, by
+past case, by the model where the rules are in doubt. Answers are neither cached nor taken from past cases: the model
+gives each one anew. With all rules few failures reach the model, so all rules that name a reason may be left out, or
+those of each failure's own reason.
 """
 
 import math
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
-from eval.corpus_score import FailureCase, Labelled, is_wrong_action, write_report
+from eval.labels import FailureCase, LabelledLog, is_wrong_action
+from eval.report import EvalReport, Grid, bullets, percent
 from eval.unseen import labelled_failures, scanner_without, without_reasons
 from logdoctor import pipeline, taxonomy
 from logdoctor.diagnose.decide import diagnose as judge
@@ -37,18 +36,18 @@ from logdoctor.types import Verdict
 from logdoctor.whole_log import WholeLog
 
 Rules = Literal["all", "none", "unseen"]
-"""What the rules know: all, no reason at all, or all but the reason of the failure at hand."""
+"""Which rules are there: all, those that name no reason, or all but those of the failure's own reason."""
 
 OVERHEAD = 0.3
 """Seconds that our own work around the call may take, p95."""
 
-_LONGEST_WAIT = 30.0  # seconds that a model which is away, or asks to be left alone, is waited for, each time
+_LONGEST_WAIT = 30.0  # seconds of one wait for a model that is away or rate limited
 _PATIENCE = 1800.0  # seconds that a question waits for it in all
 _CHUNK = 1 << 20
 
 
-class Calls:
-    """Writes down what is said to a model, for this process; nothing is known again. Any thread may call."""
+class ModelCalls:
+    """Records what is said to a model, in memory; nothing is answered from it. Any thread may call."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Exchange]] = {}
@@ -58,17 +57,17 @@ class Calls:
         self._of.setdefault(exchange.job, []).append(exchange)
 
     def cached(self, key: str) -> Answered | None:
-        """Nothing: each repeat is to be answered anew."""
+        """Return None: the model answers each repeat anew."""
         return None
 
     def take(self, job: str) -> list[Exchange]:
-        """The exchanges for a job, in order; they are forgotten here."""
+        """Return the exchanges for a job, in order, and forget them."""
         return self._of.pop(job, [])
 
 
-class Seconds(msgspec.Struct, frozen=True):
-    """What the stages took, in seconds: reading and rules, looking up past cases, the words before the first call, the
-    calls, and all that is ours beside them (`own`: cases, words, proving, deciding)."""
+class StageSeconds(msgspec.Struct, frozen=True):
+    """What the stages took, in seconds: reading and rules, looking up past cases, the prompt before the first call,
+    the calls, and our own work around them (`own`: cases, prompts, grounding, deciding)."""
 
     rules: float
     cases: float = 0.0
@@ -77,10 +76,11 @@ class Seconds(msgspec.Struct, frozen=True):
     own: float = 0.0
 
 
-class Trial(msgspec.Struct, frozen=True):
+class ModelTrial(msgspec.Struct, frozen=True):
     """What came of one failure in one repeat. One that the rules decided was not `asked` about.
 
-    `said` is the reason in the end and `by_rules` before; `failure` says why the model gave no answer, "" if it did.
+    `said` is the final reason and `by_rules` that of the rules; `failure` says why the model gave no answer, "" if it
+    gave one.
     """
 
     folder: str
@@ -102,14 +102,14 @@ class Trial(msgspec.Struct, frozen=True):
     tokens_in: int
     tokens_out: int
     dollars: float
-    seconds: Seconds
+    seconds: StageSeconds
     failure: str = ""
     quote: str = ""
 
 
-class Shares(msgspec.Struct, frozen=True):
-    """Of so many trials: the shares told right (`strict`: the label; `lenient`: or one that can be defended), of the
-    right category and recovery, left Unknown, given a wrong reason, and given a wrong action."""
+class TrialShares(msgspec.Struct, frozen=True):
+    """Of so many trials: the shares that are right (`strict`: the label; `lenient`: or an acceptable one), have the
+    right category and recovery, were left Unknown, got a wrong reason, and got a wrong action."""
 
     trials: int
     strict: float
@@ -121,18 +121,18 @@ class Shares(msgspec.Struct, frozen=True):
     wrong_actions: float
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """Milliseconds: the middle, and what 95 of 100 stay below."""
+class Percentiles(msgspec.Struct, frozen=True):
+    """Milliseconds: the median and the 95th percentile."""
 
     p50: float
     p95: float
 
 
-class Report(msgspec.Struct, frozen=True):
+class ModelReport(EvalReport, frozen=True):
     """How a model did. `asked` are the shares over the trials in which it was asked, `all` those over all.
 
-    `steady` is the share of failures asked about for which all repeats came to the same reason and recovery,
-    `agreement` the mean share of repeats that came to the most frequent one; None when there was nothing to compare.
+    `steady` is the share of failures asked about for which all repeats gave the same reason and recovery,
+    `agreement` the mean share of repeats that gave the most frequent one; None when there was nothing to compare.
     `unanswered` trials had no usable answer. Tokens and dollars are sums; `..._per_question` are of one asked trial.
     """
 
@@ -143,10 +143,10 @@ class Report(msgspec.Struct, frozen=True):
     repeats: int
     failures: int
     questions: int
-    all: Shares
-    asked: Shares
-    by_repeat: list[Shares]
-    by_reason: dict[str, Shares]
+    all: TrialShares
+    asked: TrialShares
+    by_repeat: list[TrialShares]
+    by_reason: dict[str, TrialShares]
     steady: float | None
     agreement: float | None
     calls: int
@@ -157,19 +157,45 @@ class Report(msgspec.Struct, frozen=True):
     tokens_per_question: float
     dollars: float
     dollars_per_question: float
-    latency: dict[str, Spread]
+    latency: dict[str, Percentiles]
     seconds: float
-    trials: list[Trial]
+    trials: list[ModelTrial]
+
+    @property
+    def name(self) -> str:
+        return report_name(self.model, self.rules)
+
+    def parts(self, details: bool = False) -> Iterator[RenderableType]:
+        """The shares, the stability, what it cost, the latency of each stage, and every wrong answer."""
+        yield _shares_grid(self).printed()
+        yield _LEGEND
+        yield from summary(self)
+        yield _stages_grid(self, " ms").printed()
+        for trial in _missed(self) if details else ():
+            yield from _trial_lines(trial)
+
+    def page(self) -> str:
+        return (
+            f"# {self.model}: {_KNOWN[self.rules]}\n\n{self.failures} failures of {', '.join(self.folders)},"
+            f" {self.questions} asked about, {self.repeats} times each; prompt {self.prompt[:12]}. In {_LEGEND}.\n\n"
+            f"{_shares_grid(self).markdown()}\n\n{bullets(summary(self))}\n\n{_stages_grid(self).markdown()}\n"
+        )
+
+
+def report_name(model: str, rules: Rules) -> str:
+    """Return the name of the files about a model; what file names cannot hold becomes a dash."""
+    plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
+    return f"{'unseen' if rules == 'unseen' else 'corpus'}-{plain}"
 
 
 # ---- running
 
 
-class Prepared(NamedTuple):
+class PreparedFailure(NamedTuple):
     """A failure as the rules left it, and the seconds that took."""
 
     folder: str
-    log: Labelled
+    log: LabelledLog
     question: Question
     seconds: float
 
@@ -182,14 +208,14 @@ def read_failures(
     limits: ReadLimits,
     scratch: Path,
     cache: Path | None,
-) -> list[Prepared]:
-    """The failures of some corpora as rules that know so much leave them; `InputError` when there are none.
+) -> list[PreparedFailure]:
+    """Return the failures of some corpora as `rules` leave them; `InputError` when there are none.
 
-    `tables` are the knowledge tables of the book; those without a reason lie in `scratch`, which must stay.
+    `tables` are the knowledge tables of the book; those without a reason are written to `scratch`, which must stay.
     """
     failures = labelled_failures(folders)
     whole = None if rules == "unseen" else Scanner(book if rules == "all" else without_reasons(book, tables), cache)
-    read: list[Prepared] = []
+    read: list[PreparedFailure] = []
     for number, (reason, logs) in enumerate(failures.items()):
         (own := scratch / str(number)).mkdir()
         scanner = whole or scanner_without(reason, book, tables, own, cache)
@@ -197,15 +223,15 @@ def read_failures(
     return read
 
 
-def prepared(folder: str, log: Labelled, scanner: Scanner, limits: ReadLimits, number: int) -> Prepared:
-    """A labelled failure, read and judged by rules; `InputError` when it cannot be read."""
+def prepared(folder: str, log: LabelledLog, scanner: Scanner, limits: ReadLimits, number: int) -> PreparedFailure:
+    """Return a labelled failure, read and judged by rules; `InputError` when it cannot be read."""
     begin = time.perf_counter()
     records = pipeline.records([LogFile("main", log.path)], scanner, limits)
     verdict = judge(records, scanner.book, reported=FAILED)
     seconds = time.perf_counter() - begin
     reported = episodes(records, scanner.book)
     whole = WholeLog({"main": lambda: _chunks(log.path)})
-    return Prepared(folder, log, Question("", number, records, scanner.book, verdict, reported, whole), seconds)
+    return PreparedFailure(folder, log, Question("", number, records, scanner.book, verdict, reported, whole), seconds)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -214,21 +240,21 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Asker:
-    """Asks the ladder, and tells what that took. `wait` sleeps when the model asks to be left alone."""
+    """Asks the ladder and measures what that takes. `wait` sleeps when the model is rate limited or away."""
 
-    def __init__(self, ladder: Ladder, calls: Calls, wait: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, ladder: Ladder, calls: ModelCalls, wait: Callable[[float], None] = time.sleep) -> None:
         self._ladder, self._calls, self._wait = ladder, calls, wait
 
-    def asks_about(self, one: Prepared) -> bool:
-        """Whether the rules leave a failure so open that the model is asked."""
+    def asks_about(self, one: PreparedFailure) -> bool:
+        """Return whether the rules leave a failure so open that the model is asked."""
         return self._ladder.doubts(one.question.verdict)
 
-    def trial(self, one: Prepared, repeat: int = 1) -> Trial:
-        """What comes of a failure when it is asked about once more."""
+    def trial(self, one: PreparedFailure, repeat: int = 1) -> ModelTrial:
+        """Return what comes of a failure in one repeat."""
         return self.climbed(one, repeat)[1]
 
-    def climbed(self, one: Prepared, repeat: int = 1) -> tuple[Verdict, Trial]:
-        """The verdict in the end, and what there is to tell of it."""
+    def climbed(self, one: PreparedFailure, repeat: int = 1) -> tuple[Verdict, ModelTrial]:
+        """Return the final verdict and the trial."""
         job = f"{one.folder}/{one.log.case.file}#{repeat}"
         question = one.question._replace(job=job)
         begin = time.perf_counter()
@@ -242,11 +268,11 @@ class Asker:
         exchanges = self._calls.take(job)
         model = sum(exchange.seconds for exchange in exchanges)
         brief = min(max(exchanges[0].at - at, 0.0), spent) if exchanges else 0.0
-        seconds = Seconds(one.seconds, cases, brief, model, cases + max(spent - model, 0.0))
+        seconds = StageSeconds(one.seconds, cases, brief, model, cases + max(spent - model, 0.0))
         return verdict, _trial(one, repeat, verdict, exchanges, seconds, failure, self.asks_about(one))
 
     def _by_agent(self, question: Question) -> tuple[Verdict, str, float]:
-        """The verdict, why there was no answer, and the seconds that were waited for one."""
+        """Return the verdict, why there was no answer, and the seconds spent waiting for one."""
         waited = 0.0
         while True:
             try:
@@ -262,11 +288,16 @@ class Asker:
 
 
 def run(
-    failures: Sequence[Prepared], asker: Asker, repeats: int, parallel: int, tell: Callable[[int, int, Trial], None]
-) -> list[Trial]:
-    """The trials of all failures, each as often as is asked; `tell` hears how many of how many are done, and each.
+    failures: Sequence[PreparedFailure],
+    asker: Asker,
+    repeats: int,
+    parallel: int,
+    on_trial: Callable[[int, int, ModelTrial], None],
+) -> list[ModelTrial]:
+    """Return the trials of all failures, each `repeats` times; `on_trial` is called with how many of how many are done
+    and the trial.
 
-    Only what the rules leave open is asked again; with more than one at a time, latencies include waiting for others.
+    Only what the rules leave open is asked again. With more than one at a time latencies include waiting for others.
     """
     open_ones = [one for one in failures if asker.asks_about(one)]
     sure = [asker.trial(one) for one in failures if not asker.asks_about(one)]
@@ -275,25 +306,25 @@ def run(
     with ThreadPoolExecutor(max(1, parallel)) as pool:
         for done, trial in enumerate(pool.map(lambda pair: asker.trial(*pair), rounds), 1):
             trials.append(trial)
-            tell(done, len(rounds), trial)
+            on_trial(done, len(rounds), trial)
     return trials
 
 
 def _trial(
-    one: Prepared,
+    one: PreparedFailure,
     repeat: int,
     verdict: Verdict,
     exchanges: Sequence[Exchange],
-    seconds: Seconds,
+    seconds: StageSeconds,
     failure: str,
     asked: bool,
-) -> Trial:
+) -> ModelTrial:
     case = one.log.case
     assert isinstance(case, FailureCase)
     right = verdict.outcome == "failed" and verdict.reason == case.reason
     acceptable = right or (verdict.outcome == "failed" and verdict.reason in case.also_acceptable)
     recoveries = (case.recovery, *case.recovery_also)
-    return Trial(
+    return ModelTrial(
         folder=one.folder,
         file=case.file,
         label=case.reason,
@@ -323,9 +354,9 @@ def _trial(
 
 
 def summarise(
-    folders: Sequence[str], model: str, prompt: str, rules: Rules, trials: Sequence[Trial], seconds: float
-) -> Report:
-    """The report of all trials, `seconds` being what they took by the clock; `InputError` when there are none."""
+    folders: Sequence[str], model: str, prompt: str, rules: Rules, trials: Sequence[ModelTrial], seconds: float
+) -> ModelReport:
+    """Return the report of all trials, which took `seconds` of wall time; `InputError` when there are none."""
     if not trials:
         raise InputError(", ".join(folders), "no failures are labelled there", "Name another folder.")
     asked = [trial for trial in trials if trial.asked]
@@ -336,7 +367,7 @@ def summarise(
     tokens = sum(trial.tokens_in for trial in trials), sum(trial.tokens_out for trial in trials)
     dollars = sum(trial.dollars for trial in trials)
     compared = bool(same) and repeats > 1
-    return Report(
+    return ModelReport(
         folders=tuple(folders),
         model=model,
         prompt=prompt,
@@ -362,9 +393,9 @@ def summarise(
         dollars=round(dollars, 6),
         dollars_per_question=round(dollars / questions, 6),
         latency={
-            "rules": spread(trial.seconds.rules for trial in trials),
+            "rules": percentiles(trial.seconds.rules for trial in trials),
             **{
-                name: spread(getattr(trial.seconds, name) for trial in asked)
+                name: percentiles(getattr(trial.seconds, name) for trial in asked)
                 for name in ("cases", "brief", "model", "own")
             },
         },
@@ -373,14 +404,14 @@ def summarise(
     )
 
 
-def shares(trials: Sequence[Trial]) -> Shares:
-    """The shares of some trials; of none they are 0."""
+def shares(trials: Sequence[ModelTrial]) -> TrialShares:
+    """Return the shares of some trials; of none they are 0."""
     size = max(len(trials), 1)
 
     def share(hits: Iterable[bool]) -> float:
         return round(sum(hits) / size, 4)
 
-    return Shares(
+    return TrialShares(
         trials=len(trials),
         strict=share(trial.right for trial in trials),
         lenient=share(trial.acceptable for trial in trials),
@@ -395,18 +426,18 @@ def shares(trials: Sequence[Trial]) -> Shares:
 _NAMED = frozenset(taxonomy.REASONS) - {"Unknown"}
 
 
-def spread(seconds: Iterable[float]) -> Spread:
-    """The middle and the 95th percentile (nearest rank) in milliseconds; 0 for nothing."""
+def percentiles(seconds: Iterable[float]) -> Percentiles:
+    """Return the median and the 95th percentile (nearest rank) in milliseconds; 0 for nothing."""
     ordered = sorted(seconds) or [0.0]
 
     def rank(share: float) -> float:
         return round(1000 * ordered[max(math.ceil(share * len(ordered)), 1) - 1], 2)
 
-    return Spread(rank(0.5), rank(0.95))
+    return Percentiles(rank(0.5), rank(0.95))
 
 
-def _same(asked: Sequence[Trial]) -> Iterator[float]:
-    """For each failure asked about, the share of its repeats that came to the most frequent reason and recovery."""
+def _same(asked: Sequence[ModelTrial]) -> Iterator[float]:
+    """For each failure asked about, the share of its repeats that gave the most frequent reason and recovery."""
     said: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
     for trial in asked:
         said.setdefault((trial.folder, trial.file), Counter())[trial.said, trial.recovery] += 1
@@ -439,39 +470,27 @@ _STAGES = {
 }
 
 
-def render(report: Report, console: Console, with_failures: bool = False) -> None:
-    """Print the shares, the stability, what it cost, the latency of each stage, and on wish each wrong answer."""
-    title = f"{report.model}, {_KNOWN[report.rules]}: {report.failures} failures, {report.questions} asked about"
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for name in ("trials", *_SHARES.values()):
-        table.add_column(name, justify="right")
-    for name, some in _rows(report):
-        table.add_row(name, str(some.trials), *_cells(some))
-    console.print(table)
-    console.print(_LEGEND, highlight=False)
-    for line in summary(report):
-        console.print(line, highlight=False)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("stage")
-    table.add_column("p50", justify="right")
-    table.add_column("p95", justify="right")
-    for name, words in _STAGES.items():
-        taken = report.latency[name]
-        table.add_row(words, f"{taken.p50:,.0f} ms", f"{taken.p95:,.0f} ms")
-    console.print(table)
-    for trial in _missed(report) if with_failures else ():
-        console.print(Text(f"{trial.folder}/{trial.file}, repeat {trial.repeat}: {trial.label}", "bold"))
-        said = f"{trial.said}, {trial.recovery}{', a wrong action' if trial.wrong_action else ''}"
-        console.print(Text(f"  {said}, by {trial.decided} {trial.confidence:.2f} {trial.failure}"))
-        console.print(Text(f"  {trial.quote}", "dim"))
-
-
-def _missed(report: Report) -> Iterator[Trial]:
+def _missed(report: ModelReport) -> Iterator[ModelTrial]:
     return (trial for trial in report.trials if trial.asked and not trial.acceptable)
 
 
-def _rows(report: Report) -> Iterator[tuple[str, Shares]]:
+def _trial_lines(trial: ModelTrial) -> Iterator[Text]:
+    said = f"{trial.said}, {trial.recovery}{', a wrong action' if trial.wrong_action else ''}"
+    yield Text(f"{trial.folder}/{trial.file}, repeat {trial.repeat}: {trial.label}", "bold")
+    yield Text(f"  {said}, by {trial.decided} {trial.confidence:.2f} {trial.failure}")
+    yield Text(f"  {trial.quote}", "dim")
+
+
+def _shares_grid(report: ModelReport) -> Grid:
+    rows = [
+        [name, str(some.trials), *(percent(getattr(some, field)) if some.trials else "-" for field in _SHARES)]
+        for name, some in _groups(report)
+    ]
+    title = f"{report.model}, {_KNOWN[report.rules]}: {report.failures} failures, {report.questions} asked about"
+    return Grid(["", "trials", *_SHARES.values()], rows, title)
+
+
+def _groups(report: ModelReport) -> Iterator[tuple[str, TrialShares]]:
     yield "all", report.all
     yield "asked", report.asked
     if report.repeats > 1:
@@ -479,12 +498,15 @@ def _rows(report: Report) -> Iterator[tuple[str, Shares]]:
     yield from report.by_reason.items()
 
 
-def _cells(some: Shares) -> list[str]:
-    return [f"{100 * getattr(some, name):.1f}" if some.trials else "-" for name in _SHARES]
+def _stages_grid(report: ModelReport, unit: str = "") -> Grid:
+    """The latency of each stage, in milliseconds; `unit` follows each number."""
+    head = ["stage", *("p50", "p95")] if unit else ["stage", "p50, ms", "p95, ms"]
+    taken = [(words, report.latency[name]) for name, words in _STAGES.items()]
+    return Grid(head, [[words, f"{one.p50:,.0f}{unit}", f"{one.p95:,.0f}{unit}"] for words, one in taken])
 
 
-def summary(report: Report) -> list[str]:
-    """Stability, calls, cost and our own time, in words."""
+def summary(report: ModelReport) -> list[str]:
+    """Return stability, calls, cost and our own time as sentences."""
     own, aim = report.latency["own"], 1000 * OVERHEAD
     steady = "not measured" if report.steady is None else f"{100 * report.steady:.1f} %"
     agreement = "" if report.agreement is None else f" (mean agreement {100 * report.agreement:.1f} %)"
@@ -498,28 +520,10 @@ def summary(report: Report) -> list[str]:
     ]
 
 
-def markdown(report: Report) -> str:
-    """The report as a page in Markdown."""
-    head = ["", "trials", *_SHARES.values()]
-    rows = [head, ["---", *["--:"] * (len(head) - 1)]]
-    rows += [[name, str(some.trials), *_cells(some)] for name, some in _rows(report)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    words = "\n".join(f"- {line[0].upper()}{line[1:]}." for line in summary(report))
-    stages = "\n".join(
-        f"| {words} | {report.latency[name].p50:,.0f} | {report.latency[name].p95:,.0f} |"
-        for name, words in _STAGES.items()
-    )
-    return (
-        f"# {report.model}: {_KNOWN[report.rules]}\n\n{report.failures} failures of {', '.join(report.folders)},"
-        f" {report.questions} asked about, {report.repeats} times each; prompt {report.prompt[:12]}. In {_LEGEND}.\n\n"
-        f"{table}\n\n{words}\n\n| stage | p50, ms | p95, ms |\n| --- | --: | --: |\n{stages}\n"
-    )
+class TrialLog:
+    """The trials as they are made, a JSON line each in `NAME.trials.jsonl`, so that nothing that was paid for is lost.
 
-
-class Diary:
-    """The trials as they are made, a JSON line each in `NAME.trials.jsonl`: what was paid for is not lost.
-
-    `InputError` when the folder cannot be written to: that is found before anything is paid.
+    `InputError` when the folder cannot be written to: this is found before anything is paid.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -530,12 +534,7 @@ class Diary:
         except OSError as error:
             raise InputError(str(path), f"cannot be written ({error.strerror})", "Name another folder.") from error
 
-    def enter(self, trial: Trial) -> None:
-        """Write a trial down at once."""
+    def enter(self, trial: ModelTrial) -> None:
+        """Append a trial at once."""
         self._file.write(msgspec.json.encode(trial) + b"\n")
         self._file.flush()
-
-
-def write(folder: Path, report: Report, name: str) -> None:
-    """Write `NAME.json` and `NAME.md` to a folder; `InputError` when it cannot be written to."""
-    write_report(folder, name, report, {"md": markdown(report)})

@@ -1,15 +1,15 @@
-"""How exact the test of nodes is: simulated clusters with faulty nodes, judged by the real planner and judge, and the
-same by DLRover's scheme (its grouping: neighbours first, then the fastest with the slowest; bad is who fails twice)."""
+"""How exact node tests are: simulated clusters with faulty nodes, tested by the real planner and judge, and by the
+scheme of DLRover (pairs of neighbours first, then the fastest with the slowest; a node that fails twice is faulty)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
+from rich.console import RenderableType
 
+from eval.report import EvalReport, Grid
 from logdoctor.node_types import Node, Result, World
-from logdoctor.nodes.board import Board, NodeTestTerms
+from logdoctor.nodes.board import Board
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
 
@@ -17,8 +17,8 @@ Fails = Callable[[Sequence[int], int], bool]
 """Whether a world of these nodes fails, with so many repeats of the gather."""
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """What came of many simulated tests, as shares of them: `exact`, all faulty nodes were named and no other; with
+class SchemeScore(msgspec.Struct, frozen=True):
+    """The results of many simulated tests, as shares of them: `exact`, all faulty nodes were named and no other; with
     some healthy node convicted; with some faulty node called healthy (`missed`); with some node left indeterminate.
     `rounds` is the mean number of rounds, `most_rounds` the largest."""
 
@@ -31,7 +31,7 @@ class Tally(msgspec.Struct, frozen=True):
     most_rounds: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimulationReport(EvalReport, frozen=True):
     """Our scheme and DLRover's over the same faults. `provable` is the share of tests in which some world of the first
     round can pass; of the others ours says indeterminate."""
 
@@ -42,11 +42,33 @@ class Report(msgspec.Struct, frozen=True):
     repeats: int
     seed: int
     provable: float
-    ours: Tally
-    dlrover: Tally
+    ours: SchemeScore
+    dlrover: SchemeScore
+
+    @property
+    def name(self) -> str:
+        return "simulate-nodes"
+
+    def json(self) -> str:
+        """Return one JSON object, with the figures of our scheme beside those of the simulation."""
+        figures = msgspec.to_builtins(self)
+        ours, dlrover = figures.pop("ours"), figures.pop("dlrover")
+        return msgspec.json.encode({**figures, **ours, "dlrover": dlrover}).decode()
+
+    def parts(self, details: bool = False) -> Iterator[RenderableType]:
+        """How exact tests were, ours beside DLRover's."""
+        shows = "always" if self.intermittent is None else f"shows in {self.intermittent:.0%} of gathers"
+        title = f"{self.nodes} nodes, {self.faulty} faulty ({shows}), {self.trials:,} tests, repeats {self.repeats}"
+        rows = []
+        for name, one in (("logdoctor", self.ours), ("DLRover", self.dlrover)):
+            shares = (one.exact, one.healthy_convicted, one.missed, one.indeterminate)
+            rows.append([name, *(f"{share:.2%}" for share in shares), f"{one.rounds:.2f}", str(one.most_rounds)])
+        head = ["scheme", "exact", "healthy convicted", "missed", "indeterminate", "rounds", "most"]
+        yield Grid(head, rows, title).printed()
+        yield f"in {self.provable:.2%} of the tests some pair of the first round can pass"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SimulatedTest(msgspec.Struct, frozen=True):
     """What one simulated test said: convicted nodes, undecided ones, rounds, and whether its first round passed any."""
 
     convicted: frozenset[int]
@@ -63,12 +85,14 @@ def simulate(
     repeats: int = 1,
     seed: int = 0,
     regroups: int = 0,
-) -> Report:
-    """Tests of clusters with randomly placed faulty nodes. `intermittent` is the chance that a faulty node shows its
-    fault in one gather (None: it always does)."""
+) -> SimulationReport:
+    """Return how exact tests of clusters with randomly placed faulty nodes are.
+
+    `intermittent` is the chance that a faulty node shows its fault in one gather (None: it always does).
+    """
     random = Random(seed)
     terms = NodeTestTerms(repeats=repeats, regroups=regroups)
-    ours, theirs, provable = _Count(), _Count(), 0
+    ours, theirs, provable = _ScoreCounter(), _ScoreCounter(), 0
     for _ in range(trials):
         bad = frozenset(random.sample(range(nodes), faulty))
         outcome = run(nodes, terms, failing(bad, intermittent, random))
@@ -76,11 +100,11 @@ def simulate(
         ours.add(bad, outcome)
         theirs.add(bad, dlrover(nodes, failing(bad, intermittent, random), repeats, random))
     share = provable / trials if trials else 0.0
-    return Report(nodes, faulty, trials, intermittent, repeats, seed, share, ours.tally(), theirs.tally())
+    return SimulationReport(nodes, faulty, trials, intermittent, repeats, seed, share, ours.score(), theirs.score())
 
 
 def failing(bad: frozenset[int], intermittent: float | None, random: Random) -> Fails:
-    """Worlds that fail by these nodes."""
+    """Return a function that says which worlds fail because of these nodes."""
     if intermittent is None:
         return lambda members, repeats: not bad.isdisjoint(members)
 
@@ -91,8 +115,8 @@ def failing(bad: frozenset[int], intermittent: float | None, random: Random) -> 
     return fails
 
 
-def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> Outcome:
-    """One test of nodes 0, 1, ... by the real planner and judge, with worlds that end as told."""
+def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> SimulatedTest:
+    """Run one test of nodes 0, 1, ... by the real planner and judge, with worlds that fail as `fails` says."""
     board = Board([Node(str(number)) for number in range(nodes)], terms)
     provable = False
     while worlds := next_round(board):
@@ -102,11 +126,11 @@ def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> Outcome:
             provable = provable or (world.round == 1 and not failed and len(world.nodes) > 1)
     conclusion = judge(board)
     named = {standing: frozenset(map(int, conclusion.named(standing))) for standing in ("faulty", "indeterminate")}
-    return Outcome(named["faulty"], named["indeterminate"], board.round, provable)
+    return SimulatedTest(named["faulty"], named["indeterminate"], board.round, provable)
 
 
-def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> Outcome:
-    """The same by DLRover's two rounds; it has no word for what it does not know."""
+def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> SimulatedTest:
+    """Run the same by DLRover's two rounds, which never leave a node undecided."""
     worlds = [list(range(nodes))[place : place + 2] for place in range(0, nodes, 2)]
     if len(worlds) > 1 and len(worlds[-1]) == 1:
         odd = worlds.pop()
@@ -127,20 +151,20 @@ def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> Outcome:
         if not fails(world, repeats):
             for node in world:
                 passed[node] = True
-    return Outcome(frozenset(node for node in range(nodes) if not passed[node]), frozenset(), 2, True)
+    return SimulatedTest(frozenset(node for node in range(nodes) if not passed[node]), frozenset(), 2, True)
 
 
 def _ended(world: World, failed: bool) -> Result:
     return Result(world, "failed" if failed else "passed")
 
 
-class _Count:
+class _ScoreCounter:
     """Counts what tests said."""
 
     def __init__(self) -> None:
         self.trials = self.exact = self.convicted = self.missed = self.undecided = self.rounds = self.most = 0
 
-    def add(self, bad: frozenset[int], outcome: Outcome) -> None:
+    def add(self, bad: frozenset[int], outcome: SimulatedTest) -> None:
         """Count one test."""
         self.trials += 1
         self.exact += outcome.convicted == bad and not outcome.undecided
@@ -150,23 +174,8 @@ class _Count:
         self.rounds += outcome.rounds
         self.most = max(self.most, outcome.rounds)
 
-    def tally(self) -> Tally:
-        """The shares."""
+    def score(self) -> SchemeScore:
+        """Return the shares."""
         of = max(self.trials, 1)
         shares = (self.exact / of, self.convicted / of, self.missed / of, self.undecided / of, self.rounds / of)
-        return Tally(self.trials, *shares, self.most)
-
-
-def render(report: Report, console: Console) -> None:
-    """Print how exact tests were, ours beside DLRover's."""
-    shows = "always" if report.intermittent is None else f"shows in {report.intermittent:.0%} of gathers"
-    title = f"{report.nodes} nodes, {report.faulty} faulty ({shows}), {report.trials:,} tests, repeats {report.repeats}"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.add_column("scheme")
-    for name in ("exact", "healthy convicted", "missed", "indeterminate", "rounds", "most"):
-        table.add_column(name, justify="right")
-    for name, one in (("logdoctor", report.ours), ("DLRover", report.dlrover)):
-        shares = (one.exact, one.healthy_convicted, one.missed, one.indeterminate)
-        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.rounds:.2f}", str(one.most_rounds))
-    console.print(table)
-    console.print(f"in {report.provable:.2%} of the tests some pair of the first round can pass", style="dim")
+        return SchemeScore(self.trials, *shares, self.most)

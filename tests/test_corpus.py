@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from eval.corpus_score import METRICS, REMOVED_AFTER_HEADER, Report, evaluate
+from eval.corpus_score import METRICS, REMOVED_AFTER_HEADER, CorpusReport, evaluate
 from logdoctor import pipeline
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -19,7 +19,7 @@ CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
 
 
 @pytest.fixture(scope="module")
-def report(scanner: Scanner, limits: ReadLimits) -> Report:
+def report(scanner: Scanner, limits: ReadLimits) -> CorpusReport:
     return evaluate(
         [CORPUS],
         lambda path: pipeline.diagnose([LogFile("main", path)], scanner, limits),
@@ -29,14 +29,14 @@ def report(scanner: Scanner, limits: ReadLimits) -> Report:
     )
 
 
-def missed(report: Report, metric: str) -> str:
+def missed(report: CorpusReport, metric: str) -> str:
     """What went wrong, for the message of a failing test."""
     return "\n".join(
         f"{miss.file}: wanted {miss.wanted}, got {miss.got}" for miss in report.misses if miss.metric == metric
     )
 
 
-def test_the_corpus_is_whole(report: Report) -> None:
+def test_the_corpus_is_whole(report: CorpusReport) -> None:
     assert (report.failures, report.healthy) == (73, 16)
 
 
@@ -54,13 +54,13 @@ def test_the_corpus_is_whole(report: Report) -> None:
         ("survived", 1.0),
     ],
 )
-def test_a_share_is_reached(report: Report, metric: str, least: float) -> None:
+def test_a_share_is_reached(report: CorpusReport, metric: str, least: float) -> None:
     share = report.all[metric].share
     assert share is not None and share >= least, missed(report, metric)
 
 
 @pytest.mark.parametrize(("metric", "most"), [("wrong_actions", 0.02), ("false_alarms", 0.0)])
-def test_a_share_is_not_exceeded(report: Report, metric: str, most: float) -> None:
+def test_a_share_is_not_exceeded(report: CorpusReport, metric: str, most: float) -> None:
     share = report.all[metric].share
     assert share is not None and share <= most, missed(report, metric)
 
@@ -81,7 +81,7 @@ def test_the_aims_of_the_report_are_those_of_these_tests() -> None:
     }
 
 
-def test_every_miss_is_explained(report: Report) -> None:
+def test_every_miss_is_explained(report: CorpusReport) -> None:
     assert all(miss.why and miss.wanted != miss.got for miss in report.misses)
 
 

@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eval.corpus_score import RESTARTS
+from eval.labels import RESTARTS
 from logdoctor import pipeline, taxonomy
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress

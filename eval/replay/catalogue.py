@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.replay.label import Label
+from eval.replay.label import FailureLabel
 from logdoctor import taxonomy
 from logdoctor.errors import InputError
 
@@ -15,7 +15,7 @@ _WHO = ("all", "few", "one")
 _SAYS = re.compile(r"([KHRPLTQ])(\*?) (.*)")
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One frame of a Python report; `code` is empty where no source is shown."""
 
     path: str
@@ -23,15 +23,15 @@ class Frame(NamedTuple):
     code: str
 
 
-class Report(NamedTuple):
-    """A Python report: its frames from the outside in, and the lines that name the exception.
+class TracebackForm(NamedTuple):
+    """How a Python traceback looks: its frames from the outside in, and the lines that name the exception.
 
     `proof` are the places of those lines that prove the cause. `dress` is how it is reported: "worker" by a data
     loading worker, "ray" out of a Ray task, "argparse" as usage, a class that it is re-raised as, or plainly ("").
     """
 
-    outer: tuple[Frame, ...]
-    inner: tuple[Frame, ...]
+    outer: tuple[StackFrame, ...]
+    inner: tuple[StackFrame, ...]
     message: tuple[str, ...]
     proof: tuple[int, ...]
     dress: str = ""
@@ -43,7 +43,7 @@ class Saying(NamedTuple):
     who: str
     proof: bool
     text: str
-    report: Report | None = None
+    report: TracebackForm | None = None
 
 
 class Specimen(NamedTuple):
@@ -51,15 +51,15 @@ class Specimen(NamedTuple):
     and by how many ranks ("all", "few", "one")."""
 
     id: str
-    label: Label
+    label: FailureLabel
     framework: str
     training: bool
-    tellers: str
+    speakers: str
     says: tuple[Saying, ...]
 
 
 def specimens() -> list[Specimen]:
-    """All kinds of the catalogue; `InputError` names a line that is wrong."""
+    """Return all kinds of the catalogue; `InputError` names a line that is wrong."""
     stacks = dict(_stacks())
     found = [*_python(stacks), *_raw(stacks)]
     return [one._replace(id=f"{_slug(one.label.reason)}-{number:03d}") for number, one in enumerate(found, 1)]
@@ -75,15 +75,15 @@ def _rows(name: str) -> Iterator[tuple[int, str]]:
             yield number, row
 
 
-def _stacks() -> Iterator[tuple[str, tuple[Frame, ...]]]:
+def _stacks() -> Iterator[tuple[str, tuple[StackFrame, ...]]]:
     for _, row in _rows("stacks.txt"):
         name, *frames = row.split(_BETWEEN)
         yield name, tuple(map(_frame, frames))
 
 
-def _frame(text: str) -> Frame:
+def _frame(text: str) -> StackFrame:
     path, function, code = text.split(":", 2)
-    return Frame(path, function, code.strip())
+    return StackFrame(path, function, code.strip())
 
 
 def _wrong(name: str, number: int, why: str) -> InputError:
@@ -100,7 +100,7 @@ def _proof(reason: str, message: tuple[str, ...]) -> tuple[int, ...]:
     return (0, 1)[: len(message)] if len(message) <= 2 else (0,)
 
 
-def _label(reason: str, options: dict[str, list[str]]) -> Label:
+def _label(reason: str, options: dict[str, list[str]]) -> FailureLabel:
     if reason not in taxonomy.REASONS:
         raise ValueError(f"there is no reason {reason!r}")
     usual = taxonomy.REASONS[reason]
@@ -110,7 +110,7 @@ def _label(reason: str, options: dict[str, list[str]]) -> Label:
     recovery_also = tuple(options.get("recalso", ()))
     if reason == "OS Error" and "infra" in options:  # as such failures of a file system are labelled in the corpus
         recovery_also = ("isolate_and_restart", "fix_first")
-    return Label(reason, recovery, at_fault, also, recovery_also)
+    return FailureLabel(reason, recovery, at_fault, also, recovery_also)
 
 
 def _options(words: list[str]) -> dict[str, list[str]]:
@@ -121,7 +121,7 @@ def _options(words: list[str]) -> dict[str, list[str]]:
     return options
 
 
-def _python(stacks: dict[str, tuple[Frame, ...]]) -> Iterator[Specimen]:
+def _python(stacks: dict[str, tuple[StackFrame, ...]]) -> Iterator[Specimen]:
     reason = ""
     for number, row in _rows("python.txt"):
         if row.startswith("= "):
@@ -134,15 +134,15 @@ def _python(stacks: dict[str, tuple[Frame, ...]]) -> Iterator[Specimen]:
             options = _options([word for word in words if word != stack])
             lines = _message(message)
             dress = next((name for name in ("worker", "ray") if name in options), options.get("wrap", [""])[0])
-            report = Report(stacks[stack], tuple(map(_frame, frames)), lines, _proof(reason, lines), dress)
-            tellers = "one" if dress in ("worker", "ray") else next((w for w in _WHO if w in options), "one")
+            report = TracebackForm(stacks[stack], tuple(map(_frame, frames)), lines, _proof(reason, lines), dress)
+            speakers = "one" if dress in ("worker", "ray") else next((w for w in _WHO if w in options), "one")
             said = (Saying("T", True, "", report),)
-            yield Specimen("", _label(reason, options), stack[:-2], stack[-1] not in "sdc", tellers, said)
+            yield Specimen("", _label(reason, options), stack[:-2], stack[-1] not in "sdc", speakers, said)
         except (ValueError, StopIteration) as error:
             raise _wrong("python.txt", number, f"is not a kind ({error})") from error
 
 
-def _raw(stacks: dict[str, tuple[Frame, ...]]) -> Iterator[Specimen]:
+def _raw(stacks: dict[str, tuple[StackFrame, ...]]) -> Iterator[Specimen]:
     reason, options, says, begun = "", dict[str, list[str]](), list[Saying](), 0
     for number, row in [*_rows("raw.txt"), (0, "== ")]:
         if not row.startswith("=="):
@@ -160,7 +160,7 @@ def _raw(stacks: dict[str, tuple[Frame, ...]]) -> Iterator[Specimen]:
         reason, options, says, begun = reason.strip(), _options(words.split()), [], number
 
 
-def _saying(stacks: dict[str, tuple[Frame, ...]], number: int, row: str) -> Saying:
+def _saying(stacks: dict[str, tuple[StackFrame, ...]], number: int, row: str) -> Saying:
     match = _SAYS.fullmatch(row)
     if match is None:
         raise _wrong("raw.txt", number, "does not begin with who says it")
@@ -170,7 +170,7 @@ def _saying(stacks: dict[str, tuple[Frame, ...]], number: int, row: str) -> Sayi
     try:
         stack, *frames, message = text.split(_BETWEEN)
         lines = _message(message.replace("\\t", "\t"))
-        report = Report(stacks[stack], tuple(map(_frame, frames)), lines, _proof("", lines) if star else ())
+        report = TracebackForm(stacks[stack], tuple(map(_frame, frames)), lines, _proof("", lines) if star else ())
         return Saying(who, star, stack, report)
     except (ValueError, KeyError) as error:
         raise _wrong("raw.txt", number, f"is not a report ({error})") from error

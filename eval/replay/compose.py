@@ -1,4 +1,4 @@
-"""Kinds of failures that are composed: healthy training of a framework, the failure, and what it draws after it."""
+"""Kinds of failures that are composed: healthy training of a framework, the failure, and what follows from it."""
 
 import random
 import re
@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from eval.replay.catalogue import Frame, Report, Saying, Specimen
+from eval.replay.catalogue import Saying, Specimen, StackFrame, TracebackForm
 from eval.replay.endings import ENDINGS, echoes
-from eval.replay.heads import Head
-from eval.replay.label import Label, Log
+from eval.replay.heads import HealthyHead
+from eval.replay.label import FailureLabel, ReplayLog
 from eval.replay.site import Site
 
 _HEADS = {
@@ -22,25 +22,27 @@ _HEADS = {
     "openrlhf": ("verl",),
     "megatron": ("megatron", "megatron_deepspeed"),
 }
-"""The healthy training that stands before a failure, by framework; others have that of their own name."""
+"""The healthy training before a failure, by framework; frameworks that are not listed have their own."""
 _DIRECT = "The above exception was the direct cause of the following exception:"
 _FIELD = re.compile(
     r"@(mnt|user|run|corpus|model|step|shard|hash|host|addr|ip|port|rank|me|link|local|pid|bus|glog|iso|job|d3|n|N)"
 )
 _OF_A_RANK = frozenset({"rank", "me", "local", "pid", "host", "glog"})
 _WORKER = (
-    Frame("site/torch/utils/data/dataloader.py", "__next__", "data = self._next_data()"),
-    Frame("site/torch/utils/data/dataloader.py", "_next_data", "return self._process_data(data)"),
-    Frame("site/torch/utils/data/dataloader.py", "_process_data", "data.reraise()"),
-    Frame("site/torch/_utils.py", "reraise", "raise exception"),
+    StackFrame("site/torch/utils/data/dataloader.py", "__next__", "data = self._next_data()"),
+    StackFrame("site/torch/utils/data/dataloader.py", "_next_data", "return self._process_data(data)"),
+    StackFrame("site/torch/utils/data/dataloader.py", "_process_data", "data.reraise()"),
+    StackFrame("site/torch/_utils.py", "reraise", "raise exception"),
 )
 _IN_WORKER = (
-    Frame("site/torch/utils/data/_utils/worker.py", "_worker_loop", "data = fetcher.fetch(index)"),
-    Frame("site/torch/utils/data/_utils/fetch.py", "fetch", "data = [self.dataset[idx] for idx in possibly_batched]"),
+    StackFrame("site/torch/utils/data/_utils/worker.py", "_worker_loop", "data = fetcher.fetch(index)"),
+    StackFrame(
+        "site/torch/utils/data/_utils/fetch.py", "fetch", "data = [self.dataset[idx] for idx in possibly_batched]"
+    ),
 )
 _RAY_GET = (
-    Frame("site/ray/_private/client_mode_hook.py", "wrapper", "return func(*args, **kwargs)"),
-    Frame("site/ray/_private/worker.py", "get", "raise value.as_instanceof_cause()"),
+    StackFrame("site/ray/_private/client_mode_hook.py", "wrapper", "return func(*args, **kwargs)"),
+    StackFrame("site/ray/_private/worker.py", "get", "raise value.as_instanceof_cause()"),
 )
 _NOISE = (
     "[W@glog socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97 - Address family"
@@ -54,10 +56,10 @@ _NOISE = (
     "Token indices sequence length is longer than the specified maximum sequence length for this model (@N > 131072).",
     "INFO: connection to metrics gateway lost, reconnected after 2 s",
 )
-_ECHOED = 0.55  # chance that ranks which did not fail themselves tell of the end of the others
+_ECHOED = 0.55  # chance that ranks which did not fail themselves report the end of the others
 
 
-class Line(NamedTuple):
+class ComposedLine(NamedTuple):
     """A line of a failure and whether it proves the cause."""
 
     text: str
@@ -67,15 +69,15 @@ class Line(NamedTuple):
 class Composed:
     """The kind of one specimen."""
 
-    def __init__(self, specimen: Specimen, heads: dict[str, list[Head]]) -> None:
+    def __init__(self, specimen: Specimen, heads: dict[str, list[HealthyHead]]) -> None:
         self.id = specimen.id
-        self.label: Label = specimen.label
+        self.label: FailureLabel = specimen.label
         self._specimen = specimen
         names = _HEADS.get(specimen.framework, (specimen.framework,))
         self._heads = [head for name in names for head in heads[name]]
 
-    def log(self, rng: random.Random) -> Log:
-        """Healthy training of some length, then the failure as some ranks tell of it."""
+    def log(self, rng: random.Random) -> ReplayLog:
+        """Return healthy training of some length, then the failure as some ranks print it."""
         specimen = self._specimen
         before = rng.choice(self._heads).before(rng, specimen.training)
         site = Site(rng, before.style, before.time)
@@ -84,7 +86,7 @@ class Composed:
         text = "\n".join([before.text, *(line.text for line in lines)])
         first = before.text.count("\n") + 2
         evidence = tuple(first + n for n, line in enumerate(lines) if line.proof)
-        return Log(text.encode("latin-1", "replace") + b"\n", evidence)
+        return ReplayLog(text.encode("latin-1", "replace") + b"\n", evidence)
 
 
 class _Scene:
@@ -95,40 +97,40 @@ class _Scene:
         self._drift = rng.choice((0, 0, 0, rng.randint(-9, 40)))
         self._fixed: dict[str, str] = {}
 
-    def lines(self) -> list[Line]:
-        """All lines of it, from harmless noise to what the launcher says in the end."""
+    def lines(self) -> list[ComposedLine]:
+        """Return all its lines, from harmless noise to the last words of the launcher."""
         rng, site, specimen = self._rng, self._site, self._specimen
         failing = self._failing()
         lines = [*self._noise()]
-        late: list[Line] = []
+        late: list[ComposedLine] = []
         kernel_last = rng.random() < 0.3
         for say in specimen.says:
-            told = self._said(say, failing)
-            (late if kernel_last and say.who == "K" else lines).extend(told)
+            said = self._said(say, failing)
+            (late if kernel_last and say.who == "K" else lines).extend(said)
         if len(failing) < site.world and rng.random() < _ECHOED and not self._peers_spoke():
             others = rng.sample([r for r in range(site.world) if r not in failing], min(site.world - len(failing), 4))
-            lines += [Line(self._mark(rank, text)) for rank, text in echoes(rng, site, failing[0], others)]
+            lines += [ComposedLine(self._mark(rank, text)) for rank, text in echoes(rng, site, failing[0], others)]
         ending = ENDINGS[site.launcher]
-        lines += [Line(text) for text in ending(rng, site, failing)] if rng.random() < 0.9 else []
+        lines += [ComposedLine(text) for text in ending(rng, site, failing)] if rng.random() < 0.9 else []
         return [*lines, *late]
 
     def _failing(self) -> list[int]:
-        """The ranks that tell of the failure, the first first."""
+        """The ranks that report the failure, in order."""
         world = self._site.world
-        most = {"all": min(world, 12), "few": min(world, 4), "one": 1}[self._specimen.tellers]
+        most = {"all": min(world, 12), "few": min(world, 4), "one": 1}[self._specimen.speakers]
         return self._rng.sample(range(world), self._rng.randint(min(2, most), most))
 
     def _peers_spoke(self) -> bool:
         return any(say.who in "PQ" for say in self._specimen.says)
 
-    def _noise(self) -> list[Line]:
+    def _noise(self) -> list[ComposedLine]:
         if self._rng.random() < 0.5:
             return []
         texts = self._rng.sample(_NOISE, self._rng.randint(1, 2))
         rank = self._rng.randrange(self._site.world)
-        return [Line(self._mark(rank, self._filled(text, rank))) for text in texts]
+        return [ComposedLine(self._mark(rank, self._filled(text, rank))) for text in texts]
 
-    def _said(self, say: Saying, failing: Sequence[int]) -> list[Line]:
+    def _said(self, say: Saying, failing: Sequence[int]) -> list[ComposedLine]:
         rng, site = self._rng, self._site
         guilty = failing[0]
         if say.who in "PQ":
@@ -137,11 +139,11 @@ class _Scene:
         else:
             chosen = list(failing) if say.who == "T" else [guilty]
         if say.report is not None:
-            return self._merged([self._told(say.report, rank) for rank in chosen], chosen)
-        lines: list[Line] = []
+            return self._merged([self._printed(say.report, rank) for rank in chosen], chosen)
+        lines: list[ComposedLine] = []
         for rank in chosen:
             parts = self._filled(say.text, rank).split("\n")
-            lines += [Line(self._by(say.who, rank, text), say.proof and n == 0) for n, text in enumerate(parts)]
+            lines += [ComposedLine(self._by(say.who, rank, text), say.proof and n == 0) for n, text in enumerate(parts)]
         return lines
 
     def _by(self, who: str, rank: int, text: str) -> str:
@@ -156,30 +158,30 @@ class _Scene:
     def _mark(self, rank: int, text: str) -> str:
         return self._site.mark(rank) + text
 
-    def _merged(self, tellings: list[list[Line]], ranks: Sequence[int]) -> list[Line]:
+    def _merged(self, reports: list[list[ComposedLine]], ranks: Sequence[int]) -> list[ComposedLine]:
         """What several ranks print at the same time: mixed where their lines are marked, else one after another."""
         marked = [
-            [Line(self._mark(rank, line.text), line.proof) for line in telling]
-            for rank, telling in zip(ranks, tellings, strict=True)
+            [ComposedLine(self._mark(rank, line.text), line.proof) for line in printed]
+            for rank, printed in zip(ranks, reports, strict=True)
         ]
         if not self._site.mixes or len(marked) == 1:
-            return [line for telling in marked for line in telling]
-        merged: list[Line] = []
-        left = [telling for telling in marked if telling]
+            return [line for printed in marked for line in printed]
+        merged: list[ComposedLine] = []
+        left = [printed for printed in marked if printed]
         while left:
-            telling = self._rng.choice(left)
-            for _ in range(min(len(telling), self._rng.randint(1, 9))):
-                merged.append(telling.pop(0))
+            printed = self._rng.choice(left)
+            for _ in range(min(len(printed), self._rng.randint(1, 9))):
+                merged.append(printed.pop(0))
             left = [one for one in left if one]
         return merged
 
     # ---- a Python report
 
-    def _told(self, report: Report, rank: int) -> list[Line]:
+    def _printed(self, report: TracebackForm, rank: int) -> list[ComposedLine]:
         """The report as one rank prints it."""
         message = [self._filled(text, rank) for text in report.message]
-        named = [Line(text, n in report.proof) for n, text in enumerate(message)]
-        dress: Callable[[Report, int, list[Line]], list[Line]] = {
+        named = [ComposedLine(text, n in report.proof) for n, text in enumerate(message)]
+        dress: Callable[[TracebackForm, int, list[ComposedLine]], list[ComposedLine]] = {
             "": self._plain,
             "worker": self._in_worker,
             "ray": self._in_ray,
@@ -187,62 +189,62 @@ class _Scene:
         }.get(report.dress, self._wrapped)
         return dress(report, rank, named)
 
-    def _plain(self, report: Report, rank: int, named: list[Line]) -> list[Line]:
+    def _plain(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
         return [*self._traceback((*report.outer, *report.inner)), *named]
 
-    def _in_worker(self, report: Report, rank: int, named: list[Line]) -> list[Line]:
+    def _in_worker(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
         exception = _class_of(named[0].text)
         loops = _WORKER[:1] if self._fix("old", ("", "old")) else _WORKER
         inner = (*_IN_WORKER, *report.inner)
         return [
             *self._traceback((*report.outer[:-1], *loops)),
-            Line(f"{exception}: Caught {exception} in DataLoader worker process {self._rng.randrange(8)}."),
-            *(Line(line.text.replace("Traceback", "Original Traceback")) for line in self._traceback(inner)),
+            ComposedLine(f"{exception}: Caught {exception} in DataLoader worker process {self._rng.randrange(8)}."),
+            *(ComposedLine(line.text.replace("Traceback", "Original Traceback")) for line in self._traceback(inner)),
             *named,
-            Line(""),
+            ComposedLine(""),
         ]
 
-    def _in_ray(self, report: Report, rank: int, named: list[Line]) -> list[Line]:
+    def _in_ray(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
         exception = _class_of(named[0].text)
         task = self._fix("task", ("TaskRunner.run", "WorkerDict.actor_rollout_init_model", "WorkerDict.actor_update"))
         head = (
             f"ray.exceptions.RayTaskError({exception.rsplit('.', 1)[-1]}): ray::{task}() (pid={self._site.pid(rank)},"
         )
         return [
-            Line(f"Error executing job with overrides: ['trainer.nnodes={self._site.world // 8}']"),
+            ComposedLine(f"Error executing job with overrides: ['trainer.nnodes={self._site.world // 8}']"),
             *self._traceback((*report.outer[:2], *_RAY_GET)),
-            Line(f"{head} ip={self._site.ip(rank)}, actor_id={self._rng.getrandbits(96):024x})"),
+            ComposedLine(f"{head} ip={self._site.ip(rank)}, actor_id={self._rng.getrandbits(96):024x})"),
             *self._traceback((*report.outer[2:], *report.inner))[1:],
             *named,
         ]
 
-    def _usage(self, report: Report, rank: int, named: list[Line]) -> list[Line]:
+    def _usage(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
         script = named[0].text.split(":", 1)[0]
-        return [Line(f"usage: {script} [-h] [--config CONFIG] [--lr LR] [--seed SEED] ..."), *named]
+        return [ComposedLine(f"usage: {script} [-h] [--config CONFIG] [--lr LR] [--seed SEED] ..."), *named]
 
-    def _wrapped(self, report: Report, rank: int, named: list[Line]) -> list[Line]:
+    def _wrapped(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
         """The report, and another that was raised from it."""
-        told = named[0].text.split(": ", 1)[-1]
+        message = named[0].text.split(": ", 1)[-1]
         return [
             *self._plain(report, rank, named),
-            Line(""),
-            Line(_DIRECT),
-            Line(""),
+            ComposedLine(""),
+            ComposedLine(_DIRECT),
+            ComposedLine(""),
             *self._traceback(report.outer),
-            Line(f"{report.dress}: rank {rank} could not finish: {told}"),
+            ComposedLine(f"{report.dress}: rank {rank} could not finish: {message}"),
         ]
 
-    def _traceback(self, frames: Sequence[Frame]) -> list[Line]:
-        lines = [Line("Traceback (most recent call last):")]
+    def _traceback(self, frames: Sequence[StackFrame]) -> list[ComposedLine]:
+        lines = [ComposedLine("Traceback (most recent call last):")]
         for frame in frames:
             path = self._site.path(frame.path)
             number = zlib.crc32(f"{frame.path}{frame.function}".encode()) % 900 + 20
             number += self._drift if "site/" in frame.path else 0
-            lines.append(Line(f'  File "{path}", line {max(number, 3)}, in {frame.function}'))
+            lines.append(ComposedLine(f'  File "{path}", line {max(number, 3)}, in {frame.function}'))
             if frame.code:
-                lines.append(Line(f"    {frame.code}"))
+                lines.append(ComposedLine(f"    {frame.code}"))
                 if self._site.carets:
-                    lines.append(Line("    " + "^" * min(len(frame.code), 60)))
+                    lines.append(ComposedLine("    " + "^" * min(len(frame.code), 60)))
         return lines
 
     # ---- fields of a text

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.corpus_score import HealthyCase, read_corpus
+from eval.labels import HealthyCase, read_corpus
 from eval.replay.vary import Traits, Variation, traits
 from logdoctor.errors import InputError
 from logdoctor.text import origin, seconds_of
@@ -18,8 +18,8 @@ FRAMEWORKS = (
 )
 _SEEDS = (3,)
 _MB = 0.5
-_END = 40  # lines before the end of a generated log that may tell that training is done
-_REAL_PART = 0.7  # of a healthy log of the corpus: what comes behind may tell how it ended
+_END = 40  # last lines of a generated log, which may say that training is done
+_REAL_PART = 0.7  # of a healthy log of the corpus: the rest may say how it ended
 _MOST = 80_000  # bytes of healthy training before a failure
 _STEP = re.compile(r"(?i)\b(?:iter(?:ation)?|step|loss)s?\b[ =:\]]{1,12}\d")
 _CHANNELS = ("task", "host", "rank", "local", "ray", "pod")
@@ -33,7 +33,7 @@ class Before(NamedTuple):
     time: float | None
 
 
-class Head:
+class HealthyHead:
     """The healthy training of one job, which can end anywhere."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -43,7 +43,7 @@ class Head:
         self.style = _style(lines)
 
     def before(self, rng: random.Random, training: bool) -> Before:
-        """What the job printed until it failed, before or in training; every call gives another text."""
+        """Return what the job printed until it failed, before or in training; every call gives another text."""
         begin = self._begin
         if not training:
             lines = self._lines[: rng.randint(min(12, begin), min(begin, 260))]
@@ -82,18 +82,18 @@ def _last_time(text: str) -> float | None:
     return None
 
 
-def heads(corpus: Path, folder: Path) -> dict[str, list[Head]]:
-    """The healthy jobs by framework, those of the corpus under "real"; `folder` is for logs in between.
+def heads(corpus: Path, folder: Path) -> dict[str, list[HealthyHead]]:
+    """Return the healthy jobs by framework, those of the corpus under "real"; `folder` is for temporary logs.
     `InputError` when the generator is missing or fails."""
-    found: dict[str, list[Head]] = {
-        framework: [Head(_generated(corpus / "biglog.py", folder, framework, seed)) for seed in _SEEDS]
+    found: dict[str, list[HealthyHead]] = {
+        framework: [HealthyHead(_generated(corpus / "biglog.py", folder, framework, seed)) for seed in _SEEDS]
         for framework in FRAMEWORKS
     }
     found["real"] = []
     for path, case in read_corpus(corpus / "healthy"):
         if isinstance(case, HealthyCase) and case.outcome in ("completed", "running") and case.fault is None:
             lines = path.read_bytes().decode("latin-1").split("\n")
-            found["real"].append(Head(lines[: int(len(lines) * _REAL_PART)]))
+            found["real"].append(HealthyHead(lines[: int(len(lines) * _REAL_PART)]))
     return found
 
 

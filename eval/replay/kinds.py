@@ -8,7 +8,7 @@ from typing import NamedTuple
 from eval.replay.catalogue import specimens
 from eval.replay.compose import Composed
 from eval.replay.heads import heads
-from eval.replay.label import Kind, Log
+from eval.replay.label import FailureKind, ReplayLog
 from eval.replay.reenact import reenacted
 from eval.replay.table3 import turns
 
@@ -17,24 +17,27 @@ class Arrival(NamedTuple):
     """One failure: its number from 1, its kind, whether it is the first of it, its log."""
 
     number: int
-    kind: Kind
+    kind: FailureKind
     new: bool
-    log: Log
+    log: ReplayLog
 
 
-def kinds(corpora: Sequence[Path], folder: Path) -> dict[str, Kind]:
-    """The kinds by their ids: those that labelled logs show, and the composed ones.
+def kinds(corpora: Sequence[Path], folder: Path) -> dict[str, FailureKind]:
+    """Return the kinds by their ids: those of labelled logs, and the composed ones.
 
-    The first corpus is the one that `biglog.py` lies in; `folder` is for logs in between. `InputError` when one of
+    The first corpus is the one with `biglog.py`; `folder` is for temporary logs. `InputError` when one of
     the corpora is not complete.
     """
     healthy = heads(corpora[0], folder)
-    found: list[Kind] = [*reenacted(corpora), *(Composed(one, healthy) for one in specimens())]
+    found: list[FailureKind] = [*reenacted(corpora), *(Composed(one, healthy) for one in specimens())]
     return {kind.id: kind for kind in found}
 
 
-def arrivals(known: Mapping[str, Kind], failures: int, seed: int) -> Iterator[Arrival]:
-    """The failures in their order; the same seed gives the same bytes. `InputError` for more than the kinds allow."""
+def arrivals(known: Mapping[str, FailureKind], failures: int, seed: int) -> Iterator[Arrival]:
+    """Yield the failures in their order; the same seed gives the same bytes.
+
+    `InputError` for more failures than the kinds allow.
+    """
     by_reason: dict[str, list[str]] = {}
     for kind in known.values():
         by_reason.setdefault(kind.label.reason, []).append(kind.id)

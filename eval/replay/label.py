@@ -3,12 +3,12 @@
 import random
 from typing import NamedTuple, Protocol
 
-from eval.corpus_score import FailureCase
+from eval.labels import FailureCase
 from logdoctor import taxonomy
 
 
-class Label(NamedTuple):
-    """The truth about a kind of failure; what else could be defended stands in the fields that end in `also`."""
+class FailureLabel(NamedTuple):
+    """The truth about a kind of failure; what else is acceptable is in the fields that end in `also`."""
 
     reason: str
     recovery: str
@@ -33,28 +33,28 @@ class Label(NamedTuple):
         return "user" if self.user_fault else usual if usual != "user" else "infrastructure"
 
 
-def label_of(case: FailureCase) -> Label:
-    """The label of a log of the corpus."""
-    return Label(case.reason, case.recovery, case.user_fault, case.also_acceptable, case.recovery_also)
+def label_of(case: FailureCase) -> FailureLabel:
+    """Return the label of a log of the corpus."""
+    return FailureLabel(case.reason, case.recovery, case.user_fault, case.also_acceptable, case.recovery_also)
 
 
-class Log(NamedTuple):
+class ReplayLog(NamedTuple):
     """A log, and the numbers of its lines that prove the label."""
 
     data: bytes
     evidence: tuple[int, ...]
 
 
-class Kind(Protocol):
-    """A kind of failure: always the same thing that happens, never the same log."""
+class FailureKind(Protocol):
+    """A kind of failure: what happens is always the same, the log never is."""
 
     @property
     def id(self) -> str:
         """Its name."""
 
     @property
-    def label(self) -> Label:
-        """What is true of all its logs."""
+    def label(self) -> FailureLabel:
+        """The label of all its logs."""
 
-    def log(self, rng: random.Random) -> Log:
-        """One log of it; the same generator gives the same bytes."""
+    def log(self, rng: random.Random) -> ReplayLog:
+        """Return one log of it; the same generator gives the same bytes."""

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.corpus_score import FailureCase, read_corpus
-from eval.replay.label import Label, Log, label_of
+from eval.labels import FailureCase, read_corpus
+from eval.replay.label import FailureLabel, ReplayLog, label_of
 from eval.replay.table3 import FREQUENCIES
 from eval.replay.vary import Traits, Variation, traits
 from logdoctor.compress.leftovers import shape
@@ -24,7 +24,7 @@ class Reenacted:
     """The kind of one labelled log."""
 
     def __init__(
-        self, id: str, label: Label, lines: list[bytes], evidence: Sequence[int], nodes: Sequence[str]
+        self, id: str, label: FailureLabel, lines: list[bytes], evidence: Sequence[int], nodes: Sequence[str]
     ) -> None:
         self.id, self.label = id, label
         places = sorted({number - 1 for number in evidence if number <= len(lines)})
@@ -33,28 +33,28 @@ class Reenacted:
         self._regular = _regular(self._lines, self._places)
         self._writers = [_writer(line) for line in self._lines]
         self._traits: Traits = traits("\n".join(self._text), nodes)
-        self._keeps_ranks = label.reason.startswith("NCCL")  # which ranks tell of it is what its label stands on
+        self._keeps_ranks = label.reason.startswith("NCCL")  # the label depends on which ranks report it
 
     @property
     def bytes(self) -> int:
         """The size of the longest log of this kind."""
         return sum(map(len, self._lines)) + len(self._lines)
 
-    def log(self, rng: random.Random) -> Log:
-        """The log with other hosts, ranks, times and numbers, less healthy training before it, and other echoes."""
+    def log(self, rng: random.Random) -> ReplayLog:
+        """Return the log with other hosts, ranks, times, numbers and echoes, and less healthy training before it."""
         order = self._order(rng, self._chosen(rng))
         proof = set(self._places)
         text = Variation(rng, self._traits).text("\n".join([self._text[place] for place in order]))
         evidence = tuple(number for number, place in enumerate(order, 1) if place in proof)
-        return Log(text.encode("latin-1") + b"\n", evidence)
+        return ReplayLog(text.encode("latin-1") + b"\n", evidence)
 
     def _chosen(self, rng: random.Random) -> list[int]:
-        """The places of the lines that are told this time."""
+        """The places of the lines that are printed this time."""
         gone = set(self._regular[: rng.randint(0, len(self._regular))])
         if self._places and not self._keeps_ranks:
             last = self._places[-1]
-            told = {self._writers[place] for place in self._places}
-            behind = {writer for writer in self._writers[last + 1 :] if writer and writer not in told}
+            proving = {self._writers[place] for place in self._places}
+            behind = {writer for writer in self._writers[last + 1 :] if writer and writer not in proving}
             silent = {writer for writer in sorted(behind) if rng.random() < _ECHO}
             gone.update(n for n in range(last + 1, len(self._lines)) if self._writers[n] in silent)
         return [place for place in range(len(self._lines)) if place not in gone]
@@ -88,18 +88,18 @@ def _regular(lines: Sequence[bytes], places: Sequence[int]) -> list[int]:
 
 def _shortened(lines: list[bytes], places: list[int]) -> tuple[list[bytes], list[int]]:
     """The lines within `MOST_BYTES`: regular ones before the evidence go first, then those far behind it whose shape
-    was told often."""
+    is frequent."""
     over = sum(map(len, lines)) + len(lines) - MOST_BYTES
     if over <= 0:
         return lines, places
     gone: set[int] = set()
-    told: Counter[int] = Counter()
+    seen: Counter[int] = Counter()
     repeated: list[int] = []
     near = {n + d for n in places for d in range(-30, 31)}
     for place, line in enumerate(lines):
         key = shape(line)
-        told[key] += 1
-        if told[key] > _OFTEN and place not in near:
+        seen[key] += 1
+        if seen[key] > _OFTEN and place not in near:
             repeated.append(place)
     for place in (*_regular(lines, places), *repeated):
         if over <= 0:
@@ -113,7 +113,8 @@ def _shortened(lines: list[bytes], places: list[int]) -> tuple[list[bytes], list
 
 
 def reenacted(corpora: Sequence[Path]) -> list[Reenacted]:
-    """The kinds of the labelled failures of corpora whose reasons Table 3 counts, but for logs that stay too long."""
+    """Return the kinds of the labelled failures of corpora whose reasons Table 3 counts, without logs that stay too
+    long."""
     kinds: list[Reenacted] = []
     for corpus in corpora:
         for path, case in read_corpus(corpus / "failures"):

@@ -1,4 +1,4 @@
-"""The replay: how much is decided without a model and without a person when failures come one by one and nothing is
+"""The replay: how much is decided without a model and without a person when failures arrive one by one and nothing is
 known at the start.
 
 No diagnosis rule, no case and no learned rule is there when the first one comes: only the filter rules and the
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import structlog
 
-from eval.corpus_score import is_wrong_action
+from eval.labels import is_wrong_action
 from eval.replay.kinds import Arrival, arrivals
-from eval.replay.label import Kind
+from eval.replay.label import FailureKind
+from eval.replay.report import PART, Confusion, ReplayReport, ReplaySetup, ReplayShares, Rung
 from logdoctor import pipeline
 from logdoctor.compress.kept import revived
 from logdoctor.diagnose.decide import diagnose
@@ -43,27 +43,17 @@ from logdoctor.whole_log import WholeLog
 
 log = structlog.get_logger()
 
-PART = 250
-"""Failures of a part of the curve."""
 _PERSON = "replay"
 _ATTEMPT = 1
 _CITED = 4  # lines that a person names
-_REFRESHED = 10  # failures between two times that cases are taken up; a search takes up as many itself
+_REFRESHED = 10  # failures between two updates of the case vectors; a search adds as many itself
 _SHOWN = 40  # kinds that were decided wrongly, in a report
 
 Join = Callable[[Stores], Climbing]
 """Makes the rungs over what is stored."""
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """What was replayed, and with which model ("" for none)."""
-
-    failures: int = 2500
-    seed: int = 1
-    model: str = ""
-
-
-class Outcome(NamedTuple):
+class ReplayOutcome(NamedTuple):
     """What became of one failure: what was said of it, by which rung, and what asking took."""
 
     number: int
@@ -88,99 +78,40 @@ class Outcome(NamedTuple):
         return self.decided and self.rung != "agent"
 
 
-class Sums(msgspec.Struct, frozen=True):
-    """Some failures together: four shares of them, then how often a model was asked and what went there and back."""
-
-    decided_without_model: float
-    handled: float
-    wrong_actions: float
-    unknown: float
-    model_calls: int
-    tokens: int
-
-
-class Rung(msgspec.Struct, frozen=True):
-    """What one rung decided: how many failures, and the shares of these that were handled and that were answered with
-    a wrong action."""
-
-    failures: int
-    handled: float
-    wrong_actions: float
-
-
-class Confusion(msgspec.Struct, frozen=True):
-    """How often failures of one kind were decided wrongly in one way; `rung` is what decided."""
-
-    kind: str
-    label: str
-    said: str
-    rung: str
-    count: int
-    new: int
-
-
-class Report(msgspec.Struct, frozen=True):
-    """The measures over all failures, over each `PART` of them, and apart for kinds that were new and those that were
-    not.
-
-    A share is of all failures of its row. Handled: the category, the recovery and the action were right and nobody was
-    asked. `by_rung` tells what decided: a learned rule, the structure of the report, a past case, the agent, nobody.
-    `approvals` is how many learned rules waited for a person because they can take nodes out, and were let by the one
-    who confirms. `dollars_per_100` is the price of the model for a hundred failures.
-    """
-
-    overall: Sums
-    per_250: list[Sums]
-    new: Sums
-    seen: Sums
-    by_rung: dict[str, Rung]
-    by_reason: dict[str, Sums]
-    approvals: int
-    rules: dict[str, int]
-    refused: dict[str, int]
-    lessons: dict[str, int]
-    confusions: list[Confusion]
-    kinds: int
-    tokens_per_100: float
-    dollars_per_100: float
-    setup: Setup
-    seconds: float
-
-
 def run(
-    known: Mapping[str, Kind],
+    known: Mapping[str, FailureKind],
     scanner: Scanner,
     limits: pipeline.ReadLimits,
     join: Join,
     folder: Path,
     watched: int,
-    setup: Setup | None = None,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
-) -> Report:
-    """The measures of a replay of the `known` kinds with the rules of `scanner`, which has no diagnosis rules.
+    setup: ReplaySetup | None = None,
+    on_outcome: Callable[[ReplayOutcome], None] = lambda outcome: None,
+) -> ReplayReport:
+    """Return the measures of a replay of the `known` kinds with the rules of `scanner`, which has no diagnosis rules.
 
-    `folder` is an empty one for the database, the vectors and logs. The person lets a rule that waits for one when it
-    hit in `watched` attempts. `tell` is called with what became of each failure. `InputError` when there are too few
-    kinds for so many failures.
+    `folder` is an empty one for the database, the vectors and logs. The person approves a rule that waits for one
+    when it hit in `watched` attempts. `on_outcome` is called with what became of each failure. `InputError` when
+    there are too few kinds for so many failures.
     """
-    setup = setup or Setup()
+    setup = setup or ReplaySetup()
     begin = time.perf_counter()
     records = Records(f"sqlite:///{folder / 'replay.db'}")
     try:
         database = records.database
         stores = Stores(records, LearnedRules(database), Confirmed(database), Exchanges(database), folder)
-        course = _Course(scanner, limits, join, stores, watched)
-        outcomes: list[Outcome] = []
+        replay = _Replay(scanner, limits, join, stores, watched)
+        outcomes: list[ReplayOutcome] = []
         for arrival in arrivals(known, setup.failures, setup.seed):
-            outcomes.append(course.passed(arrival))
-            tell(outcomes[-1])
-        return _report(course, outcomes, setup, time.perf_counter() - begin)
+            outcomes.append(replay.passed(arrival))
+            on_outcome(outcomes[-1])
+        return _report(replay, outcomes, setup, time.perf_counter() - begin)
     finally:
         records.close()
         shutil.rmtree(folder / "cases", ignore_errors=True)
 
 
-class _Course:
+class _Replay:
     """The ladder, the person and the teacher over one database."""
 
     def __init__(self, scanner: Scanner, limits: pipeline.ReadLimits, join: Join, stores: Stores, watched: int) -> None:
@@ -197,8 +128,8 @@ class _Course:
         """The learned rules."""
         return self._stores.rules
 
-    def passed(self, arrival: Arrival) -> Outcome:
-        """What became of one failure, after which it is confirmed and learned from."""
+    def passed(self, arrival: Arrival) -> ReplayOutcome:
+        """Handle one failure, then confirm it and learn from it; return what became of it."""
         begin = time.perf_counter()
         job = f"replay-{arrival.number:06d}"
         self._clock += 600.0
@@ -209,7 +140,7 @@ class _Course:
         right = verdict.category in label.categories and verdict.recovery in label.recoveries and not action
         confirmed = self._confirm(job, arrival, verdict)
         asked = [one for one in self._stores.exchanges.of(job, _ATTEMPT) if not one.cached]
-        return Outcome(
+        return ReplayOutcome(
             arrival.number,
             arrival.kind.id,
             label.reason,
@@ -228,7 +159,7 @@ class _Course:
         )
 
     def _answered(self, job: str, data: bytes) -> Verdict:
-        """The first sure verdict on a log, settled."""
+        """The verdict on a log of the first rung that is sure, recorded with the teacher."""
         self._path.write_bytes(data)
         found = pipeline.records([pipeline.LogFile("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
@@ -251,21 +182,21 @@ class _Course:
             return verdict
 
     def _confirm(self, job: str, arrival: Arrival, verdict: Verdict) -> bool:
-        """Whether a person could say what the failure was: only attempts that failed can be confirmed."""
+        """Confirm or correct the verdict; False if it says that nothing failed: then there is nothing to confirm."""
         if verdict.outcome != "failed":
             return False
         past = self._stores.confirmed.kept(job, _ATTEMPT)
         records = revived(past.lines, self._scanner) if past else []
         new = _said(job, arrival, verdict, records, self._scanner)
         lesson = self._teacher.teach(self._stores.confirmed.add(new, self._clock), records)
-        self.lessons[_told(lesson)] += 1
+        self.lessons[_result_of(lesson)] += 1
         self._approve()
         if arrival.number % _REFRESHED == 0:
             self._refresh()
         return True
 
     def _approve(self) -> None:
-        """The person lets rules that may take nodes out, once they hit in as many attempts as others need."""
+        """Approve rules that may cordon nodes once they hit in as many attempts as other rules need."""
         for rule in self.rules.list(DIAGNOSIS, "shadow"):
             if rule.claim is not None and rule.claim.cordons and rule.jobs >= self._watched:
                 self.rules.approve(rule.id, _PERSON, "it hit nothing else", self._clock, "shadow")
@@ -276,7 +207,7 @@ class _Course:
 
 
 def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record], scanner: Scanner) -> NewConfirmation:
-    """What a person who knows the label says of a verdict: that it is right, or what it was, with the lines."""
+    """The confirmation or correction of a person who knows the label, with the lines that prove it."""
     label = arrival.kind.label
     found = episodes(records, scanner.book)
     if verdict.reason in (label.reason, *label.reason_also) and verdict.recovery in label.recoveries:
@@ -297,8 +228,8 @@ def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record
     )
 
 
-def _told(lesson: Lesson) -> str:
-    """What came of a confirmation, in a word or two."""
+def _result_of(lesson: Lesson) -> str:
+    """What a confirmation led to, in a word or two."""
     if lesson.rule:
         return "a rule, new" if lesson.lines else f"a rule that is {lesson.status} knows it"
     return "known without a rule" if lesson.why.endswith("knows it already") else "no rule"
@@ -307,22 +238,22 @@ def _told(lesson: Lesson) -> str:
 # ---- summing up
 
 
-def _report(course: _Course, outcomes: Sequence[Outcome], setup: Setup, seconds: float) -> Report:
+def _report(replay: _Replay, outcomes: Sequence[ReplayOutcome], setup: ReplaySetup, seconds: float) -> ReplayReport:
     parts = [outcomes[first : first + PART] for first in range(0, len(outcomes), PART)]
     rungs = sorted({one.rung for one in outcomes})
     reasons = sorted({one.reason for one in outcomes})
     hundreds = len(outcomes) / 100 or 1.0
-    return Report(
-        sums(outcomes),
-        [sums(part) for part in parts],
-        sums([one for one in outcomes if one.new]),
-        sums([one for one in outcomes if not one.new]),
+    return ReplayReport(
+        shares_of(outcomes),
+        [shares_of(part) for part in parts],
+        shares_of([one for one in outcomes if one.new]),
+        shares_of([one for one in outcomes if not one.new]),
         {rung: _rung([one for one in outcomes if one.rung == rung]) for rung in rungs},
-        {reason: sums([one for one in outcomes if one.reason == reason]) for reason in reasons},
-        course.approvals,
-        dict(Counter(rule.status for rule in course.rules.list(DIAGNOSIS))),
-        course.rules.refusal_counts(),
-        dict(course.lessons),
+        {reason: shares_of([one for one in outcomes if one.reason == reason]) for reason in reasons},
+        replay.approvals,
+        dict(Counter(rule.status for rule in replay.rules.list(DIAGNOSIS))),
+        replay.rules.refusal_counts(),
+        dict(replay.lessons),
         _confusions(outcomes),
         len({one.kind for one in outcomes}),
         sum(one.tokens for one in outcomes) / hundreds,
@@ -332,9 +263,9 @@ def _report(course: _Course, outcomes: Sequence[Outcome], setup: Setup, seconds:
     )
 
 
-def sums(outcomes: Sequence[Outcome]) -> Sums:
-    """Some failures together; shares of none are 0."""
-    return Sums(
+def shares_of(outcomes: Sequence[ReplayOutcome]) -> ReplayShares:
+    """Return the shares of some failures; of none they are 0."""
+    return ReplayShares(
         _share(one.without_model for one in outcomes),
         _share(one.handled for one in outcomes),
         _share(one.wrong_action for one in outcomes),
@@ -349,12 +280,12 @@ def _share(hits: Iterable[bool]) -> float:
     return round(sum(counted) / len(counted), 4) if counted else 0.0
 
 
-def _rung(outcomes: Sequence[Outcome]) -> Rung:
+def _rung(outcomes: Sequence[ReplayOutcome]) -> Rung:
     return Rung(len(outcomes), _share(one.handled for one in outcomes), _share(one.wrong_action for one in outcomes))
 
 
-def _confusions(outcomes: Sequence[Outcome]) -> list[Confusion]:
-    """The kinds that were decided, but not rightly, the most frequent first."""
+def _confusions(outcomes: Sequence[ReplayOutcome]) -> list[Confusion]:
+    """The kinds that were decided wrongly, the most frequent first."""
     wrong = [one for one in outcomes if one.decided and not one.handled]
     counts = Counter((one.kind, one.reason, f"{one.said}/{one.recovery}", one.rung) for one in wrong)
     news = Counter((one.kind, one.rung) for one in wrong if one.new)

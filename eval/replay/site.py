@@ -30,7 +30,7 @@ _LAUNCHERS = {
 
 
 class Site:
-    """The surroundings of one arrival; `style` is how its healthy lines are marked, `time` when the last was told."""
+    """The surroundings of one arrival; `style` is how its healthy lines are marked, `time` is that of the last one."""
 
     def __init__(self, rng: random.Random, style: str, time: float | None) -> None:
         self._rng = rng

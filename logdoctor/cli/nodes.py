@@ -309,7 +309,7 @@ nodes.add_command(
     CheckoutCommand(
         "simulate",
         "simulate_nodes",
-        "Tell how exact tests are, ours and DLRover's: simulated clusters with faulty nodes.",
+        "Show how exact tests are, ours and DLRover's: simulated clusters with faulty nodes.",
     )
 )
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from eval import corpus_score as ev
+from eval import labels
 from logdoctor.errors import InputError
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Verdict
 
@@ -85,9 +86,9 @@ def score(
     changed: dict[str, Any] | None = None, label: dict[str, Any] | None = None, kept: set[int] | None = None
 ) -> dict[str, tuple[int, int]]:
     """Hits and total of each metric for one failed job."""
-    case = msgspec.convert(FAILED | (label or {}), ev.FailureCase)
+    case = msgspec.convert(FAILED | (label or {}), labels.FailureCase)
     texts = dict(enumerate(LOG.split("\n"), 1))
-    seen = ev.Seen(verdict(**(changed or {})), {1, 4, 6, 7} if kept is None else kept, texts)
+    seen = ev.DiagnosedLog(verdict(**(changed or {})), {1, 4, 6, 7} if kept is None else kept, texts)
     return {mark.metric: (mark.hits, mark.total) for mark in ev.score_failure(case, seen)}
 
 
@@ -95,8 +96,8 @@ def score_fine(
     changed: dict[str, Any] | None = None, label: dict[str, Any] | None = None, kept: set[int] | None = None
 ) -> dict[str, tuple[int, int]]:
     """Hits and total of each metric for one healthy job."""
-    case = msgspec.convert(HEALTHY | (label or {}), ev.HealthyCase)
-    seen = ev.Seen(fine(**(changed or {})), {1} if kept is None else kept, {}, {"filter/steps"})
+    case = msgspec.convert(HEALTHY | (label or {}), labels.HealthyCase)
+    seen = ev.DiagnosedLog(fine(**(changed or {})), {1} if kept is None else kept, {}, {"filter/steps"})
     return {mark.metric: (mark.hits, mark.total) for mark in ev.score_healthy(case, seen)}
 
 
@@ -170,7 +171,7 @@ def test_fault_of_the_user_must_be_named() -> None:
     ],
 )
 def test_wrong_actions(right: list[str], advised: str, wrong: bool) -> None:
-    assert ev.is_wrong_action(right, advised) is wrong
+    assert labels.is_wrong_action(right, advised) is wrong
     marks = score({"recovery": advised}, {"recovery": right[0], "recovery_also": right[1:]})
     assert marks["wrong_actions"] == (int(wrong), 1)
 
@@ -286,8 +287,8 @@ def test_the_header_ends_with_the_first_line_of_a_rule_that_reads_metrics() -> N
 @pytest.mark.parametrize(("left", "missed"), [(2, False), (3, True)])
 def test_a_healthy_log_is_listed_when_less_than_99_percent_are_removed(left: int, missed: bool) -> None:
     account = Compression(200, left, 0, 0, {"filter/steps": RuleCount(198, 1, 200)})
-    seen = ev.Seen(fine(compression=account), set(range(1, left + 1)), {}, {"filter/steps"})
-    marks = ev.score_healthy(msgspec.convert(HEALTHY, ev.HealthyCase), seen)
+    seen = ev.DiagnosedLog(fine(compression=account), set(range(1, left + 1)), {}, {"filter/steps"})
+    marks = ev.score_healthy(msgspec.convert(HEALTHY, labels.HealthyCase), seen)
     assert [mark.missed for mark in marks if mark.metric == "after_header"] == [missed]
 
 
@@ -358,9 +359,9 @@ def test_confidence_is_weighed_where_a_failure_is_given_a_reason(corpus: Path) -
     assert [(one.verdicts, one.confidence, one.right) for one in found.bins] == [(2, 0.8, 0.5)]
     for odd in (verdict(reason="Unknown"), verdict(outcome="unknown", reason="None"), fine()):
         assert ev.evaluate([corpus], lambda path, odd=odd: odd, kept).calibration.bins == []  # type: ignore[misc]
-    defended = msgspec.convert(FAILED | {"also_acceptable": ["Hang"]}, ev.FailureCase)
-    assert ev.weigh(defended, verdict(reason="Hang", confidence=0.7)) == (0.7, True)
-    assert ev.weigh(msgspec.convert(HEALTHY, ev.HealthyCase), verdict()) is None
+    defended = msgspec.convert(FAILED | {"also_acceptable": ["Hang"]}, labels.FailureCase)
+    assert ev.judged_confidence(defended, verdict(reason="Hang", confidence=0.7)) == (0.7, True)
+    assert ev.judged_confidence(msgspec.convert(HEALTHY, labels.HealthyCase), verdict()) is None
 
 
 def test_misses_say_what_was_wanted_and_why(corpus: Path) -> None:
@@ -400,10 +401,9 @@ def test_lines_end_with_newlines_alone(tmp_path: Path) -> None:
     assert report.all["quotes"] == ev.Share(1, 1, 1.0)
 
 
-def shown(report: ev.Report, width: int = 120) -> str:
+def shown(report: ev.CorpusReport, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    ev.render(report, console)
-    ev.render_misses(report, console)
+    report.show(console, details=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -438,7 +438,7 @@ def test_almost_all_is_not_shown_as_all(corpus: Path) -> None:
 
 def test_the_report_goes_through_json(corpus: Path) -> None:
     report = ev.evaluate([corpus], oracle, kept)
-    assert msgspec.json.decode(msgspec.json.encode(report), type=ev.Report) == report
+    assert msgspec.json.decode(msgspec.json.encode(report), type=ev.CorpusReport) == report
 
 
 # ---- corpora that cannot be used
@@ -446,25 +446,25 @@ def test_the_report_goes_through_json(corpus: Path) -> None:
 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gone: is not a folder"):
-        ev.read_corpus(tmp_path / "gone")
+        labels.read_corpus(tmp_path / "gone")
 
 
 def test_no_labels(corpus: Path) -> None:
     (corpus / "healthy" / "cases.jsonl").unlink()
     with pytest.raises(InputError, match=r"healthy/cases\.jsonl: cannot be read"):
-        ev.read_corpus(corpus)
+        labels.read_corpus(corpus)
 
 
 def test_empty_labels(corpus: Path) -> None:
     (corpus / "healthy" / "cases.jsonl").write_text("\n\n")
     with pytest.raises(InputError, match=r"healthy/cases\.jsonl: holds no cases"):
-        ev.read_corpus(corpus)
+        labels.read_corpus(corpus)
 
 
 def test_missing_log(corpus: Path) -> None:
     (corpus / "failures" / "b.log").unlink()
     with pytest.raises(InputError, match=r"b\.log: there is no such log, but case 'b'"):
-        ev.read_corpus(corpus)
+        labels.read_corpus(corpus)
 
 
 @pytest.mark.parametrize(
@@ -482,17 +482,17 @@ def test_garbled_label(corpus: Path, row: str, told: str) -> None:
     with (corpus / "failures" / "cases.jsonl").open("a") as file:
         file.write(row + "\n")
     with pytest.raises(InputError, match=r"failures/cases\.jsonl, line 3: is not a case") as caught:
-        ev.read_corpus(corpus)
+        labels.read_corpus(corpus)
     assert told in str(caught.value)
 
 
 def test_label_that_is_not_utf8(corpus: Path) -> None:
     (corpus / "failures" / "cases.jsonl").write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(InputError, match=r"cases\.jsonl, line 1"):
-        ev.read_corpus(corpus)
+        labels.read_corpus(corpus)
 
 
 def test_our_own_corpus_can_be_read() -> None:
-    corpus = ev.read_corpus(Path(__file__).parents[2] / "eval" / "corpus")
-    assert sum(isinstance(labelled.case, ev.FailureCase) for labelled in corpus) == 73
-    assert sum(isinstance(labelled.case, ev.HealthyCase) for labelled in corpus) == 16
+    corpus = labels.read_corpus(Path(__file__).parents[2] / "eval" / "corpus")
+    assert sum(isinstance(labelled.case, labels.FailureCase) for labelled in corpus) == 73
+    assert sum(isinstance(labelled.case, labels.HealthyCase) for labelled in corpus) == 16

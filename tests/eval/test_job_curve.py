@@ -42,7 +42,7 @@ def test_later_runs_of_a_kind_are_short(jobs: Path, options: tuple[str, ...]) ->
 
 def test_the_table_names_each_kind_and_what_is_kept(jobs: Path) -> None:
     done = CliRunner().invoke(cli, ["eval", "learn-filters", "--jobs", str(jobs)])
-    assert done.exit_code == 0 and "0 lines of causes taken" in done.output and "outcomes: 6 unknown" in done.output
+    assert done.exit_code == 0 and "0 lines of causes removed" in done.output and "outcomes: 6 unknown" in done.output
     assert [line.split()[0] for line in done.output.splitlines() if line.startswith((" mine", " quarry"))] == [
         "mine",
         "quarry",

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from eval import chart
 from eval import learning_curve as lc
+from eval.cause_lines import CauseLines
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
 from logdoctor.log_agent.canary import causes
@@ -24,7 +25,7 @@ from logdoctor.rules.schema import FilterRule, Origin
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "eval" / "corpus"
-SETUP = lc.Setup(frameworks=("megatron", "nemo"), healthy=False, mb=2, jobs=3)
+SETUP = lc.LearningSetup(frameworks=("megatron", "nemo"), healthy=False, mb=2, jobs=3)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def guards(book: RuleBook) -> Guards:
 
 
 @pytest.fixture(scope="module")
-def report(untaught: Scanner, guards: Guards, tmp_path_factory: pytest.TempPathFactory) -> lc.Report:
+def report(untaught: Scanner, guards: Guards, tmp_path_factory: pytest.TempPathFactory) -> lc.LearningReport:
     return lc.run(untaught, guards, CORPUS, tmp_path_factory.mktemp("curve"), SETUP)
 
 
@@ -47,7 +48,7 @@ def test_no_filter_rule_is_there_at_first(untaught: Scanner, book: RuleBook) -> 
     assert untaught.book.filters == () and untaught.book.diagnoses == book.diagnoses
 
 
-def test_what_is_regular_is_taken_from_the_second_job_on(report: lc.Report) -> None:
+def test_what_is_regular_is_taken_from_the_second_job_on(report: lc.LearningReport) -> None:
     assert list(report.removed_by_job) == ["megatron", "nemo"]
     for kind, shares in report.removed_by_job.items():
         assert shares[0] == 0.0, kind  # it comes as one piece, and is read before anything is learned
@@ -56,22 +57,22 @@ def test_what_is_regular_is_taken_from_the_second_job_on(report: lc.Report) -> N
         assert report.without_marks[kind][2] >= shares[2]
 
 
-def test_no_line_of_a_cause_is_ever_taken(report: lc.Report) -> None:
+def test_no_line_of_a_cause_is_ever_taken(report: lc.LearningReport) -> None:
     assert report.cause_lines_removed == 0, report.caught
     assert report.moments >= 4  # each kind learned, then rules became active
 
 
-def test_rare_lines_stay(report: lc.Report) -> None:
+def test_rare_lines_stay(report: lc.LearningReport) -> None:
     assert sum(job.rare for job in report.jobs) > 20
     assert report.rare_lines_removed == 0
 
 
-def test_the_second_job_asks_nobody(report: lc.Report) -> None:
+def test_the_second_job_asks_nobody(report: lc.LearningReport) -> None:
     assert report.second_job_model_calls == {"megatron": 0, "nemo": 0}
     assert all(job.calls == job.lessons * 6 > 0 for job in report.jobs if job.number == 1)  # five runs and a judge
 
 
-def test_lines_are_accounted_for(report: lc.Report) -> None:
+def test_lines_are_accounted_for(report: lc.LearningReport) -> None:
     for job in report.jobs:
         assert job.regular + job.rare == job.lines
         left = sum(one.lines for one in report.left.get(job.kind, []))
@@ -100,7 +101,7 @@ def test_evidence_that_a_rule_matches_is_counted(
     rule = FilterRule(
         "learned/x/1", status, "x", (pattern,), (line,), Origin("test", date(2026, 11, 21), "test"), metrics=metrics
     )
-    tried = lc.Causes(CORPUS / "failures")
+    tried = CauseLines(CORPUS / "failures")
     scanner = untaught.learning("x", (rule,))
     tried.look("x", scanner)
     tried.look("x", scanner)
@@ -130,30 +131,30 @@ def test_a_log_that_is_submitted_again_reads_the_same(untaught: Scanner, log: st
     assert scans[0].evidence.tolist() == scans[1].evidence.tolist()
 
 
-def test_the_report_can_be_shown_and_kept(report: lc.Report, tmp_path: Path) -> None:
-    lc.write(tmp_path, report, report)
-    assert msgspec.json.decode((tmp_path / "learn-filters.json").read_bytes(), type=lc.Report) == report
+def test_the_report_can_be_shown_and_kept(report: lc.LearningReport, tmp_path: Path) -> None:
+    report.write(tmp_path, f"\n{lc.section(report)}")
+    assert msgspec.json.decode((tmp_path / "learn-filters.json").read_bytes(), type=lc.LearningReport) == report
     table = (tmp_path / "learn-filters.md").read_text()
     assert table.startswith("# Learning curve") and "\n| megatron | 0.00 | 9" in table
     rows = [line for line in table.split("\n") if line.startswith("|")]
     assert len(rows) == 8 and len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
     console = Console(file=io.StringIO(), width=120)
-    lc.render(report, console)
+    report.show(console)
     assert "0 cause lines removed" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_the_picture_is_sound(report: lc.Report) -> None:
-    root = ElementTree.fromstring(lc.svg(report))
+def test_the_picture_is_sound(report: lc.LearningReport) -> None:
+    root = ElementTree.fromstring(chart.draw(report.chart()))
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any(text.startswith("megatron\u2003") for text in texts) and "job 3" in texts
     for text in root.iter("{http://www.w3.org/2000/svg}text"):
-        assert 0 < float(text.attrib["x"]) < chart._WIDTH and 0 < float(text.attrib["y"]) < chart._HEIGHT
+        assert 0 < float(text.attrib["x"]) < chart.WIDTH and 0 < float(text.attrib["y"]) < chart.HEIGHT
 
 
-def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.Report, tmp_path: Path) -> None:
+def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.LearningReport, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"biglog\.py"):
         lc.run(untaught, guards, tmp_path, tmp_path)
     with pytest.raises(InputError, match="unknown framework"):
-        lc.run(untaught, guards, CORPUS, tmp_path, lc.Setup(frameworks=("none",), healthy=False, jobs=1))
+        lc.run(untaught, guards, CORPUS, tmp_path, lc.LearningSetup(frameworks=("none",), healthy=False, jobs=1))
     with pytest.raises(InputError, match="cannot be written"):
-        lc.write(tmp_path / "none", report)
+        report.write(tmp_path / "none")

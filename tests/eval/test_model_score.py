@@ -60,7 +60,7 @@ def naming(reason: str, recovery: str) -> Behave:
 
 NOTHING = saying('{"candidates": []}', USAGE)
 
-Measure = Callable[..., em.Report]
+Measure = Callable[..., em.ModelReport]
 
 
 @pytest.fixture
@@ -69,17 +69,17 @@ def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: ReadLimit
 
     def run(
         rules: em.Rules = "unseen", repeats: int = 1, waits: list[float] | None = None, below: float = 0.0
-    ) -> em.Report:
+    ) -> em.ModelReport:
         settings = Settings(llm_base_url=server.url, llm_model="m", llm_dollars_in=1.0, llm_dollars_out=10.0)
-        calls = em.Calls()
+        calls = em.ModelCalls()
         agent = build.agent_to_measure(settings, calls)
         waited = waits if waits is not None else []
-        told: list[em.Trial] = []
+        trials_made: list[em.ModelTrial] = []
         asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below), calls, waited.append)
         (scratch := tmp_path / "scratch").mkdir()
         read = em.read_failures([corpus], rules, book, TABLES, limits, scratch, CACHE)
-        trials = em.run(read, asker, repeats, 1, lambda done, total, trial: told.append(trial))
-        assert told == [trial for trial in trials if trial.asked], "each is told as it comes"
+        trials = em.run(read, asker, repeats, 1, lambda done, total, trial: trials_made.append(trial))
+        assert trials_made == [trial for trial in trials if trial.asked], "each is reported as it comes"
         return em.summarise([str(corpus)], "m", agent.prompt.version, rules, trials, 1.0)
 
     return run
@@ -157,7 +157,7 @@ def test_a_model_that_talks_nonsense_is_not_left_alone(measure: Measure, server:
     server.behave(saying("I am a helpful assistant.", USAGE))
     waits: list[float] = []
     report = measure(repeats=6, waits=waits)
-    assert waits == [] and len(server.bodies) == 12, "each is told once what is wrong"
+    assert waits == [] and len(server.bodies) == 12, "each is trials_made once what is wrong"
     assert report.unanswered == 6 and report.asked.unknown == 1
 
 
@@ -193,36 +193,36 @@ def test_our_time_is_what_the_calls_did_not_take(measure: Measure, server: Model
 
 
 def test_percentiles_are_those_of_the_nearest_rank() -> None:
-    assert em.spread(n / 1000 for n in range(1, 101)) == em.Spread(50.0, 95.0)
-    assert em.spread([]) == em.Spread(0.0, 0.0)
-    assert em.spread([0.002]) == em.Spread(2.0, 2.0)
+    assert em.percentiles(n / 1000 for n in range(1, 101)) == em.Percentiles(50.0, 95.0)
+    assert em.percentiles([]) == em.Percentiles(0.0, 0.0)
+    assert em.percentiles([0.002]) == em.Percentiles(2.0, 2.0)
 
 
 def test_the_report_is_shown_and_written(measure: Measure, server: ModelServer, tmp_path: Path) -> None:
     server.behave(naming("Value Error", "fix_first"))
     report = measure(repeats=2)
     console = Console(file=io.StringIO(), width=100)
-    em.render(report, console, with_failures=True)
+    report.show(console, details=True)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "repeat 2" in shown and "a wrong action" in shown and "our own time" in shown
-    em.write(tmp_path, report, "unseen-m")
-    assert msgspec.json.decode((tmp_path / "unseen-m.json").read_bytes(), type=em.Report) == report
+    report.write(tmp_path)
+    assert msgspec.json.decode((tmp_path / "unseen-m.json").read_bytes(), type=em.ModelReport) == report
     assert "| asked | 2 |" in (tmp_path / "unseen-m.md").read_text()
     with pytest.raises(InputError, match="cannot be written"):
-        em.write(tmp_path / "missing", report, "x")
+        report.write(tmp_path / "missing")
 
 
 def test_what_was_paid_for_is_written_down_at_once(measure: Measure, server: ModelServer, tmp_path: Path) -> None:
     server.behave(naming("Value Error", "fix_first"))
-    diary, trials = em.Diary(tmp_path / "new" / "folder", "unseen-m"), measure().trials
+    diary, trials = em.TrialLog(tmp_path / "new" / "folder", "unseen-m"), measure().trials
     written = tmp_path / "new" / "folder" / "unseen-m.trials.jsonl"
     for number, trial in enumerate(trials, 1):
         diary.enter(trial)
         lines = written.read_bytes().splitlines()
-        assert len(lines) == number and msgspec.json.decode(lines[-1], type=em.Trial) == trial
+        assert len(lines) == number and msgspec.json.decode(lines[-1], type=em.ModelTrial) == trial
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        em.Diary(tmp_path / "file", "x")
+        em.TrialLog(tmp_path / "file", "x")
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_a_question_is_asked(
@@ -243,7 +243,7 @@ def test_the_commands_ask_the_model_that_is_named(
     more += ["--write", str(tmp_path / "out")]
     done = CliRunner().invoke(cli, [*command, str(corpus), "--llm", server.url, "--model", "m", "--json", *more])
     assert done.exit_code == 0, done.output
-    report = msgspec.json.decode(done.stdout.encode(), type=em.Report)
+    report = msgspec.json.decode(done.stdout.encode(), type=em.ModelReport)
     assert (report.model, report.rules, report.questions, len(server.bodies)) == ("m", "unseen", 1, 1)
     assert len((tmp_path / "out" / "unseen-m.trials.jsonl").read_bytes().splitlines()) == 1
     assert (tmp_path / "out" / "unseen-m.json").exists()

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from eval import unseen
-from eval.corpus_score import FailureCase, HealthyCase, Labelled
+from eval.labels import FailureCase, HealthyCase, LabelledLog
 from logdoctor import pipeline
 from logdoctor.cli import cli
 from logdoctor.diagnose.ending import FAILED
@@ -132,10 +132,10 @@ def verdict(reason: str, outcome: Any = "failed", recovery: Any = "ask_human") -
     )
 
 
-def labelled(**changed: Any) -> Labelled:
+def labelled(**changed: Any) -> LabelledLog:
     """A failure of the memory of a GPU, which a careful person may also call one of the device."""
     case = LABELS[0] | {"also_acceptable": ["CUDA Error"]} | changed
-    return Labelled(Path("ecc.log"), msgspec.convert(case, FailureCase))
+    return LabelledLog(Path("ecc.log"), msgspec.convert(case, FailureCase))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def labelled(**changed: Any) -> Labelled:
     ],
 )
 def test_what_is_said_is_counted_as_what_it_is(said: str, outcome: str, kind: str) -> None:
-    assert unseen.told("c", labelled(), verdict(said, outcome)).kind == kind
+    assert unseen.answer_of("c", labelled(), verdict(said, outcome)).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ def test_what_is_said_is_counted_as_what_it_is(said: str, outcome: str, kind: st
     [("isolate_and_restart", False), ("restart", False), ("ask_human", False), ("fix_first", True)],
 )
 def test_an_action_is_wrong_when_it_works_against_the_right_one(advised: str, wrong: bool) -> None:
-    assert unseen.told("c", labelled(), verdict("Unknown", recovery=advised)).wrong_action is wrong
+    assert unseen.answer_of("c", labelled(), verdict("Unknown", recovery=advised)).wrong_action is wrong
 
 
 def test_the_shares_are_of_all_failures_and_both_readings_are_given() -> None:
     said = ["ECC Error", "CUDA Error", "NVLink Error", "Node Failure", "Unknown", "Key Error", "Unknown", "Unknown"]
-    counted = unseen.count([unseen.told("c", labelled(), verdict(reason)) for reason in said])
+    counted = unseen.count([unseen.answer_of("c", labelled(), verdict(reason)) for reason in said])
     assert (counted.right, counted.acceptable, counted.family, counted.unknown, counted.wrong) == (1, 1, 2, 3, 1)
     assert (counted.wrong_share, counted.wrong_reasons, counted.wrong_reasons_share) == (0.125, 3, 0.375)
     assert unseen.count([]).wrong_share == 0
@@ -179,33 +179,33 @@ def test_a_healthy_log_is_no_failure(corpus: Path) -> None:
 
 
 @pytest.fixture
-def report() -> unseen.Report:
-    some = [unseen.told("c", labelled(), verdict(reason)) for reason in ("ECC Error", "Key Error", "NVLink Error")]
+def report() -> unseen.UnseenReport:
+    some = [unseen.answer_of("c", labelled(), verdict(reason)) for reason in ("ECC Error", "Key Error", "NVLink Error")]
     return unseen.summarise(["c"], some)
 
 
-def test_the_table_shows_both_readings_and_the_misses_on_wish(report: unseen.Report) -> None:
+def test_the_table_shows_both_readings_and_the_misses_on_wish(report: unseen.UnseenReport) -> None:
     console = Console(file=io.StringIO(), width=120)
-    unseen.render(report, console, with_failures=True)
+    report.show(console, details=True)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "another category than the label: 1 of 3 (33.3 %" in shown
-    assert "can be defended: 2 of 3 (66.7 %" in shown
+    assert "nor acceptable: 2 of 3 (66.7 %" in shown
     assert "wrong: failed, Key Error" in shown and "family: failed, NVLink Error" in shown
 
 
-def test_the_report_is_written_as_json_and_as_a_page(report: unseen.Report, tmp_path: Path) -> None:
-    unseen.write(tmp_path, report)
-    again = msgspec.json.decode((tmp_path / "unseen.json").read_bytes(), type=unseen.Report)
+def test_the_report_is_written_as_json_and_as_a_page(report: unseen.UnseenReport, tmp_path: Path) -> None:
+    report.write(tmp_path)
+    again = msgspec.json.decode((tmp_path / "unseen.json").read_bytes(), type=unseen.UnseenReport)
     assert again == report
     assert "| ecc.log | ECC Error | Key Error | wrong |" in (tmp_path / "unseen.md").read_text()
 
 
-def test_a_folder_that_is_none_is_named(report: unseen.Report, tmp_path: Path) -> None:
+def test_a_folder_that_is_none_is_named(report: unseen.UnseenReport, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        unseen.write(tmp_path / "missing", report)
+        report.write(tmp_path / "missing")
 
 
 def test_the_command_prints_the_report_of_a_folder(corpus: Path) -> None:
     done = CliRunner().invoke(cli, ["eval", "unseen", str(corpus), "--json"])
     assert done.exit_code == 0, done.output
-    assert msgspec.json.decode(done.stdout.encode(), type=unseen.Report).all.failures == 2
+    assert msgspec.json.decode(done.stdout.encode(), type=unseen.UnseenReport).all.failures == 2

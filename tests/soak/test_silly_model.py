@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from eval import model_score as em
-from eval.corpus_score import FailureCase
+from eval.labels import FailureCase
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
@@ -26,8 +26,8 @@ from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.agent import LogAgent
 from logdoctor.log_agent.agent import Limits as Lessons
+from logdoctor.log_agent.agent import LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.canary import causes
 from logdoctor.log_agent.guards import Guards
@@ -68,7 +68,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class ReportedEnd(em.Calls):
+class ReportedEnd(em.ModelCalls):
     """What was said, which is told at the end: a run that nobody can read proves nothing."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def guarded(silly: Silly, reported: ReportedEnd) -> Guarded:
 
 def read(
     files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: ReadLimits, scratch: Path
-) -> list[em.Prepared]:
+) -> list[em.PreparedFailure]:
     """Some failures of the corpus, as rules that know so much leave them."""
     (folder := scratch / "corpus").mkdir()
     (tables := scratch / "tables").mkdir()
@@ -112,7 +112,7 @@ def read(
     return found
 
 
-def harm(one: em.Prepared, verdict: Verdict) -> Iterator[str]:
+def harm(one: em.PreparedFailure, verdict: Verdict) -> Iterator[str]:
     """What is wrong with a verdict that should not be, however silly the model is."""
     before, case = one.question.verdict, one.log.case
     assert isinstance(case, FailureCase)

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from eval.replay.kinds import kinds
-from eval.replay.label import Kind
+from eval.replay.label import FailureKind
 
 CORPORA = (Path("eval/corpus"), Path("eval/validation"))
 
 
 @pytest.fixture(scope="session")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FailureKind]:
     return kinds(CORPORA, tmp_path_factory.mktemp("heads"))

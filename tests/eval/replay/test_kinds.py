@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from eval.corpus_score import FailureCase, read_corpus
+from eval.labels import FailureCase, read_corpus
 from eval.replay.catalogue import specimens
 from eval.replay.kinds import arrivals
-from eval.replay.label import Kind, label_of
+from eval.replay.label import FailureKind, label_of
 from eval.replay.table3 import FREQUENCIES, apportioned
 from logdoctor.compress.leftovers import shape
 from tests.eval.replay.conftest import CORPORA
@@ -17,7 +17,7 @@ _FIELD = re.compile(r"@[A-Za-z]\w*")
 _MARKED = re.compile(rb"^(?:\[[^\]]*\]|\S+:|\([^)]*\))? *")
 
 
-def test_2500_failures_are_2500_logs_with_their_evidence(known: dict[str, Kind]) -> None:
+def test_2500_failures_are_2500_logs_with_their_evidence(known: dict[str, FailureKind]) -> None:
     digests: set[bytes] = set()
     sizes: list[int] = []
     for arrival in arrivals(known, 2500, 1):
@@ -29,20 +29,20 @@ def test_2500_failures_are_2500_logs_with_their_evidence(known: dict[str, Kind])
     assert sum(sizes) / len(sizes) > 10_000
 
 
-def test_the_same_seed_gives_the_same_bytes(known: dict[str, Kind]) -> None:
+def test_the_same_seed_gives_the_same_bytes(known: dict[str, FailureKind]) -> None:
     first = [arrival.log for arrival in arrivals(known, 60, 3)]
     assert first == [arrival.log for arrival in arrivals(known, 60, 3)]
     assert first != [arrival.log for arrival in arrivals(known, 60, 4)]
 
 
-def test_there_are_kinds_for_2500_failures_and_some_to_spare(known: dict[str, Kind]) -> None:
+def test_there_are_kinds_for_2500_failures_and_some_to_spare(known: dict[str, FailureKind]) -> None:
     there = Counter(kind.label.reason for kind in known.values())
     needed = apportioned(250, FREQUENCIES, least=1)
     assert not {reason: (there[reason], count) for reason, count in needed.items() if there[reason] < count}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_reenacted_log_tells_the_same_at_the_lines_of_its_label(known: dict[str, Kind], seed: int) -> None:
+def test_a_reenacted_log_tells_the_same_at_the_lines_of_its_label(known: dict[str, FailureKind], seed: int) -> None:
     for corpus in CORPORA:
         for path, case in read_corpus(corpus / "failures"):
             kind = known.get(f"{corpus.name}/{case.id}")
@@ -62,7 +62,7 @@ def _words(line: bytes) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_composed_log_names_its_failure_at_the_lines_of_its_label(known: dict[str, Kind], seed: int) -> None:
+def test_a_composed_log_names_its_failure_at_the_lines_of_its_label(known: dict[str, FailureKind], seed: int) -> None:
     for specimen in specimens():
         log = known[specimen.id].log(random.Random(seed))
         told = log.data.decode("latin-1").split("\n")
@@ -83,7 +83,7 @@ def _proofs(says: tuple) -> list[str]:  # type: ignore[type-arg]
     return found
 
 
-def test_a_kind_looks_different_each_time(known: dict[str, Kind]) -> None:
+def test_a_kind_looks_different_each_time(known: dict[str, FailureKind]) -> None:
     for name in ("corpus/inf-018", "validation/vb-044", "type-001"):
         logs = [known[name].log(random.Random(seed)).data for seed in range(12)]
         assert len(set(logs)) == 12

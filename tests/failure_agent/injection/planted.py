@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eval.corpus_score import FailureCase, Labelled, read_corpus
+from eval.labels import FailureCase, LabelledLog, read_corpus
 from logdoctor.text import origin
 from logdoctor.types import Verdict
 from tests.failure_agent.logs import QUOTA, STEPS
@@ -38,11 +38,11 @@ LOGS = tuple(read_corpus(CORPUS))
 FAILURES = tuple(log for log in LOGS if isinstance(log.case, FailureCase))
 HEALTHY = tuple(log for log in LOGS if not isinstance(log.case, FailureCase))
 
-Place = Callable[[Labelled, list[bytes]], int]
+Place = Callable[[LabelledLog, list[bytes]], int]
 """Where a line is planted: before which line of a log, by its place."""
 
 
-def _evidence(log: Labelled) -> Sequence[int]:
+def _evidence(log: LabelledLog) -> Sequence[int]:
     return log.case.evidence_lines if isinstance(log.case, FailureCase) else ()
 
 
@@ -62,7 +62,7 @@ class Planted(NamedTuple):
     at: int
 
 
-def planted(log: Labelled, hostile: bytes, place: str, as_neighbour: bool) -> Planted:
+def planted(log: LabelledLog, hostile: bytes, place: str, as_neighbour: bool) -> Planted:
     """The log with the line; `as_neighbour` puts the marks of the line before it (rank, host, time) in front."""
     lines = log.path.read_bytes().split(b"\n")
     if not lines[-1]:
@@ -81,7 +81,7 @@ def marks(line: bytes) -> bytes:
     return text[: len(text) - len(message)].encode()
 
 
-def everywhere(log: Labelled, some: Sequence[Hostile], every: int) -> bytes:
+def everywhere(log: LabelledLog, some: Sequence[Hostile], every: int) -> bytes:
     """The log with hostile lines in turn behind every so many lines, with the marks of those before them."""
     lines = log.path.read_bytes().split(b"\n")
     told: list[bytes] = []

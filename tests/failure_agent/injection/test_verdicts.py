@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eval.corpus_score import Labelled
+from eval.labels import LabelledLog
 from logdoctor import pipeline
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -50,7 +50,7 @@ class Moved:
         self._diagnose = diagnose
         self._before: dict[Path, dict[str, Any]] = {}
 
-    def __call__(self, log: Labelled, hostile: Hostile, place: str, as_neighbour: bool) -> list[str]:
+    def __call__(self, log: LabelledLog, hostile: Hostile, place: str, as_neighbour: bool) -> list[str]:
         """The parts of the verdict that are not as they were."""
         if log.path not in self._before:
             self._before[log.path] = told(self._diagnose(log.path.read_bytes()))
@@ -93,7 +93,7 @@ def test_a_hostile_line_changes_no_verdict(place: str, moved: Moved) -> None:
 
 
 @pytest.mark.parametrize("log", FAILURES[::6], ids=lambda log: log.path.name)
-def test_hostile_lines_by_every_rank_change_no_verdict(log: Labelled, diagnose: Diagnose) -> None:
+def test_hostile_lines_by_every_rank_change_no_verdict(log: LabelledLog, diagnose: Diagnose) -> None:
     """Behind the lines of each writer, with its marks."""
     lines = HOSTILE
     before, after = told(diagnose(log.path.read_bytes())), told(diagnose(everywhere(log, lines, 7)))
@@ -106,7 +106,7 @@ def test_hostile_lines_by_every_rank_change_no_verdict(log: Labelled, diagnose: 
 @pytest.mark.parametrize(
     "log", [log for log in HEALTHY if log.path.stat().st_size < 400_000], ids=lambda log: log.path.name
 )
-def test_a_hostile_line_is_no_alarm_in_a_healthy_log(log: Labelled, moved: Moved) -> None:
+def test_a_hostile_line_is_no_alarm_in_a_healthy_log(log: LabelledLog, moved: Moved) -> None:
     turn = HEALTHY.index(log) % 3  # each line comes by in a third of the logs
     for number, one in enumerate(HOSTILE[turn::3]):
         assert "outcome" not in (parts := moved(log, one, "first", number % 2 == 0)), one.id
