@@ -3,22 +3,35 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DEMO := $(VENV)/.ready-demo
 TORCH := $(shell sed -n 's|.*"\(torch==[^"]*\)".*|\1|p' pyproject.toml)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test parts lint bench soak clean
+.PHONY: setup setup-demo demo test parts lint bench soak clean
 
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+# the extra `service` alone, without torch: what a person needs who only wants to see it work
+setup-demo: $(READY_DEMO)
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "logdoctor needs Python 3.11 or newer: set PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
 	  command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv $(VENV); } || { \
 	  echo "cannot make a virtual environment: install python3-venv" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) # not in the lock: one file for each kind of accelerator
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+
+$(READY): requirements.lock pyproject.toml | $(BIN)/python
+	$(INSTALL) --require-hashes --no-deps -r requirements.lock
+	$(INSTALL) $(TORCH) # not in the lock: one file for each kind of accelerator
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/logdoctor rules list >/dev/null
-	@touch $(READY)
+	@touch $(READY) $(READY_DEMO)
+
+$(READY_DEMO): requirements-service.lock pyproject.toml | $(BIN)/python
+	$(INSTALL) --require-hashes --no-deps -r requirements-service.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/logdoctor rules list >/dev/null
+	@touch $(READY_DEMO)
 
 # a service comes up, a job that dies is run with `logdoctor run`, its verdict is printed with the link to its page
 demo: setup

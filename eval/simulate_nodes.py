@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from eval.report import EvalReport, Grid
 from logdoctor.node_types import Node, Result, World
-from logdoctor.nodes.board import Board
+from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
 

@@ -14,6 +14,7 @@
     │   ├── ModelUnavailable  it does not answer: time-out, no connection, 429, 5xx, an answer cut off
     │   ├── ModelNonsense     its answer is not JSON, not of the form asked for, or a refusal
     │   └── BudgetSpent       the calls or tokens that may be spent are spent
+    ├── ExtraMissing     a library is not installed; the message names the command that installs it
     ├── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
     ├── NameRefused      a job, attempt or stream may not be called so
     ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where it goes on
@@ -117,6 +118,18 @@ class ModelNonsense(ModelError):
 
 class BudgetSpent(ModelError):
     """The calls or tokens that may be spent are spent."""
+
+
+class ExtraMissing(LogdoctorError):
+    """A library that comes with an extra is not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        cause = f"is not installed (no library {library})"
+        super().__init__(f"the extra {extra!r}", cause, f"Run `pip install 'logdoctor[{extra}]'`.")
+        self._library, self._extra = library, extra
+
+    def __reduce__(self) -> tuple[type["ExtraMissing"], tuple[str, str]]:  # type: ignore[override]
+        return ExtraMissing, (self._library, self._extra)
 
 
 class SettingsError(LogdoctorError):

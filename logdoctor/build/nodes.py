@@ -10,15 +10,16 @@ import msgspec
 
 from logdoctor.build.stored import made_folder, records
 from logdoctor.errors import InputError, LaunchError, SettingsError
+from logdoctor.extras import missing
 from logdoctor.settings import PREFIX, Settings, environment
 
 if TYPE_CHECKING:
+    from logdoctor.node_types import Node
     from logdoctor.nodes.cordon.cordoner import Cordoner
     from logdoctor.nodes.kubernetes_api import Cluster
     from logdoctor.nodes.launching import Launcher
     from logdoctor.service.acting import Actor
     from logdoctor.service.testing import Bench
-    from logdoctor.node_types import Node
     from logdoctor.store.node_records import NodeRecords
     from logdoctor.store.records import Records
 
@@ -87,7 +88,16 @@ def bench(settings: Settings) -> "Bench":
 
 
 def launcher(settings: Settings, name: str) -> "Launcher":
-    """The launcher of this name; `LaunchError` when there is none, or when it wants settings that are not made."""
+    """Return the launcher of this name; `LaunchError` when there is none, or it lacks settings or a library."""
+    try:
+        return _launcher(settings, name)
+    except ModuleNotFoundError as error:
+        if extra := missing(error):
+            raise LaunchError(extra.thing, extra.cause, extra.next_step) from error
+        raise
+
+
+def _launcher(settings: Settings, name: str) -> "Launcher":
     if name == "local":
         from logdoctor.nodes.launch.local import LocalLauncher
 

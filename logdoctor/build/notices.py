@@ -10,10 +10,10 @@ from logdoctor.settings import PREFIX, Settings
 from logdoctor.taxonomy import RECOVERIES
 
 if TYPE_CHECKING:
-    from logdoctor.service.delivering import Terms
-    from logdoctor.service.notifying import Notifier
     from logdoctor.notify.quiet import Quiet
     from logdoctor.notify.sending import Target
+    from logdoctor.service.delivering import Terms
+    from logdoctor.service.notifying import Notifier
     from logdoctor.store.notices import Notices
     from logdoctor.store.records import Records
 
@@ -26,8 +26,8 @@ _LONGEST_PUBLIC = 200
 def notifier(settings: Settings, kept: "Records | None" = None) -> "Notifier":
     """Who tells of incidents, over the records of the data folder; not yet started. `SettingsError` names a setting
     that cannot be used, and shows no secret."""
-    from logdoctor.service.notifying import Notifier
     from logdoctor.notify.sending import Way
+    from logdoctor.service.notifying import Notifier
     from logdoctor.store.notices import Notices
 
     proxy = _checked_url("NOTIFY_PROXY", "the proxy", settings.notify_proxy) if settings.notify_proxy else ""

