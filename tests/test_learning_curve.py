@@ -21,6 +21,7 @@ from logdoctor.log_agent.guards import Guards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
+from logdoctor.settings import Settings, cache_folder
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "eval" / "corpus"
@@ -30,7 +31,7 @@ SETUP = lc.Setup(frameworks=("megatron", "nemo"), healthy=False, mb=2, jobs=3)
 @pytest.fixture(scope="module")
 def untaught(book: RuleBook) -> Scanner:
     """All diagnosis rules and no filter rule."""
-    return Scanner(book.without_filters())
+    return Scanner(book.without_filters(), cache_folder(Settings()))
 
 
 @pytest.fixture(scope="module")

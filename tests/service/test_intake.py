@@ -240,7 +240,8 @@ def test_a_settled_attempt_leaves_memory_and_comes_back(folder: Path, scanner: S
             with pytest.raises(OffsetMismatch) as mismatch:
                 service.intake.take(stream, 0, b"one\n")
             assert mismatch.value.next_offset == 4
-            service.intake.take(stream, 4, b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n").result(90)
+            error = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+            service.intake.take(stream, 4, error).result(90)
         after = eventually(
             lambda: looked(service) and (s := service.records.current("job", 1)) and s.id != before.id and s.final and s
         )
