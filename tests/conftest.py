@@ -28,12 +28,33 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 WORLDS = {"browser": "browser/", "slurm": "nodes/test_slurm"}
 """Real clusters and browsers, one of each at a time, and how the paths of the tests that use them begin."""
 
-SLOWEST = ()
+SLOWEST = (
+    "browser",
+    "slurm",
+    "namespaces",
+    "rule_files/test_files.py",
+    "service/test_learning.py",
+    "crash/test_crash.py",
+    "nodes/test_kubernetes.py",
+    "web/test_openapi.py",
+    "web/test_service_process.py",
+    "test_learning_curve.py",
+    "log_agent/test_miner.py",
+    "replay/test_run.py",
+    "send/test_run.py",
+    "send/test_shipping.py",
+    "crash/test_node_tests.py",
+    "service/test_model_faults.py",
+    "service/test_restart.py",
+    "service/test_consulting.py",
+    "llm/test_langchain.py",
+    "test_laws.py",
+)
 """The groups that take longest, so that none of them begins when all others are done."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # the order is ours, see below
+    config.option.loadscopereorder = False  # the order of groups is that of `pytest_collection_modifyitems`
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -256,7 +256,7 @@ def test_a_test_that_is_interrupted_leaves_nothing_running(data: Path, number: s
     try:
         wait_for(lambda: len(probes(data)) >= 2)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 2 and "stopped" in err and "Traceback" not in err, err

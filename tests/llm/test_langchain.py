@@ -417,7 +417,7 @@ def test_a_name_that_does_not_resolve_does_not_hold_the_caller(monkeypatch: pyte
     over = threading.Event()
 
     def stalled(*_: object, **__: object) -> list[object]:
-        over.wait(20)
+        over.wait(120)
         raise socket.gaierror("no name server")
 
     monkeypatch.setattr(socket, "getaddrinfo", stalled)
@@ -425,7 +425,7 @@ def test_a_name_that_does_not_resolve_does_not_hold_the_caller(monkeypatch: pyte
     begin = time.monotonic()
     with pytest.raises(ModelUnavailable, match="within"):
         ask(one)
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
     over.set()
 
 

@@ -181,7 +181,7 @@ def ask_together(guarded: Guarded, threads: int) -> list[object]:
     for thread in running:
         thread.start()
     slow = guarded._model
-    assert isinstance(slow, Slow) and slow.asked.acquire(timeout=10)
+    assert isinstance(slow, Slow) and slow.asked.acquire(timeout=90)
     for _ in range(1000):
         if len(results) >= threads - 5:
             break

@@ -131,10 +131,10 @@ def test_fuzz_any_facts_make_a_kind_that_can_be_stored(rules: LearnedRules, job:
 )
 def test_long_facts_take_bounded_time(unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    begin = time.perf_counter()
+    begin = time.process_time()
     for facts in ({"command": text}, {"image": text}, {"name": text}, {"framework": text, "user": text}):
         assert len(kind(text, **facts)) <= MAX_KIND
-    assert time.perf_counter() - begin < 8
+    assert time.process_time() - begin < 8
 
 
 def test_paths_do_not_matter(tmp_path: Path) -> None:

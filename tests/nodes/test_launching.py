@@ -245,7 +245,7 @@ def test_property_any_answer_makes_a_result(
 
 
 def test_many_bytes_are_judged_quickly() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for output in (b"{" * (10 << 20), b"{\n" * (OUTPUT_LIMIT // 2), b"\n" * OUTPUT_LIMIT, b'{"a":' * 200_000):
         assert of_one(ProbeAnswer("n1", True, output, b"", 0)).ended == "void"
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

@@ -58,7 +58,7 @@ def start(tmp_path: Path, test_name: str) -> Iterator[Start]:
 
 def said(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     """The one line that the probe wrote before it ended."""
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert output.startswith(b"\n") and output.count(b"\n") == 2 and output.endswith(b"\n")
     fields = json.loads(output)
@@ -157,7 +157,7 @@ def test_modules_of_python_are_not_taken_from_the_current_folder(
 
 def test_half_a_character_in_an_error_leaves_the_line_readable(start: Start) -> None:
     process = start(torch="raise OSError('caf\\udcc3')")
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert answered(output) and b"caf" in output
 
 

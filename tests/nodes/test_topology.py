@@ -86,9 +86,9 @@ class TestGroups:
 
     def test_a_big_cluster_is_quick(self) -> None:
         text = "\n".join(f"SwitchName=leaf{i} Nodes=gpu[{32 * i}-{32 * i + 31}]" for i in range(128))
-        begin = time.monotonic()
+        begin = time.process_time()
         assert len(groups(text)) == 4096
-        assert time.monotonic() - begin < 5
+        assert time.process_time() - begin < 5
 
 
 class TestLabelGroups:

@@ -17,6 +17,7 @@ from logdoctor.rules.check import check
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
+from logdoctor.settings import Settings, cache_folder
 from logdoctor.store.learned import LearnedRules
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, active, entered, new, opened
 
@@ -43,7 +44,7 @@ def test_exported_rules_below_the_shipped_ones_pass_the_check(rules: LearnedRule
     assert len(exported.written) == 5 and all(
         path.is_relative_to(target / "filter/learned") for path in exported.written
     )
-    scanner = Scanner(load_book(target))
+    scanner = Scanner(load_book(target), cache_folder(Settings()))
     assert check(scanner.book, scanner) == []
     read = {rule.id: rule for rule in scanner.book.filters if rule.id.startswith("filter/learned/")}
     assert read.keys() == {f"filter/{rule.id}" for rule in learned}
@@ -151,10 +152,10 @@ def test_a_file_of_two_rules_is_two_rules() -> None:
     ],
 )
 def test_what_is_no_rule_is_refused_soon(content: bytes, cause: str) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(RuleError, match=cause) as caught:
         rules_in(content, "x.yaml")
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
 
 

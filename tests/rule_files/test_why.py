@@ -99,7 +99,7 @@ def test_a_line_that_no_rule_matches(scanner: Scanner, rules: LearnedRules, line
 def test_many_rules_are_not_compiled_for_one_line(scanner: Scanner, rules: LearnedRules) -> None:
     entered(rules, *(new(pattern=f"^stage {'abcdefghij'[n % 10] * 4}{n} took [0-9]+ ms$") for n in range(1500)))
     every = rules.list()
-    begin = time.monotonic()
+    begin = time.process_time()
     (one,) = why_learned(scanner, every, "stage aaaa10 took 12 ms")
     assert len(one.findings) == 3 and one.findings[0].startswith("would take")
-    assert time.monotonic() - begin < 5, "each of them was compiled"
+    assert time.process_time() - begin < 5, "each of them was compiled"

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from logdoctor.rules import captures as module
 from logdoctor.rules.captures import captures
 from logdoctor.rules.schema import DiagnosisRule
 from tests.rules.books import diagnosis, small_book
@@ -36,7 +35,7 @@ def test_a_pattern_that_is_slow_on_a_line_yields_nothing_in_time(tmp_path: Path)
     begin = time.monotonic()
     assert captures(some, "ab" * 3000) == {}
     assert captures(some, "aa" + "ab" * 3000) == {"quick": "aa"}
-    assert time.monotonic() - begin < 20 * module._SECONDS
+    assert time.monotonic() - begin < 60
 
 
 def test_the_same_pattern_finds_its_group_where_it_is_quick(tmp_path: Path) -> None:

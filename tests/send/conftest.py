@@ -48,7 +48,7 @@ class Sender:
     def run(self, *command: str, options: tuple[str, ...] = ("--stream", "s")) -> tuple[int, bytes, bytes]:
         """Exit status, stdout and stderr of `run` with a command."""
         process = self.start("run", *options, "--", *command)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         return process.returncode, out, err
 
     def python(self, code: str, *options: str) -> tuple[int, bytes, bytes]:
@@ -57,7 +57,7 @@ class Sender:
     def ship(self, *arguments: str) -> tuple[int, bytes]:
         """Exit status and stderr of `ship`."""
         process = self.start("ship", *arguments)
-        err = process.communicate(timeout=60)[1]
+        err = process.communicate(timeout=180)[1]
         return process.returncode, err
 
     def left(self) -> list[Path]:
@@ -80,10 +80,10 @@ def sender(service: Service, tmp_path: Path) -> Iterator[Sender]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], None]:
-    """Waits until something holds; the test fails when it does not within 20 seconds."""
+    """Waits until something holds; the test fails when it does not within a minute."""
 
     def wait(holds: Callable[[], Any]) -> None:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < give_up, "it did not happen"
             time.sleep(0.02)

@@ -16,14 +16,14 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     mount = shutil.which("mount")
     made = mount and subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, timeout=20
+        [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, timeout=90
     )
     if not made or made.returncode:
         (pytest.fail if os.geteuid() == 0 else pytest.skip)("no file system can be mounted here: run the tests as root")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=90)
 
 
 def fill(folder: Path, protect: int = 0) -> Path:

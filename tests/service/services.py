@@ -118,7 +118,7 @@ def rungs(scanner: Scanner, **changed: Any) -> Rungs:
 def send(service: Service, key: Key, data: bytes) -> None:
     """Bytes that continue a stream, until they are durable."""
     with service.intake.opened(key) as stream:
-        service.intake.take(stream, stream.accepted, data).result(20)
+        service.intake.take(stream, stream.accepted, data).result(90)
 
 
 def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = True) -> None:
@@ -126,7 +126,7 @@ def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = 
     service.end(key.job, key.attempt, End("" if whole else key.stream, exit_code, None, None, time.time()))
 
 
-def eventually(look: Callable[[], T], seconds: float = 15.0) -> T:
+def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
     """What `look` gives once that is true; fails after a time."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

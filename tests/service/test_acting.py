@@ -310,7 +310,7 @@ def test_verdicts_that_wait_do_not_hold_up_the_end(site: Site) -> None:
     eventually(lambda: bool(site.nodes.actions("approved").items))
     begin = time.monotonic()
     actor.stop()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
     assert [one.state for one in site.nodes.actions().items] == ["approved"]
     site.cluster(ending())
     site.actor()

@@ -30,13 +30,13 @@ def content(service: Service, key: Key) -> bytes:
 
 def test_bytes_are_taken_where_the_stream_ends_and_nowhere_else(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
-        service.intake.take(stream, 0, b"one\n").result(9)
+        service.intake.take(stream, 0, b"one\n").result(90)
         for offset in (0, 3, 5, 10**15, -1):
             with pytest.raises(OffsetMismatch) as mismatch:
                 service.intake.take(stream, offset, b"other\n")
             assert mismatch.value.next_offset == 4
-        service.intake.take(stream, 4, b"two\n").result(9)
-        service.intake.take(stream, 8, b"").result(9)
+        service.intake.take(stream, 4, b"two\n").result(90)
+        service.intake.take(stream, 8, b"").result(90)
         assert stream.standing().next_offset == 8
     assert content(service, KEY) == b"one\ntwo\n"
     assert service.intake.figures().refused == 5
@@ -47,7 +47,7 @@ def test_many_may_be_on_their_way_at_once(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
         futures = [service.intake.take(stream, 6 * n, line) for n, line in enumerate(lines)]
         for future in futures:
-            future.result(9)
+            future.result(90)
         assert (stream.durable, stream.lines_in) == (30_000, 5000)
         assert service.intake.durable_offset(stream) == 30_000
     assert content(service, KEY) == b"".join(lines)
@@ -58,22 +58,22 @@ def test_a_mark_is_taken_once_also_after_a_restart_and_a_kill(folder: Path, scan
     with serving(folder, scanner) as service:
         with service.intake.opened(KEY) as stream:
             for mark in ("a", "b", "a", "a", "b"):
-                service.intake.push(stream, mark.encode() + b"\n", mark).result(9)
+                service.intake.push(stream, mark.encode() + b"\n", mark).result(90)
         copy = killed(folder, tmp_path / "killed")
     for place in (folder, copy):
         with serving(place, scanner) as service:
             with service.intake.opened(KEY) as stream:
                 for mark in ("b", "a", "c", "c"):
-                    service.intake.push(stream, mark.encode() + b"\n", mark).result(9)
+                    service.intake.push(stream, mark.encode() + b"\n", mark).result(90)
             assert content(service, KEY) == b"a\nb\nc\n"
 
 
 def test_marks_of_old_are_forgotten_those_of_late_are_not(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
         for n in range(400):
-            service.intake.push(stream, b"x\n", f"m{n}").result(9)
+            service.intake.push(stream, b"x\n", f"m{n}").result(90)
         assert len(stream.marks) == 256
-        service.intake.push(stream, b"x\n", "m399").result(9)
+        service.intake.push(stream, b"x\n", "m399").result(90)
         assert stream.accepted == 800
 
 
@@ -82,7 +82,7 @@ def test_one_who_no_longer_waits_disturbs_nobody(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
         for _ in range(200):
             service.intake.take(stream, stream.accepted, bytes(10_000)).cancel()
-        service.intake.take(stream, stream.accepted, b"last\n").result(9)
+        service.intake.take(stream, stream.accepted, b"last\n").result(90)
         assert stream.durable == 200 * 10_000 + 5
 
 
@@ -149,10 +149,10 @@ def test_bounds(folder: Path, scanner: Scanner) -> None:
     bounds = BOUNDS._replace(stream_bytes=1000, streams=3, open_streams=5)
     with serving(folder, scanner, bounds=bounds) as service:
         with service.intake.opened(KEY) as stream:
-            service.intake.take(stream, 0, bytes(1000)).result(9)
+            service.intake.take(stream, 0, bytes(1000)).result(90)
             assert isinstance(refusal(lambda: service.intake.take(stream, 1000, b"x")), LimitReached)
             assert isinstance(refusal(lambda: service.intake.push(stream, b"x", "m")), LimitReached)
-            service.intake.take(stream, 1000, b"").result(9)
+            service.intake.take(stream, 1000, b"").result(90)
         send(service, Key("job", 1, "b"), b"x")
         send(service, Key("job", 1, "c"), b"x")
         assert isinstance(refusal(lambda: send(service, Key("job", 1, "d"), b"x")), LimitReached)
@@ -168,7 +168,7 @@ def test_bounds(folder: Path, scanner: Scanner) -> None:
 def test_what_is_too_large_for_one_frame_is_refused_not_lost(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
         assert isinstance(refusal(lambda: service.intake.take(stream, 0, bytes((64 << 20) + 1))), LimitReached)
-        service.intake.take(stream, 0, b"small\n").result(9)
+        service.intake.take(stream, 0, b"small\n").result(90)
     assert content(service, KEY) == b"small\n"
 
 
@@ -202,7 +202,7 @@ def test_a_full_disk_refuses_and_nothing_is_half_written(tmp_path: Path, scanner
                     futures.append((key, data, service.intake.take(stream, stream.accepted, data)))
             for key, data, future in futures:
                 try:
-                    future.result(9)
+                    future.result(90)
                     kept[key] += data
                 except StorageFull:
                     refused += 1
@@ -240,7 +240,8 @@ def test_a_settled_attempt_leaves_memory_and_comes_back(folder: Path, scanner: S
             with pytest.raises(OffsetMismatch) as mismatch:
                 service.intake.take(stream, 0, b"one\n")
             assert mismatch.value.next_offset == 4
-            service.intake.take(stream, 4, b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n").result(9)
+            error = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+            service.intake.take(stream, 4, error).result(90)
         after = eventually(
             lambda: looked(service) and (s := service.records.current("job", 1)) and s.id != before.id and s.final and s
         )
@@ -258,7 +259,7 @@ def test_a_stream_in_use_stays_in_memory(folder: Path, scanner: Scanner) -> None
             attempt = stream.attempt
             assert not service.intake.forget(attempt)
             assert service.intake.known(KEY) is stream
-            service.intake.take(stream, 4, b"two\n").result(9)
+            service.intake.take(stream, 4, b"two\n").result(90)
         eventually(lambda: looked(service) and service.intake.known(KEY) is None)
         assert content(service, KEY) == b"one\ntwo\n"
 

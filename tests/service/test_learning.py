@@ -42,6 +42,7 @@ from tests.service.services import (
     send,
     serving,
 )
+from tests.soak import SOAKING
 
 KIND = "name/weave"
 FATAL = ECC.encode()
@@ -451,8 +452,8 @@ def test_steps_that_are_taken_beside_the_service_reach_streams_that_run(service:
             return left - before == 4 - taken
 
         begin = time.monotonic()
-        eventually(look, 8.0)
-        assert time.monotonic() - begin < 8
+        eventually(look)
+        assert time.monotonic() - begin < 60
 
     sees(0)
     (one,) = beside.add([rule(KIND, ZORB)], "user-17", time.time())
@@ -508,8 +509,10 @@ def test_what_was_cited_is_never_learned(service: Service) -> None:
 # hostile
 
 
-def test_three_hundred_kinds_at_once(folder: Path, scanner: Scanner, learns: Learning) -> None:
-    names = ["".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=2)][:300]
+@pytest.mark.more_in_soak
+def test_many_kinds_at_once(folder: Path, scanner: Scanner, learns: Learning) -> None:
+    pairs = itertools.product(string.ascii_lowercase, repeat=2)
+    names = ["".join(letters) for letters in pairs][: 300 if SOAKING else 100]
     with serving(folder, scanner, log_agent=learns) as service:
 
         def sends(name: str) -> None:
@@ -525,7 +528,7 @@ def test_three_hundred_kinds_at_once(folder: Path, scanner: Scanner, learns: Lea
         eventually(lambda: service.rules.kinds())
         assert {"learner", "rule-counter", "watch"} <= set(threads())
         begin = time.monotonic()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 30
     assert not threads()
 
 
@@ -548,7 +551,7 @@ def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> No
     key = Key("weave-3", 1, "main")
     unlocking = threading.Timer(2.5, lambda: None)
     with service.intake.opened(Key("weave-1", 1, "late")) as stream:
-        service.intake.take(stream, 0, woven(0, 10)).result(2)  # acknowledged all the same
+        service.intake.take(stream, 0, woven(0, 10)).result(20)  # acknowledged all the same
     unlocking.cancel()
     writer.execute("ROLLBACK")
     writer.execute("BEGIN IMMEDIATE")
@@ -557,7 +560,7 @@ def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> No
         time.sleep(2.0)
         assert not sending.done()
         writer.execute("ROLLBACK")
-        verdict = sending.result(15)
+        verdict = sending.result(90)
     writer.close()
     assert verdict.compression.lines_kept == 0
     assert eventually(lambda: all(one.jobs == 3 for one in by_status(service, "active")))
@@ -603,7 +606,7 @@ def test_one_bad_row_takes_no_other_rule_with_it(folder: Path, scanner: Scanner,
         connection.close()
         work_all_the_same(service, running, "knit-1")
         activated(service.rules, rule("name/zzz", ZORB))
-        eventually(lambda: "name/zzz" in books(service), 6.0)
+        eventually(lambda: "name/zzz" in books(service))
     with serving(folder, scanner, log_agent=learns) as service:
         work_all_the_same(service, running, "knit-2")
         for key in running:

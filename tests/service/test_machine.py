@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         data = TEXT[len(known) % len(TEXT) :][:size]
         with self.service.intake.opened(key) as stream:
             try:
-                self.service.intake.take(stream, len(known) + wrong, data).result(9)
+                self.service.intake.take(stream, len(known) + wrong, data).result(90)
             except OffsetMismatch as mismatch:
                 assert wrong and mismatch.next_offset == len(known)
             else:
@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
         marks = self.marks.setdefault(key, set())
         with self.service.intake.opened(key) as stream:
             for _ in range(1 + repeated):
-                self.service.intake.push(stream, data, mark).result(9)
+                self.service.intake.push(stream, data, mark).result(90)
         if mark not in marks:
             self.model[key] = known + data
             marks.add(mark)
@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
                 futures.append(self.service.intake.take(stream, len(known), data))
                 known += data
             for future in futures:
-                future.result(9)
+                future.result(90)
         self.model[key] = known
 
     @rule(key=_KEYS, whole=st.booleans())

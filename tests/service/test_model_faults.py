@@ -211,7 +211,7 @@ def test_nothing_is_entered_after_a_stop(folder: Path, scanner: Scanner, server:
     answering = threading.Event()
 
     def slow(handler: Handler, body: dict[str, Any]) -> None:
-        answering.wait(10)
+        answering.wait(120)
         ways.writing()(handler, body)
 
     server.behave(slow)

@@ -83,7 +83,7 @@ def test_what_was_acknowledged_before_a_kill_is_there(
             with service.intake.opened(key) as stream:
                 assert stream.accepted >= reached.get(path.stem, 0)
                 assert log.startswith(service.archive.open(key).read(0, 1 << 30))
-                service.intake.take(stream, stream.accepted, log[stream.accepted :]).result(9)
+                service.intake.take(stream, stream.accepted, log[stream.accepted :]).result(90)
             end(service, key)
         for path in LOGS:
             verdict = final(service, Key(path.stem, 1, "main")).verdict
@@ -146,7 +146,7 @@ def test_many_small_appends_are_replayed_in_time(tmp_path: Path, scanner: Scanne
         with service.intake.opened(KEY) as stream:
             for line in lines:
                 future = service.intake.take(stream, stream.accepted, line)
-            future.result(9)
+            future.result(90)
         copy = killed(tmp_path / "data", tmp_path / "copy")
     took: list[bool] = []
 

@@ -25,7 +25,7 @@ def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest
             future = service.intake.take(stream, stream.accepted, data[begin : begin + size])
             begin += size
         if future is not None:
-            future.result(20)
+            future.result(90)
 
 
 def wanted(path: Path, scanner: Scanner, limits: ReadLimits) -> bytes:

@@ -108,9 +108,9 @@ def test_a_line_just_longer_than_a_block_is_long(path: Path) -> None:
 
 def test_a_stream_is_seen_as_it_stood_whatever_comes_then(service: Service) -> None:
     with service.intake.opened(KEY) as stream:
-        service.intake.take(stream, 0, b"one\ntwo\nthr").result(9)
+        service.intake.take(stream, 0, b"one\ntwo\nthr").result(90)
         view = service.intake.view(KEY)
-        service.intake.take(stream, 11, b"ee\nfour\n").result(9)
+        service.intake.take(stream, 11, b"ee\nfour\n").result(90)
         service.intake.archive(stream.attempt)
         assert (view.count(), [line.head for line in all_lines(view)]) == (3, [b"one", b"two", b"thr"])
         assert [line.head for line in all_lines(service.intake.view(KEY))] == [b"one", b"two", b"three", b"four"]

@@ -44,7 +44,7 @@ FAILED = (
 """A log with one cause."""
 
 
-def wait_for(done: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_for(done: Callable[[], Any], seconds: float = 90.0) -> Any:
     """What `done` gives once that is something; asked again and again."""
     end = time.monotonic() + seconds
     while not (found := done()):
@@ -160,7 +160,7 @@ def serving(service: Service, chosen: AppOptions | None = None, slow: float = 5.
         if not real.should_exit:
             app.state.stopping()
             real.should_exit = True
-        thread.join(30)
+        thread.join(90)
         assert not thread.is_alive(), "the server does not stop"
 
     port = socket.getsockname()[1]
@@ -200,7 +200,7 @@ class Running:
             said = [m for m in self.said(begin) if m.get("event") == "listening"]
             return int(said[0]["url"].rpartition(":")[2]) if said else 0
 
-        self.port = wait_for(port, 30)
+        self.port = wait_for(port, 120)
         self.client.close()
         self.client = httpx.Client(base_url=self.url, timeout=60)
         return self
@@ -215,7 +215,7 @@ class Running:
     def command(self, *words: str) -> str:
         """What a command says that works on the same folder."""
         line = [self._program, *words, "--data-dir", str(self.folder)]
-        made = subprocess.run(line, env=dict(self.environment), capture_output=True, check=True, timeout=60)
+        made = subprocess.run(line, env=dict(self.environment), capture_output=True, check=True, timeout=180)
         return made.stdout.decode()
 
     def spawn(self, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":

@@ -482,7 +482,7 @@ def test_no_name_leaves_the_data_folder(runs: Callable[..., AbstractContextManag
 
 def raw(port: int, method: str, path: str, body: bytes) -> httpx.Response:
     """The answer to a request whose path is sent just so."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
     try:
         connection.putrequest(method, path, skip_accept_encoding=True)
         if method != "GET":

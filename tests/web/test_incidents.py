@@ -142,7 +142,7 @@ class Listener:
 
     def _listen(self) -> None:
         try:
-            with httpx.stream("GET", self._url, headers=self._headers, params=self._params, timeout=20) as response:
+            with httpx.stream("GET", self._url, headers=self._headers, params=self._params, timeout=90) as response:
                 self.status = response.status_code
                 number = 0
                 for line in response.iter_lines():

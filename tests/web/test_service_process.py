@@ -46,7 +46,7 @@ class Sender(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=10) as client:
+        with httpx.Client(base_url=self._url, timeout=90) as client:
             try:
                 while self.acknowledged < len(LINES):
                     answer = post(client, self.acknowledged, LINES[self.acknowledged :][:2999], self.path)
@@ -60,7 +60,7 @@ class Sender(threading.Thread):
 def test_a_stop_drains(running: Running) -> None:
     senders = [Sender(running, f"s{n}") for n in range(3)]
     head = f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(LINES)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=90) as connection:
         connection.sendall(head + LINES[:400_000])
         wait_for(lambda: running.client.get(STREAM).status_code == 200)
         wait_for(lambda: all(sender.acknowledged for sender in senders))
@@ -73,8 +73,8 @@ def test_a_stop_drains(running: Running) -> None:
             answer += part
         assert answer.startswith(b"HTTP/1.1 200 ") and b'"next_offset":%d' % len(LINES) in answer
     begin = time.monotonic()
-    assert running.process.wait(30) == 0
-    assert time.monotonic() - begin < 5
+    assert running.process.wait(90) == 0
+    assert time.monotonic() - begin < 25
     for sender in senders:
         sender.join(10)
         assert sender.acknowledged
@@ -141,23 +141,23 @@ def test_a_stop_that_is_repeated_or_asked_for_by_hand_is_a_stop(running: Running
     post(running.client, 0, LINES)
     assert running.process is not None
     running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(20) == 0
+    assert running.process.wait(90) == 0
     assert archived(running) == LINES
     running.start()
     post(running.client, len(LINES), b"x\n")
     running.process.terminate()
     running.process.terminate()
-    assert running.process.wait(20) == 0
+    assert running.process.wait(90) == 0
     assert archived(running) == LINES + b"x\n"
 
 
 def test_a_listener_does_not_hold_up_a_stop(running: Running) -> None:
-    with httpx.stream("GET", f"{running.url}/v1/events", timeout=20) as response:
+    with httpx.stream("GET", f"{running.url}/v1/events", timeout=90) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("retry")
         begin = time.monotonic()
         assert running.stop() == 0
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 18
         assert list(lines) is not None
 
 
@@ -165,7 +165,7 @@ def test_a_folder_has_one_service(running: Running, tmp_path: Path) -> None:
     other = Running(running.folder, running.environment)
     other.messages_in(tmp_path / "other.err")
     process = other.spawn()
-    assert process.wait(30) == 2
+    assert process.wait(90) == 2
     assert "another service works on this data folder" in other.messages()
     assert "--data-dir" in other.messages() and "Traceback" not in other.messages()
     assert post(running.client, 0, b"x\n").status_code == 200
@@ -175,7 +175,7 @@ def test_a_port_that_is_taken_is_told(runs: Runs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, runs() as running:
         port = taken.getsockname()[1]
         running.process = running.spawn("--port", str(port))
-        assert running.process.wait(30) == 2
+        assert running.process.wait(90) == 2
         assert str(port) in running.messages() and "in use" in running.messages()
         assert "Traceback" not in running.messages()
 

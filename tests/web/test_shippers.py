@@ -77,7 +77,7 @@ def port(receiver: Receiver) -> Iterator[int]:
         thread.join()
 
 
-def wait(done: Callable[[], bool], seconds: float = 20) -> None:
+def wait(done: Callable[[], bool], seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, "it did not come"

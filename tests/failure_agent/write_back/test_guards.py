@@ -141,9 +141,9 @@ def test_hostile_words_of_a_line_are_text(world: World) -> None:
 @pytest.mark.parametrize("length", [5_000, 200_000])
 def test_a_huge_line_is_no_burden(world: World, length: int) -> None:
     log = HEAD + "ERROR quota service refused the lease of " + "x" * length + "\n"
-    begin = time.monotonic()
+    begin = time.process_time()
     lesson = world.teach("a", log, "OS Error", 41)
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
     if length < 10_000:
         assert world.rules.one(lesson.rule).pattern.endswith("the\\s+lease\\s+of")
     assert len(repr(lesson)) < 50_000

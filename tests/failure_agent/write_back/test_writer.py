@@ -105,11 +105,11 @@ def test_no_secret_gets_into_a_pattern(line: str) -> None:
     ],
 )
 def test_hostile_lines_give_sound_patterns_soon(line: str) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     for one in patterns(line):
         assert len(one) <= 1000 and one.isprintable() and parse(f"{one}$")
         assert line_matches(one, [line]) in ([0], [])
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_signs_of_the_language_are_text() -> None:
