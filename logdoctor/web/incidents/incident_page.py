@@ -17,7 +17,7 @@ from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.incidents.telling import told
 from logdoctor.web.jobs.api import visible
-from logdoctor.web.models import Cursor, VerdictId
+from logdoctor.web.parameters import Cursor, VerdictId
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 

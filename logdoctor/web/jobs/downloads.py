@@ -6,18 +6,18 @@ import weakref
 from urllib.parse import quote
 
 from fastapi import APIRouter
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import Busy
 from logdoctor.store.names import Key, key
 from logdoctor.web.dependencies import Reader, TheService
-from logdoctor.web.models import AttemptNumber, JobName, StreamName
 from logdoctor.web.openapi import TEXT
+from logdoctor.web.parameters import AttemptNumber, JobName, StreamName
 from logdoctor.web.problems import describe, not_found
 
 _AT_ONCE = 64  # downloads; each holds a file and about a MiB
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
 places = threading.BoundedSemaphore(_AT_ONCE)
 

@@ -18,7 +18,7 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.log_rows import Row, kept_rows, log_url, page_rows, sifted_runs, streams_of
-from logdoctor.web.models import AttemptNumber, JobName, StreamName
+from logdoctor.web.parameters import AttemptNumber, JobName, StreamName
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import page, prepare, router
 

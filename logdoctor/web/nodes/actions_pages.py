@@ -18,12 +18,12 @@ from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
 from logdoctor.web.gate import Caller
-from logdoctor.web.models import ActionId, Cursor
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, FleetAnswer, unreached
 from logdoctor.web.nodes.running import Running, running_on
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.parameters import ActionId, Cursor
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE

@@ -23,7 +23,7 @@ from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
 from logdoctor.web.gate import Caller, form_key
-from logdoctor.web.models import Cursor
+from logdoctor.web.parameters import Cursor
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
