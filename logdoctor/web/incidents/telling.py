@@ -21,9 +21,9 @@ from logdoctor.web import units, wording
 from logdoctor.web.cases.api import calls_about, may_decide, visible_case
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.gate import Caller
-from logdoctor.web.incidents import restart_commands as commands
 from logdoctor.web.incidents import underway
 from logdoctor.web.incidents.later import later_attempt
+from logdoctor.web.incidents.restart import Restart, restart
 from logdoctor.web.jobs.excerpts import Viewer, decisive, ending, proofs
 from logdoctor.web.nodes import words as node_wording
 
@@ -91,9 +91,9 @@ def told(
         "proofs": proof,
         "decisive": decisive(service, stored, proof),
         "ending": ending(service, stored, attempt, streams) if _is_unproven(verdict) else None,
-        "restart": commands.restart(stored.job, facts, verdict, known.faulty)
+        "restart": restart(stored.job, facts, verdict, known.faulty)
         if later is None
-        else commands.Restart(why_not=later.why_no_restart),
+        else Restart(why_not=later.why_no_restart),
         "later": later,
         "failed_at": stored.at if failed_at is None else failed_at,
         "failed": failed,
