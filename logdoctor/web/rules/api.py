@@ -4,30 +4,26 @@ A token that is bound to jobs sees the rules that were learned from these and no
 because a rule acts on all jobs of its kind.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor import build
-from logdoctor.errors import Busy, CursorError, RequestRefused, RuleRefused
+from logdoctor.errors import CursorError, RequestRefused, RuleRefused
 from logdoctor.rule_files.files import file_rule, text_of
-from logdoctor.rule_files.imports import File, import_files
 from logdoctor.rule_files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.service.service import Service
-from logdoctor.settings import read_settings
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
 from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
-from logdoctor.web.dependencies import Operator, Reader, TheService, state_of
+from logdoctor.web.dependencies import Operator, Reader, TheService, once, state_of
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, answers
@@ -47,11 +43,11 @@ from logdoctor.web.rules.answers import (
     StepOut,
     WhyOut,
 )
+from logdoctor.web.rules.importing import RuleImporter
 from logdoctor.web.rules.listing import numbers_in, patterns_of
 from logdoctor.web.rules.requests import ApproveIn, StepIn
 
 _EXPORTED = 5000  # rules
-_IMPORTED = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
 _BODY = 2 << 20  # bytes of an import
 _LOOKED_AT = 20_000  # rules that are held against a line
 _YAML = "application/yaml"
@@ -70,9 +66,9 @@ Line = Annotated[
 ]
 NameOfKind = Annotated[str | None, Query(max_length=300, description="kind of jobs of rules that name none")]
 
-router = APIRouter(default_response_class=Response, prefix="/v1/rules", tags=["rules"])
+TheImporter = Annotated[RuleImporter, Depends(once(RuleImporter))]
 
-importing = threading.Lock()
+router = APIRouter(default_response_class=Response, prefix="/v1/rules", tags=["rules"])
 
 
 @router.get("", responses=answers(LearnedRulePage) | describe(400, 422))
@@ -147,30 +143,22 @@ def export(caller: Reader, service: TheService, status: OfStatus = "active", kin
     openapi_extra=_SENT,
     max_body_size=STREAMED,
 )
-async def import_rules(request: Request, caller: Operator, service: TheService, kind: NameOfKind = None) -> Response:
+async def import_rules(request: Request, caller: Operator, importer: TheImporter, kind: NameOfKind = None) -> Response:
     """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
 
     They pass the same guards as what is learned, and begin in shadow or wait for a human.
     """
     caller.unbound(OF_ALL)
     body = await whole(request, Allowed(_BODY, _BODY, state_of(request).options.allowed.seconds))
-    return await run_in_threadpool(_import, service, caller, body, kind)
+    return await run_in_threadpool(_entered, importer, caller, body, kind)
 
 
-def _import(service: Service, caller: Caller, body: bytes, kind: str | None) -> Response:
-    if not importing.acquire(blocking=False):
-        raise Busy("the service", "rules are being imported already", "Try again later.")
-    try:
-        guards = build.guards(read_settings(), service.scanner.book, service.records)
-        file = File("the body", lambda: body)
-        others = build.diagnosis_guards(service.scanner, service.records)
-        told = import_files([file], kind, guards, service.rules, caller.who, time.time(), _IMPORTED, others)
-    finally:
-        importing.release()
+def _entered(importer: RuleImporter, caller: Caller, body: bytes, kind: str | None) -> Response:
+    told = importer.enter(body, kind, caller.who)
     if refused := [one for one in told if one.outcome == "refused"]:
         cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
         listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
-        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
+        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or fix them.", refused=listed)
     return Json(ImportOut([msgspec.convert(one._asdict(), ImportedOut) for one in told]))
 
 
