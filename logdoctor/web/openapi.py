@@ -82,7 +82,7 @@ def _complete(path: str, operation: dict[str, Any]) -> None:
     for answer in operation["responses"].values():
         for content in answer.get("content", {}).values():
             if content.get("schema", {}).get("$ref", "").rsplit("/", 1)[-1] in _FASTAPIS:
-                content["schema"] = {"$ref": _REFERENCE.format(name="Problem")}
+                content["schema"] = {"$ref": _REFERENCE.format(name="HttpProblem")}
 
 
 def schema_of(kind: type) -> dict[str, Any]:

@@ -70,21 +70,21 @@ class Details(msgspec.Struct, frozen=True):
     next_offset: Annotated[int | None, Meta(description="with `offset_mismatch` only")] = None
 
 
-class Problem(msgspec.Struct, frozen=True):
+class HttpProblem(msgspec.Struct, frozen=True):
     """The one shape of all errors."""
 
     error: Details
 
 
 EXAMPLES = (
-    Problem(
+    HttpProblem(
         Details(
             "offset_mismatch", "stream llama-7b/1/gpu-12", "it has 4096 bytes, not 0", "Send from offset 4096.", 4096
         )
     ),
 )
 """One of each answer."""
-_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
+_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{HttpProblem.__name__}"}}}
 
 
 def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -153,7 +153,7 @@ def test_errors_are_described_alike(document: dict[str, Any]) -> None:
         for status, answer in operation["responses"].items():
             if status[0] in "45":
                 reference = answer["content"]["application/json"]["schema"].get("$ref", "")
-                assert reference.endswith("/Problem"), f"{name}: {status}"
+                assert reference.endswith("/HttpProblem"), f"{name}: {status}"
                 assert answer["description"]
         if "health" not in name and "ready" not in name:
             assert operation["responses"].keys() >= {"401", "403", "429"}, name

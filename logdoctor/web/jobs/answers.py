@@ -44,7 +44,7 @@ class JobOut(Job, frozen=True, kw_only=True):
     attempts: tuple[AttemptOut, ...] = ()
 
 
-class JobPage(msgspec.Struct, frozen=True):
+class JobPageOut(msgspec.Struct, frozen=True):
     """Some jobs, newest first; `next` is the cursor of the next page."""
 
     items: list[JobOut]
@@ -166,7 +166,7 @@ EXAMPLES = (
     VerdictPage([_STORED], None),
     _ATTEMPT,
     _JOB,
-    JobPage([_JOB], None),
+    JobPageOut([_JOB], None),
     AttemptNumberOut(1),
     StandingOut(4096, 31, 31, 2),
 )

@@ -15,7 +15,7 @@ from logdoctor.text import decode
 from logdoctor.types import Evidence
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import Caller
-from logdoctor.web.jobs.answers import AttemptOut, JobOut, JobPage, VerdictDetail, VerdictOut, VerdictPage
+from logdoctor.web.jobs.answers import AttemptOut, JobOut, JobPageOut, VerdictDetail, VerdictOut, VerdictPage
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, TEXTS, answers, shows
 from logdoctor.web.parameters import AttemptNumber, Cursor, JobName, Limit, LineRange, StreamName, VerdictId
@@ -93,7 +93,7 @@ def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
     return Json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
 
 
-@router.get("/jobs", responses=answers(JobPage) | describe(400, 422))
+@router.get("/jobs", responses=answers(JobPageOut) | describe(400, 422))
 def jobs(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Jobs, newest first."""
     return Json(service.records.jobs(cursor, limit, caller.prefixes))

@@ -38,18 +38,18 @@ _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream"
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["ingest"])
 
 
-class Turns(NamedTuple):
+class LogTurns(NamedTuple):
     """Turns for whole logs: to be received, and to be read."""
 
     uploads: asyncio.Semaphore
     diagnoses: asyncio.Semaphore
 
 
-def _turns(_: AppState) -> Turns:
-    return Turns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
+def _turns(_: AppState) -> LogTurns:
+    return LogTurns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
 
 
-TheTurns = Annotated[Turns, Depends(once(_turns))]
+TheLogTurns = Annotated[LogTurns, Depends(once(_turns))]
 
 
 @router.put(
@@ -169,7 +169,7 @@ async def diagnose(
     request: Request,
     caller: Sender,
     service: TheService,
-    turns: TheTurns,
+    turns: TheLogTurns,
     name: FileName = "log",
     exit_code: ExitCode = None,
     died: HasDied = False,
