@@ -111,7 +111,7 @@ def listener(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         cause = (
-            f"cannot be listened on ({os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror})"
+            f"cannot listen on this address ({os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror})"
         )
         raise SettingsError(f"{host}:{port}", cause, "Choose others with --host and --port.") from error
 

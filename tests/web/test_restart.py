@@ -63,10 +63,10 @@ def test_a_job_without_a_number_is_submitted_again() -> None:
     [
         ({"command": COMMAND}, {"recovery": "fix_first"}, "do not restart: fix first"),
         ({"command": COMMAND}, {"recovery": "ask_human"}, "ask a person"),
-        ({"command": COMMAND}, {"reason": "Unknown"}, "Nobody knows why"),
+        ({"command": COMMAND}, {"reason": "Unknown"}, "The cause is unknown"),
         ({"command": COMMAND}, {"suspects": ()}, "none is known to be at fault"),
         ({"command": COMMAND}, {"suspects": (Suspect("--all; rm -rf /", None, None, ""),)}, "none is known"),
-        ({}, {}, "Nobody told how"),
+        ({}, {}, "not on record"),
         ({"command": "echo 'half"}, {}, "not one simple command"),
         ({"command": "python t.py\nrm -rf /"}, {}, "cannot be read as one command"),
         ({"command": "python \u202et.py"}, {}, "cannot be read as one command"),

@@ -47,7 +47,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown":
-        return Restart(why_not="Nobody knows why it failed, so nobody knows whether a restart helps.")
+        return Restart(why_not="The cause is unknown, so it is not known whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
         return Restart(why_not=f"The verdict says: {advice(verdict.recovery, names_node(verdict))}.")
     nodes = list(dict.fromkeys((*nodes_to_leave_out(verdict), *(faulty or ()))))[:_MOST_NODES]
@@ -69,7 +69,7 @@ def _not_told(facts: JobFacts) -> str:
         return f"It was started with {launcher}, where it has another name. Send that as the name of the job."
     if launcher:
         return f"It was started with {launcher}, but its command is not on record. Send it with the job."
-    return "Nobody told how the job was started. Send its launcher and its command."
+    return "How the job was started is not on record. Send its launcher and its command."
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:

@@ -139,7 +139,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
         decided = performed(lambda: actor.approve(id, visit.caller.who, why))
         visit.fleet.forget()
         if decided.state == "waiting":  # it could not be done now, and can be approved again
-            next_step = "The action waits again. Mend this and approve it anew, or refuse it."
+            next_step = "The action waits again. Fix this and approve it again, or refuse it."
             raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
         begun = actor.begun.get(id)
         return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"

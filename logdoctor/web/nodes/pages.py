@@ -140,7 +140,7 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
 
     def act() -> str:
         if not reason:
-            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Say why: others will ask.")
+            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Give a reason: others will ask.")
         actor = visit.service.actor
         if actor is None:
             raise _acts_on_none()
