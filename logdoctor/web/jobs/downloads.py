@@ -19,7 +19,7 @@ _AT_ONCE = 64  # downloads; each holds a file and about a MiB
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
-places = threading.BoundedSemaphore(_AT_ONCE)
+_PLACES = threading.BoundedSemaphore(_AT_ONCE)
 
 
 @router.get(
@@ -42,10 +42,10 @@ def download(
         "Cache-Control": "no-store",
         "X-Accel-Buffering": "no",
     }
-    if not places.acquire(blocking=False):
+    if not _PLACES.acquire(blocking=False):
         raise Busy("the downloads", f"{_AT_ONCE} are on their way", "Try again later.")
     chunks = view.chunks()
-    weakref.finalize(chunks, places.release)  # whether they are used up, given up, or never begun
+    weakref.finalize(chunks, _PLACES.release)  # whether they are used up, given up, or never begun
     return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=headers)
 
 
