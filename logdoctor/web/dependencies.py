@@ -116,6 +116,7 @@ TheNodeRecords = Annotated[NodeRecords, Depends(once(_node_records))]
 
 admit_reader = allows("read")
 admit_node_reader = allows_unbound("read", OF_ALL)
+admit_node_form_operator = allows_unbound("operate", OF_ALL, by_form=True)
 
 Sender = Annotated[Caller, Depends(allows("ingest"))]
 """Who sends logs."""
@@ -126,4 +127,3 @@ FormOperator = Annotated[Caller, Depends(allows("operate", by_form=True))]
 NodeReader = Annotated[Caller, Depends(admit_node_reader)]
 """Who may see nodes: a token without prefixes."""
 NodeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
-NodeFormOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL, by_form=True))]

@@ -18,8 +18,6 @@ from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.web.problems import refusal
 
-OF_ALL = "nodes are shared by all jobs"
-"""Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
 REFUSED = refusal(409, "this may not be done, or not now")
 CLUSTER = refusal(502, "the cluster was asked and did not do it")
 OfNode = Annotated[str | None, Query(max_length=253, description="only what concerns this node")]
