@@ -280,7 +280,6 @@ def learned_rules(settings: Settings) -> "LearnedRules":
 
 def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
     """What no learned rule may take: all causes that are known, and all evidence that a verdict ever cited."""
-    from logdoctor.log_agent.canary import causes
     from logdoctor.log_agent.guards import Guards
     from logdoctor.log_agent.life import quotes
 
@@ -289,7 +288,14 @@ def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
     while page := records.evidence_after(last, 1000):
         past += [line for _, evidence in page for line in quotes(evidence)]
         last = page[-1][0]
-    return Guards(causes(book, rules_folder(settings) / "canary"), past)
+    return Guards(known_causes(settings, book), past)
+
+
+def known_causes(settings: Settings, book: RuleBook) -> tuple[str, ...]:
+    """Return lines of all causes that are known, which no learned rule may take."""
+    from logdoctor.log_agent.canary import causes
+
+    return tuple(causes(book, rules_folder(settings) / "canary"))
 
 
 def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":

@@ -35,6 +35,7 @@ from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
 from logdoctor.web.rules import pages as rule_pages
+from logdoctor.web.rules.importing import RuleImporter
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
 it is, whether a restart helps and which node to take out, with the lines that prove it."""
@@ -88,6 +89,7 @@ def application(service: Service, options: AppOptions) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.hubs.open(asyncio.get_running_loop())
         await run_in_threadpool(service.start)
+        await run_in_threadpool(state.once(RuleImporter).catch_up)
         threading.Thread(target=rendering.prepare_others, daemon=True).start()
         state.ready = True
         yield

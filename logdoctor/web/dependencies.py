@@ -53,6 +53,13 @@ class AppState:
     ready: bool = False
     made: dict[object, Any] = field(default_factory=dict)
 
+    def once(self, make: "Callable[[AppState], Made]") -> Made:
+        """Return what `make` gives, made at the first call."""
+        if make not in self.made:
+            self.made[make] = make(self)
+        found: Made = self.made[make]
+        return found
+
 
 def state_of(request: Request) -> AppState:
     """Return what the application of a request works with."""
@@ -64,11 +71,7 @@ def once(make: Callable[[AppState], Made]) -> Callable[[Request], Awaitable[Made
     """Return a dependency that gives what `make` gives, made once for each application."""
 
     async def given(request: Request) -> Made:
-        state = state_of(request)
-        if make not in state.made:
-            state.made[make] = make(state)
-        found: Made = state.made[make]
-        return found
+        return state_of(request).once(make)
 
     return given
 
@@ -113,6 +116,7 @@ TheNodeRecords = Annotated[NodeRecords, Depends(once(_node_records))]
 
 admit_reader = allows("read")
 admit_node_reader = allows_unbound("read", OF_ALL)
+admit_node_form_operator = allows_unbound("operate", OF_ALL, by_form=True)
 
 Sender = Annotated[Caller, Depends(allows("ingest"))]
 """Who sends logs."""
@@ -123,4 +127,3 @@ FormOperator = Annotated[Caller, Depends(allows("operate", by_form=True))]
 NodeReader = Annotated[Caller, Depends(admit_node_reader)]
 """Who may see nodes: a token without prefixes."""
 NodeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
-NodeFormOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL, by_form=True))]

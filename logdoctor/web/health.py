@@ -17,7 +17,8 @@ from logdoctor.log_agent.guards import GUARDS
 from logdoctor.service.service import Service
 from logdoctor.store.learned import STATUSES
 from logdoctor.web.dependencies import AppState, Reader, TheService, once, state_of
-from logdoctor.web.openapi import TEXT, shows
+from logdoctor.web.json_answer import Json
+from logdoctor.web.openapi import TEXT, TEXTS, shows
 from logdoctor.web.problems import describe, problem
 
 _NAMED = 200  # filter rules with a series of their own
@@ -195,25 +196,28 @@ def _registries(state: AppState) -> Registries:
 
 TheRegistries = Annotated[Registries, Depends(once(_registries))]
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(default_response_class=Response, tags=["operations"])
 _UNREADY: dict[int | str, dict[str, Any]] = {503: describe()[503]}
 
 
-@router.get("/healthz", responses=shows({"status": "ok"}))
-async def healthz() -> dict[str, str]:
+@router.get("/healthz", responses=shows({"status": "ok"}, schema=TEXTS))
+async def healthz() -> Response:
     """Whether the process answers."""
-    return {"status": "ok"}
+    return Json({"status": "ok"})
 
 
-@router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}), response_model=None)
-async def readyz(request: Request, service: TheService) -> Response | dict[str, str | bool]:
+@router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}))
+async def readyz(request: Request, service: TheService) -> Response:
     """Whether requests are taken. `catching_up` while streams are read again after a start."""
     if not state_of(request).ready:
         return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
-    return {"status": "ready", "catching_up": service.watch.is_behind()}
+    return Json({"status": "ready", "catching_up": service.watch.is_behind()})
 
 
-@router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}}, response_class=Response)
+@router.get(
+    "/metrics",
+    responses={**describe(), 200: {"content": {"text/plain": TEXT}}},
+)
 def metrics(caller: Reader, registries: TheRegistries) -> Response:
     """Figures in Prometheus' text format."""
     figures = generate_latest(registries.of_some_jobs if caller.prefixes else registries.whole)

@@ -1,12 +1,13 @@
 """Errors as HTTP answers: one JSON shape, the right status, and when to try again."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -59,21 +60,31 @@ _FOR_PEOPLE = {
 """What a wrong address means to a person."""
 
 
-class Details(BaseModel):
+class Details(msgspec.Struct, frozen=True):
     """What is wrong, why, and what to do."""
 
-    model_config = ConfigDict(extra="allow")
-    code: str = Field(examples=["offset_mismatch"])
-    thing: str = Field(examples=["stream llama-7b/1/gpu-12"])
-    cause: str = Field(examples=["it has 4096 bytes, not 0"])
-    next_step: str = Field(examples=["Send from offset 4096."])
-    next_offset: int | None = Field(default=None, examples=[4096], description="with `offset_mismatch` only")
+    code: str
+    thing: str
+    cause: str
+    next_step: str
+    next_offset: Annotated[int | None, Meta(description="with `offset_mismatch` only")] = None
 
 
-class Problem(BaseModel):
+class HttpProblem(msgspec.Struct, frozen=True):
     """The one shape of all errors."""
 
     error: Details
+
+
+EXAMPLES = (
+    HttpProblem(
+        Details(
+            "offset_mismatch", "stream llama-7b/1/gpu-12", "it has 4096 bytes, not 0", "Send from offset 4096.", 4096
+        )
+    ),
+)
+"""One of each answer."""
+_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{HttpProblem.__name__}"}}}
 
 
 def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -92,7 +103,15 @@ def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
         503: "stopping or overloaded; see Retry-After",
         507: "the disk is full; nothing was kept; see Retry-After",
     }
-    return {status: {"model": Problem, "description": meanings[status]} for status in (*statuses, 401, 403, 429, 503)}
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in (*statuses, 401, 403, 429, 503):
+        found |= refusal(status, meanings[status])
+    return found
+
+
+def refusal(status: int, meaning: str) -> dict[int | str, dict[str, Any]]:
+    """Return the error answer of an operation with this status, for the OpenAPI document."""
+    return {status: {"description": meaning, "content": _CONTENT}}
 
 
 def problem(status: int, code: str, thing: str, cause: str, next_step: str, **more: Any) -> Response:

@@ -34,7 +34,7 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, l
     if not ranks:
         return svg.chart(40, label, svg.text(0, 24, "No rank reported an error", "label"))
     rows = _rows(ranks, cause_line)
-    course = _Course.of(rows)
+    course = _RankCourse.of(rows)
     parts = [_rank(row, number, course) for number, row in enumerate(rows)]
     bottom = 34 * len(rows)
     parts += [
@@ -51,7 +51,7 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, l
 def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> str:
     """What is to be said below `rank_times` of where its marks stand; "" for nothing."""
     rows = _rows(ranks, cause_line)
-    course = _Course.of(rows) if rows else None
+    course = _RankCourse.of(rows) if rows else None
     if course is not None and course.same_time:
         where = "their line" if course.kind == "line" else "their place in the log"
         what = "second" if all(row.error.time is None or row.error.time % 1 == 0 for row in rows) else "time"
@@ -80,7 +80,7 @@ class _Row(NamedTuple):
     is_cause: bool
 
 
-class _Course(NamedTuple):
+class _RankCourse(NamedTuple):
     """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone. With
     `same_time` times are known, but tell nothing apart; `close` ones differ from another by less than a second."""
 
@@ -92,7 +92,7 @@ class _Course(NamedTuple):
     close: frozenset[float] = frozenset()
 
     @classmethod
-    def of(cls, rows: Sequence[_Row]) -> "_Course":
+    def of(cls, rows: Sequence[_Row]) -> "_RankCourse":
         times = [row.error.time for row in rows]
         known = [time for time in times if time is not None]
         told = len(known) * 2 >= len(rows)
@@ -154,7 +154,7 @@ def _together(rows: list[_Row]) -> list[_Row]:
     return kept
 
 
-def _rank(row: _Row, number: int, course: _Course) -> Markup:
+def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
     """The row of an error: what and when above its track, and its mark on it."""
     error, y = row.error, 34 * number
     is_red = row.is_cause and error.role not in _SYMPTOMS

@@ -44,6 +44,7 @@ def serve(settings: Settings) -> None:
         labels,
         build.session_key(build.made_folder(settings)),
         settings.public_url.lower().startswith("https://"),
+        build.known_causes(settings, service.scanner.book),
     )
     try:
         service.start()

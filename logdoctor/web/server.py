@@ -71,7 +71,7 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
     return Timed
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Says where it listens, and whatever happens, lets the service write what it took before it ends."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -110,13 +110,13 @@ def listener(host: str, port: int) -> socket.socket:
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
-        cause = (
-            f"cannot be listened on ({os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror})"
-        )
-        raise SettingsError(f"{host}:{port}", cause, "Choose others with --host and --port.") from error
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise SettingsError(
+            f"{host}:{port}", f"cannot listen on this address ({why})", "Choose others with --host and --port."
+        ) from error
 
 
-def server(app: FastAPI, slow_seconds: float) -> Server:
+def server(app: FastAPI, slow_seconds: float) -> HttpServer:
     """A server for the application; `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
     config = uvicorn.Config(
         app,
@@ -130,4 +130,4 @@ def server(app: FastAPI, slow_seconds: float) -> Server:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_DRAIN,
     )
-    return Server(config)
+    return HttpServer(config)

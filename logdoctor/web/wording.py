@@ -18,8 +18,8 @@ _DECIDED = {
     "nobody": "nobody",
 }
 _STRUCTURE = {
-    "loss": "the series of losses",
-    "stall": "the steps, which end before the log does",
+    "loss": "the loss curve",
+    "stall": "the steps, which stop before the log ends",
     **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
 }
 _FOUND: dict[FoundBy, str] = {
@@ -44,9 +44,9 @@ def advice(verdict: Verdict) -> str:
     """Whether to restart; what became of the job when nothing failed. Where a node is to be taken out and none is
     known, what finds it."""
     if verdict.outcome == "running":
-        return "Nothing to do: it runs"
+        return "Nothing to do: it is running"
     if verdict.outcome == "unknown":
-        return "No advice: how the job ended is not known"
+        return "No advice: it is not known how the job ended"
     words = taxonomy.advice(verdict.recovery, names_node(verdict))
     return words[:1].upper() + words[1:]
 
@@ -70,7 +70,7 @@ def decided(verdict: Verdict, person: str = "") -> str:
     if by.kind == "case" and verdict.confidence == CERTAIN:
         return person or "a person"
     if by.kind == "structure":
-        return _STRUCTURE.get(by.rule) or (f"the exception in the log, {by.rule}" if by.rule else "how the log ends")
+        return _STRUCTURE.get(by.rule) or (f"the traceback ({by.rule})" if by.rule else "how the log ends")
     return "a learned rule" if by.kind == "rule" and by.rule.startswith(LEARNED) else _DECIDED[by.kind]
 
 
@@ -98,9 +98,9 @@ def choices() -> dict[str, list[str]]:
 
 def call(one: StoredExchange) -> str:
     """What a call to a model took."""
-    tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} got"
+    tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} received"
     if one.cached:
-        return "asked before, so nothing was sent or paid"
+        return "answered from the cache: nothing was sent or paid"
     price = f", {dollars(one.dollars)}" if one.dollars else ""
     return f"{tokens}{price}, {one.seconds:.1f} s{f', {one.failure}' if one.failure else ''}"
 
@@ -148,7 +148,7 @@ def end(how: End) -> str:
         parts.append(f"exit code {how.exit_code}")
     if how.scheduler_state:
         parts.append(f"scheduler says {how.scheduler_state}")
-    return ", ".join(parts) or "ended; nobody said how"
+    return ", ".join(parts) or "ended; its exit status was not reported"
 
 
 def number(given: int | None) -> str:

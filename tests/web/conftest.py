@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,14 @@ def new_service(
 def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED) -> AppOptions:
     """What an application is made with."""
     limits = build.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
-    return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64)
+    return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64, causes=causes())
+
+
+@cache
+def causes() -> tuple[str, ...]:
+    """Lines of all causes that are known."""
+    chosen = Settings()
+    return build.known_causes(chosen, build.rule_book(chosen))
 
 
 def local_client(service: Service, chosen: AppOptions | None = None) -> TestClient:

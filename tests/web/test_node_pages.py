@@ -445,7 +445,7 @@ def test_a_conclusion_is_told_with_its_worlds(
         ),
         (
             Conclusion((Finding("a", "slow", "half as fast"), Finding("b", "indeterminate", "x")), rounds=2),
-            [("slow", "a is slow: half as fast"), ("open", "1 of 2 nodes is not decided: b")],
+            [("slow", "a is slow: half as fast"), ("open", "1 of 2 nodes is undecided: b")],
         ),
     ],
     ids=["faulty", "healthy", "many", "slow"],

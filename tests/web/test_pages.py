@@ -252,7 +252,7 @@ def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, ser
     stored = publish(service, "j", msgspec.structs.replace(nothing, suspects=(), symptoms=()))
     assert "End not known" in page(client, "/attempts?outcome=unknown").text
     shown = page(client, f"/verdicts/{stored.id}").text
-    assert "End not known" in shown and "No advice: how the job ended is not known" in shown
+    assert "End not known" in shown and "No advice: it is not known how the job ended" in shown
     assert page(client, "/").rows() == []
 
 
@@ -662,9 +662,9 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
     [
         (DecidedBy("rule", "diagnosis/x"), 0.95, "", "a rule"),
         (DecidedBy("rule", "learned/7"), 0.95, "", "a learned rule"),
-        (DecidedBy("structure", "KeyError"), 0.85, "", "the exception in the log, KeyError"),
-        (DecidedBy("structure", "loss"), 0.85, "", "the series of losses"),
-        (DecidedBy("structure", "stall"), 0.7, "", "the steps, which end before the log does"),
+        (DecidedBy("structure", "KeyError"), 0.85, "", "the traceback (KeyError)"),
+        (DecidedBy("structure", "loss"), 0.85, "", "the loss curve"),
+        (DecidedBy("structure", "stall"), 0.7, "", "the steps, which stop before the log ends"),
         (DecidedBy("structure", "completed"), 0.7, "", "how the log ends"),
         (DecidedBy("case", "case/7"), 0.95, "ops", "a past failure that looks the same"),
         (DecidedBy("case", "case/7"), 1.0, "ops", "ops"),
@@ -702,7 +702,7 @@ def test_sizes(number: float, words: str) -> None:
         (End("", 0, None, None, 0), "exit code 0"),
         (End("", None, 9, None, 0), "signal 9 (SIGKILL)"),
         (End("", None, 99, None, 0), "signal 99"),
-        (End("", None, None, None, 0), "ended; nobody said how"),
+        (End("", None, None, None, 0), "ended; its exit status was not reported"),
     ],
 )
 def test_ends(how: End, words: str) -> None:

@@ -19,10 +19,12 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import Settings
 from logdoctor.store.learned import Learned, Refused, Source, Votes
+from logdoctor.types import Evidence
 from logdoctor.web import health
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 from tests.web.conftest import Guarded, Running, bearer, local_client, new_service, options, wait_for
 from tests.web.test_gate import cookie
+from tests.web.test_pages import changed, publish
 
 RULES = "/v1/rules"
 
@@ -237,6 +239,23 @@ def test_a_bad_import_is_refused_as_a_whole(client: TestClient, service: Service
         assert answer.status_code == status, content[:20]
     assert service.rules.list() == []
     assert client.post(f"{RULES}/import", params={"kind": KIND}, content=yaml.safe_dump(good)).status_code == 200
+
+
+def test_an_import_may_not_take_a_line_that_was_cited_since_the_start(client: TestClient, service: Service) -> None:
+    cited = Evidence("main", "main", 3, "loaded shard 3 of 9", "diagnosis/x")
+    publish(service, verdict=changed(evidence=(cited,)))
+    rule = {
+        "id": "filter/x",
+        "kind": "filter",
+        "status": "active",
+        "title": "t",
+        "patterns": ["^loaded shard [0-9]+ of [0-9]+$"],
+        "must_match": ["loaded shard 4 of 9"],
+        "origin": {"by": "me", "at": "2026-01-01", "source": "s"},
+    }
+    answer = client.post(f"{RULES}/import", params={"kind": KIND}, content=yaml.safe_dump(rule))
+    (refused,) = answer.json()["error"]["refused"]
+    assert refused["guard"] == "evidence" and "loaded shard 3 of 9" in refused["cause"]
 
 
 def samples(client: TestClient, headers: dict[str, str] | None = None) -> dict[tuple[str, str], float]:

@@ -4,53 +4,58 @@ A token that is bound to jobs sees the cases of these and nothing of others; it 
 about the failures of all jobs.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
+from logdoctor.failure_agent.write_back.teacher import Preview
 from logdoctor.service.confirming import Foreseen, Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import StoredVerdict
+from logdoctor.web.cases.answers import (
+    AskOut,
+    BackTestOut,
+    CaseOut,
+    CasePage,
+    CitedOut,
+    LessonClaimOut,
+    LessonHitOut,
+    LessonOut,
+    LessonRefusalOut,
+    LessonRuleOut,
+    ModelCallOut,
+    ModelCallPage,
+    PutBackOut,
+    SentOut,
+)
+from logdoctor.web.cases.requests import ConfirmIn, CorrectIn
 from logdoctor.web.dependencies import Operator, Reader, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.api import visible
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import (
-    AskOut,
-    CaseId,
-    CaseOut,
-    CasePage,
-    ConfirmIn,
-    CorrectIn,
-    Cursor,
-    LessonOut,
-    Limit,
-    ModelCallPage,
-    VerdictId,
-)
+from logdoctor.web.openapi import answers
 from logdoctor.web.paging import page
-from logdoctor.web.problems import Problem, describe, not_found
+from logdoctor.web.parameters import CaseId, Cursor, Limit, VerdictId
+from logdoctor.web.problems import describe, not_found, refusal
 
 HIDDEN = "(not shown to a token that is bound to jobs: it may tell of other jobs)"
 """What such a token sees of the texts of model calls."""
 
-_REFUSED: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "this cannot be confirmed, asked or withdrawn"}
-}
+_REFUSED = refusal(409, "this cannot be confirmed, asked or withdrawn")
 
 OfReason = Annotated[str | None, Query(max_length=200, description="only cases of this reason")]
 Withdrawn = Annotated[bool, Query(description="also those that were withdrawn or replaced")]
 Why = Annotated[str, Query(max_length=2000, description="the reason, for those who ask later")]
 
-router = APIRouter(prefix="/v1", tags=["cases"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["cases"])
 
 
-@router.get("/cases", response_model=CasePage, responses=describe(400, 422))
+@router.get("/cases", responses=answers(CasePage) | describe(400, 422))
 def cases(
     caller: Reader,
     service: TheService,
@@ -64,47 +69,51 @@ def cases(
     return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
 
 
-@router.get("/cases/{id}", response_model=CaseOut, responses=describe(404, 422))
+@router.get("/cases/{id}", responses=answers(CaseOut) | describe(404, 422))
 def case(caller: Reader, service: TheService, id: CaseId) -> Response:
     """One confirmed failure, withdrawn or not."""
     return Json(visible_case(service, caller, id))
 
 
-@router.get("/verdicts/{id}/model-calls", response_model=ModelCallPage, responses=describe(404, 422))
+@router.get("/verdicts/{id}/model-calls", responses=answers(ModelCallPage) | describe(404, 422))
 def model_calls(caller: Reader, service: TheService, id: VerdictId) -> Response:
     """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
     came back, with tokens, dollars, seconds, and the digest of the prompt."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
-    return Json({"items": [_as_out(call) for call in calls_about(service, caller, stored)]})
+    return Json(ModelCallPage([_call(call) for call in calls_about(service, caller, stored)]))
 
 
-@router.post("/verdicts/{id}/confirm", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/verdicts/{id}/confirm", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def confirm(caller: Operator, service: TheService, id: VerdictId, said: ConfirmIn) -> Response:
     """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
     return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
 
-@router.post("/verdicts/{id}/correct", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/verdicts/{id}/correct", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def correct(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
     """Say what a failure was instead. Without `evidence` the lines count that look worst."""
     return Json(enter(service, caller, id, _ruling(said), said.known))
 
 
-@router.post("/verdicts/{id}/lesson", response_model=LessonOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/verdicts/{id}/lesson", responses=answers(LessonOut) | describe(404, 422) | _REFUSED)
 def lesson(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
     """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
     model is asked."""
-    return Json(_foreseen_out(foresee(service, caller, id, _ruling(said))))
+    return Json(_lesson(foresee(service, caller, id, _ruling(said))))
 
 
-@router.post("/verdicts/{id}/ask", status_code=202, response_model=AskOut, responses=describe(404, 422) | _REFUSED)
+@router.post(
+    "/verdicts/{id}/ask",
+    status_code=202,
+    responses=answers(AskOut, 202) | describe(404, 422) | _REFUSED,
+)
 def ask(caller: Operator, service: TheService, id: VerdictId) -> Response:
     """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
     look_again(service, caller, id)
-    return Json({"verdict": id}, 202)
+    return Json(AskOut(id), 202)
 
 
-@router.delete("/cases/{id}", response_model=CaseOut, responses=describe(404, 422) | _REFUSED)
+@router.delete("/cases/{id}", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def withdraw(caller: Operator, service: TheService, id: CaseId, why: Why = "") -> Response:
     """Let a case decide nothing any more; it stays on record."""
     return Json(take_back(service, caller, id, why))
@@ -210,9 +219,9 @@ def _without_texts(call: StoredExchange) -> StoredExchange:
     return msgspec.structs.replace(call, sent=sent, request=HIDDEN, got=HIDDEN, calls="[]", cause="")
 
 
-def _as_out(call: StoredExchange) -> dict[str, object]:
-    sent = [{"role": role, "text": text} for role, text in call.sent]
-    return msgspec.structs.asdict(call) | {"sent": sent}
+def _call(call: StoredExchange) -> ModelCallOut:
+    fields = msgspec.structs.asdict(call) | {"sent": [SentOut(role, text) for role, text in call.sent]}
+    return ModelCallOut(**fields)
 
 
 def _ruling(said: CorrectIn) -> Ruling:
@@ -220,25 +229,33 @@ def _ruling(said: CorrectIn) -> Ruling:
     return Ruling(**said.model_dump(exclude={"evidence", "known"}), evidence=evidence)
 
 
-def _foreseen_out(foreseen: Foreseen) -> dict[str, object]:
-    """What will be taught, as JSON."""
+def _lesson(foreseen: Foreseen) -> LessonOut:
+    """Return what will be taught."""
     said, lesson = foreseen.confirmation, foreseen.lesson
-    told: dict[str, object] = {
-        "reason": said.reason,
-        "corrects": said.corrects,
-        "digests": said.digests,
-        "evidence": said.evidence,
-        "why": lesson.why if lesson else foreseen.why,
-        "rule": None,
-        "known": lesson.known if lesson else "",
-        "backtest": None,
-        "refused": [one._asdict() for one in lesson.refused] if lesson else [],
-        "put_back": [{"rule": one.rule.id, "status": one.status} for one in lesson.steps] if lesson else [],
-        "asks": lesson.asks if lesson else "",
-    }
-    if lesson and lesson.rule and lesson.candidate:
-        rule = {name: getattr(lesson.rule, name) for name in ("pattern", "title", "status", "waits_for", "claim")}
-        where = {"stream": lesson.candidate.stream, "line": lesson.candidate.line}
-        told["rule"] = rule | where | {"attempts": lesson.attempts}
-        told["backtest"] = lesson.tried._asdict() | {"hits": [hit._asdict() for hit in lesson.tried.hits]}
-    return told
+    rule, backtest = _lesson_rule(lesson) if lesson else (None, None)
+    return LessonOut(
+        reason=said.reason,
+        corrects=said.corrects,
+        digests=list(said.digests),
+        evidence=[CitedOut(one.stream, one.line, one.quote) for one in said.evidence],
+        why=lesson.why if lesson else foreseen.why,
+        rule=rule,
+        known=lesson.known if lesson else "",
+        backtest=backtest,
+        refused=[LessonRefusalOut(*one) for one in lesson.refused] if lesson else [],
+        put_back=[PutBackOut(one.rule.id, one.status) for one in lesson.steps] if lesson else [],
+        asks=lesson.asks if lesson else "",
+    )
+
+
+def _lesson_rule(lesson: Preview) -> tuple[LessonRuleOut | None, BackTestOut | None]:
+    """Return the rule that a lesson enters, and what became of trying it; None for both where it enters none."""
+    rule, found, tried = lesson.rule, lesson.candidate, lesson.tried
+    if rule is None or found is None or rule.claim is None:
+        return None, None
+    claim = LessonClaimOut(**msgspec.structs.asdict(rule.claim))
+    made = LessonRuleOut(
+        rule.pattern, rule.title, rule.status, rule.waits_for, claim, found.stream, found.line, lesson.attempts
+    )
+    hits = [LessonHitOut(*hit) for hit in tried.hits]
+    return made, BackTestOut(tried.attempts, tried.complete, tried.agree, tried.contradict, tried.open, hits)

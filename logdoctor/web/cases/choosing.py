@@ -11,7 +11,7 @@ from logdoctor.service.service import Service
 from logdoctor.store.records import StoredVerdict
 from logdoctor.types import Verdict
 from logdoctor.web.jobs.excerpts import ending, proofs
-from logdoctor.web.jobs.log_rows import Row
+from logdoctor.web.jobs.log_rows import LogRow
 
 MOST = 20
 """Lines that prove a failure, at most."""
@@ -22,7 +22,7 @@ Place = tuple[str, int]
 _Lines = tuple[str, list[tuple[int, Markup | str]]]
 
 
-class Choice(NamedTuple):
+class LineChoice(NamedTuple):
     """A line that is shown; its `value` is what a checked box sends, "" where none is because its log is gone."""
 
     number: int
@@ -36,7 +36,7 @@ class Passage(NamedTuple):
 
     title: str
     stream: str
-    lines: list[Choice]
+    lines: list[LineChoice]
 
 
 class Chosen(NamedTuple):
@@ -53,9 +53,9 @@ def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) ->
     seen: set[Place] = set()
     found: list[Passage] = []
 
-    def choice(place: Place, text: Markup | str) -> Choice:
+    def choice(place: Place, text: Markup | str) -> LineChoice:
         can = place in cited or place[0] in streams
-        return Choice(place[1], text, written([place]) if can else "", place in cited)
+        return LineChoice(place[1], text, written([place]) if can else "", place in cited)
 
     for title, runs in _parts(service, stored, streams):
         named = title
@@ -81,7 +81,7 @@ def _parts(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> I
     )
 
 
-def _read(row: Row) -> tuple[int, Markup | str]:
+def _read(row: LogRow) -> tuple[int, Markup | str]:
     return row.first, row.text
 
 

@@ -18,7 +18,7 @@ from logdoctor.web.cases.saving import Ruled, ruled
 from logdoctor.web.dependencies import FormOperator, Operator, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.jobs.excerpts import Viewer
-from logdoctor.web.models import VerdictId
+from logdoctor.web.parameters import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
 
 SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion")

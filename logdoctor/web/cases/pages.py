@@ -10,7 +10,7 @@ from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_ca
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import form_key
-from logdoctor.web.models import CaseId, Cursor
+from logdoctor.web.parameters import CaseId, Cursor
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
 _MAX_WORDS = 4000

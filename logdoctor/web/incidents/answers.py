@@ -1,7 +1,5 @@
 """What the service tells of incidents, as the OpenAPI document has it: types, each with an example."""
 
-from typing import Any
-
 import msgspec
 
 from logdoctor.store.incidents import Incident, IncidentEvent, IncidentPage
@@ -33,6 +31,5 @@ _INCIDENT = Incident(
     others=1,
 )
 _EVENT = IncidentEvent(21, 3, _AT + 60, "ops", "acknowledged", "draining the node", None, None)
-_SHOWN = (_INCIDENT, IncidentPage([_INCIDENT], None), IncidentStory([_EVENT]))
-ALL = tuple(type(one) for one in _SHOWN)
-EXAMPLES: dict[str, Any] = {type(one).__name__: msgspec.to_builtins(one) for one in _SHOWN}
+EXAMPLES = (_INCIDENT, IncidentPage([_INCIDENT], None), IncidentStory([_EVENT]))
+"""One of each answer."""

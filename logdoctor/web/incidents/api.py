@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -16,16 +16,16 @@ from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, ad
 from logdoctor.web.events import After, LastEventId, beginning, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents.answers import IncidentStory
+from logdoctor.web.incidents.requests import IncidentStepIn
+from logdoctor.web.jobs.answers import VerdictPage
 from logdoctor.web.jobs.api import Filter, Time
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import Cursor, IncidentId, IncidentStepIn, Limit, VerdictPage
 from logdoctor.web.openapi import answers, streams
-from logdoctor.web.problems import Problem, describe, not_found
+from logdoctor.web.parameters import Cursor, IncidentId, Limit
+from logdoctor.web.problems import describe, not_found, refusal
 
 _PAGE = 100
-_REFUSED: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "it cannot take this step, or somebody was quicker; `cause` says who"}
-}
+_REFUSED = refusal(409, "it cannot take this step, or somebody was quicker; `cause` says who")
 
 States = Annotated[
     list[State] | None, Query(description="only those in one of these states; without it new and acknowledged ones")
@@ -34,10 +34,13 @@ Words = Annotated[
     str | None, Query(max_length=300, description="words in reason, suspected nodes, job, user and first quote")
 ]
 
-router = APIRouter(prefix="/v1/incidents", tags=["incidents"])
+router = APIRouter(default_response_class=Response, prefix="/v1/incidents", tags=["incidents"])
 
 
-@router.get("", responses=answers(IncidentPage) | describe(400, 422), response_class=Response)
+@router.get(
+    "",
+    responses=answers(IncidentPage) | describe(400, 422),
+)
 def search(
     caller: Reader,
     service: TheService,
@@ -91,39 +94,54 @@ async def stream(
     return following(request, hubs.incidents, admit_reader, news)
 
 
-@router.get("/{id}", responses=answers(Incident) | describe(404, 422), response_class=Response)
+@router.get(
+    "/{id}",
+    responses=answers(Incident) | describe(404, 422),
+)
 def incident(caller: Reader, service: TheService, id: IncidentId) -> Response:
     """One incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
     return Json(_visible(service, caller, id))
 
 
-@router.get("/{id}/attempts", response_model=VerdictPage, responses=describe(400, 404, 422))
+@router.get("/{id}/attempts", responses=answers(VerdictPage) | describe(400, 404, 422))
 def attempts(caller: Reader, service: TheService, id: IncidentId, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """The current verdicts of its attempts, newest first."""
     _visible(service, caller, id)
     return Json(service.incidents.members(id, cursor, limit, caller.prefixes))
 
 
-@router.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422), response_class=Response)
+@router.get(
+    "/{id}/events",
+    responses=answers(IncidentStory) | describe(404, 422),
+)
 def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 100) -> Response:
     """What happened to it, newest first: attempts that joined and left, steps that people took."""
     _visible(service, caller, id)
     return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
 
 
-@router.post("/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+@router.post(
+    "/{id}/acknowledge",
+    responses=answers(Incident) | describe(404, 422) | _REFUSED,
+)
 def acknowledge(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that somebody looks after it."""
     return Json(_step(service, caller, id, "acknowledge", said))
 
 
-@router.post("/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+@router.post(
+    "/{id}/resolve",
+    responses=answers(Incident) | describe(404, 422) | _REFUSED,
+)
 def resolve(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that it is over; the next attempt that fails so opens another incident."""
     return Json(_step(service, caller, id, "resolve", said))
 
 
-@router.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED, response_class=Response)
+@router.post(
+    "/{id}/reopen",
+    responses=answers(Incident) | describe(404, 422) | _REFUSED,
+)
 def reopen(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that it is not over; refused while the same failure is open as another incident."""
     return Json(_step(service, caller, id, "reopen", said))

@@ -15,9 +15,9 @@ from logdoctor.web.cases import saving
 from logdoctor.web.cases.saving import Saved
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import Caller, form_key
-from logdoctor.web.incidents.telling import told
+from logdoctor.web.incidents.telling import verdict_content
 from logdoctor.web.jobs.api import visible
-from logdoctor.web.models import Cursor, VerdictId
+from logdoctor.web.parameters import Cursor, VerdictId
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
@@ -81,7 +81,7 @@ def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId
     number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
     incident = None if number is None else service.incidents.one(number, caller.prefixes)
     said = saving.saved(service, caller, case)
-    content = told(service, caller, stored, incident) | _around(request, service, caller, incident, said)
+    content = verdict_content(service, caller, stored, incident) | _around(request, service, caller, incident, said)
     return saving.refreshed(page(request, "verdict.html", content), said, f"/verdicts/{id}")
 
 
@@ -113,7 +113,7 @@ def _incident_page(
         return page(request, "incident_left.html", around, status)
     members = service.incidents.members(incident.id, cursor, _MEMBERS, caller.prefixes)
     around |= {"members": members.items, "next": members.next, "cursor": cursor}
-    content = told(service, caller, stored, incident, members.items) | around
+    content = verdict_content(service, caller, stored, incident, members.items) | around
     return saving.refreshed(page(request, "incident.html", content, status), said, f"/incidents/{incident.id}")
 
 

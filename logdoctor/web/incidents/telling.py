@@ -21,9 +21,9 @@ from logdoctor.web import units, wording
 from logdoctor.web.cases.api import calls_about, may_decide, visible_case
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.gate import Caller
-from logdoctor.web.incidents import restart_commands as commands
 from logdoctor.web.incidents import underway
 from logdoctor.web.incidents.later import later_attempt
+from logdoctor.web.incidents.restart import Restart, restart
 from logdoctor.web.jobs.excerpts import Viewer, decisive, ending, proofs
 from logdoctor.web.nodes import words as node_wording
 
@@ -60,79 +60,139 @@ class Change(NamedTuple):
     changes: list[str]
 
 
-def told(
+def verdict_content(
     service: Service,
     caller: Caller,
     stored: StoredVerdict,
     incident: Incident | None,
     others: Sequence[StoredVerdict] = (),
 ) -> dict[str, Any]:
-    """All that the page of a verdict shows to a caller who may see its job; `others` are verdicts on other attempts of
-    its incident, because of which something may be under way."""
-    records, verdict = service.records, stored.verdict
-    job, attempt = records.job(stored.job), records.attempt(stored.job, stored.attempt)
-    facts = job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
-    calls = calls_about(service, caller, stored)
-    former = records.history(stored.job, stored.attempt)
+    """Return all that the page of a verdict shows to a caller who may see its job; `others` are verdicts on other
+    attempts of its incident, because of which something may be under way."""
+    return {
+        "stored": stored,
+        "verdict": stored.verdict,
+        "incident": incident,
+        "remark": remark,
+        **_proof(service, stored),
+        **_next_steps(service, caller, stored, others),
+        **_job(service, stored),
+        **_nodes(service, caller, stored.verdict),
+        **_progress(service, stored.verdict),
+        **_decision(service, caller, stored),
+        **_likes(service, caller, stored, incident),
+    }
+
+
+def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:
+    """The lines that prove it, or the end of a log without one."""
+    streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
+    attempt = service.records.attempt(stored.job, stored.attempt)
+    return {
+        "viewer": Viewer(stored.job, stored.attempt, streams),
+        "streams": streams,
+        "proofs": proof,
+        "decisive": decisive(service, stored, proof),
+        "ending": ending(service, stored, attempt, streams) if _is_unproven(stored.verdict) else None,
+        "first_rank": first_rank(stored.verdict),
+    }
+
+
+def _next_steps(
+    service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]
+) -> dict[str, Any]:
+    """What is to be done, what is under way, and what the caller may do."""
+    verdict, later = stored.verdict, later_attempt(service, stored)
     failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
     failed_at = failed.get((stored.job, stored.attempt))
     known = underway.underway(service, caller, stored, failed_at)
-    if later := later_attempt(service, stored):
+    if later:
         known = underway.without_restarts(known)
-    streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
-    may_act = service.actor is not None and may_decide(caller) and stored.current and verdict.outcome == "failed"
-    nodes = _nodes(service, caller, verdict)
-    others_alike = _others(service, caller, stored, incident)
+        again = Restart(why_not=later.why_no_restart)
+    else:
+        again = restart(stored.job, _facts(service, stored), verdict, known.faulty)
+    may_decide_on_it = may_decide(caller) and stored.current and verdict.outcome == "failed"
+    may_act = service.actor is not None and may_decide_on_it
     return {
-        "stored": stored,
-        "verdict": verdict,
-        "incident": incident,
-        "viewer": Viewer(stored.job, stored.attempt, streams),
-        "proofs": proof,
-        "decisive": decisive(service, stored, proof),
-        "ending": ending(service, stored, attempt, streams) if _is_unproven(verdict) else None,
-        "restart": commands.restart(stored.job, facts, verdict, known.faulty)
-        if later is None
-        else commands.Restart(why_not=later.why_no_restart),
+        "restart": again,
         "later": later,
         "failed_at": stored.at if failed_at is None else failed_at,
         "failed": failed,
-        "first_rank": first_rank(verdict),
         "headline": underway.headline(verdict, known, later),
         "underway": known,
         "beside": underway.beside(service, caller, stored, others),
         "tested": underway.outcome,
         "does": node_wording.act,
-        "nodes": {name: node_line(history, time.time()) for name, history in nodes.items()},
-        "held": {name: held for name, history in nodes.items() if (held := standing(history))},
-        "is_node": is_node,
-        "by_step": _by_step(verdict.progress),
-        "losses": _readings(verdict.progress, "loss"),
-        "rates": _readings(verdict.progress, "rate"),
-        "unit": units.throughput(verdict.compression, service.scanner.book),
-        "facts": facts,
-        "attempt": attempt,
-        "ends": _ends(attempt),
-        "streams": streams,
-        "history": history(former),
-        "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
-        "confirmed": (live := service.casework.confirmed.live(stored.job, stored.attempt)),
-        "agrees": live is not None and _agrees(live, verdict),
-        "correction": corrected(service, live) if live else "",
-        "decider": _decider(service, caller, stored),
-        "alike": (alike := _alike(service, caller, stored) if verdict.outcome == "failed" else []),
-        "before": _before(alike, verdict),
-        "called_otherwise": _called_otherwise(alike, verdict),
-        "others": others_alike,
-        "may_decide": may_decide(caller) and stored.current and verdict.outcome == "failed",
+        "may_decide": may_decide_on_it,
         "may_ask": stored.current and is_open(verdict) and caller.may("operate", stored.job),
         "may_act": may_act,
         "may_test": may_act and verdict.fault not in ("user", "nobody") and not known.is_decided,
         "testable": may_act and service.actor is not None and bool(service.actor.nodes_of(stored)),
-        "remark": remark,
-        "fixed": next((one for one in others_alike if one.state == "resolved" and one.by != BY_US and one.note), None),
+    }
+
+
+def _facts(service: Service, stored: StoredVerdict) -> JobFacts | None:
+    """What was sent about the job; None when nothing was."""
+    job = service.records.job(stored.job)
+    return job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
+
+
+def _job(service: Service, stored: StoredVerdict) -> dict[str, Any]:
+    """The job, the attempt and the verdicts on it."""
+    attempt = service.records.attempt(stored.job, stored.attempt)
+    return {
+        "facts": _facts(service, stored),
+        "attempt": attempt,
+        "ends": _ends(attempt),
+        "history": history(service.records.history(stored.job, stored.attempt)),
+    }
+
+
+def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, Any]:
+    """What is on record of the suspected nodes."""
+    nodes = _suspected(service, caller, verdict)
+    return {
+        "nodes": {name: node_line(known, time.time()) for name, known in nodes.items()},
+        "held": {name: held for name, known in nodes.items() if (held := standing(known))},
+        "is_node": is_node,
+    }
+
+
+def _progress(service: Service, verdict: Verdict) -> dict[str, Any]:
+    """How far the job came, and which rules took its lines."""
+    return {
+        "by_step": _by_step(verdict.progress),
+        "losses": _readings(verdict.progress, "loss"),
+        "rates": _readings(verdict.progress, "rate"),
+        "unit": units.throughput(verdict.compression, service.scanner.book),
+        "rules": sorted(verdict.compression.rules.items(), key=lambda item: -item[1].lines)[:_RULES],
+    }
+
+
+def _decision(service: Service, caller: Caller, stored: StoredVerdict) -> dict[str, Any]:
+    """Who decided, what people said of it, and what a model was asked."""
+    live = service.casework.confirmed.live(stored.job, stored.attempt)
+    calls = calls_about(service, caller, stored)
+    return {
+        "confirmed": live,
+        "agrees": live is not None and _agrees(live, stored.verdict),
+        "correction": corrected(service, live) if live else "",
+        "decider": _decider(service, caller, stored),
         "calls": calls[-_CALLS:],
         "calls_in_all": len(calls),
+    }
+
+
+def _likes(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> dict[str, Any]:
+    """Past cases and other incidents that are like this failure."""
+    alike = _alike(service, caller, stored) if stored.verdict.outcome == "failed" else []
+    others = _others(service, caller, stored, incident)
+    return {
+        "alike": alike,
+        "before": _before(alike, stored.verdict),
+        "called_otherwise": _called_otherwise(alike, stored.verdict),
+        "others": others,
+        "fixed": next((one for one in others if one.state == "resolved" and one.by != BY_US and one.note), None),
     }
 
 
@@ -200,7 +260,7 @@ _SAID: dict[str, Callable[[Verdict], str]] = {
 }
 
 
-def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
+def _suspected(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
     """The history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
     names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
     if caller.prefixes or not names:

@@ -15,23 +15,10 @@ from logdoctor.text import decode
 from logdoctor.types import Evidence
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import Caller
+from logdoctor.web.jobs.answers import AttemptOut, JobOut, JobPageOut, VerdictDetail, VerdictOut, VerdictPage
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import (
-    AttemptNumber,
-    AttemptOut,
-    Cursor,
-    JobName,
-    JobOut,
-    JobPage,
-    Limit,
-    LineRange,
-    StreamName,
-    VerdictDetail,
-    VerdictId,
-    VerdictOut,
-    VerdictPage,
-)
-from logdoctor.web.openapi import TEXT, shows
+from logdoctor.web.openapi import TEXT, TEXTS, answers, shows
+from logdoctor.web.parameters import AttemptNumber, Cursor, JobName, Limit, LineRange, StreamName, VerdictId
 from logdoctor.web.problems import describe, not_found
 
 CONTEXT = 8
@@ -66,10 +53,12 @@ def _around(service: Service, stored: StoredVerdict, evidence: Evidence) -> list
     return [(evidence.line - len(evidence.before) + n, text) for n, text in enumerate(kept)]
 
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+_BY_REASON = {"type": "object", "additionalProperties": TEXTS}
+
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
 
-@router.get("/verdicts", response_model=VerdictPage, responses=describe(400, 422))
+@router.get("/verdicts", responses=answers(VerdictPage) | describe(400, 422))
 def search(
     caller: Reader,
     service: TheService,
@@ -92,7 +81,7 @@ def search(
     return Json(service.records.search(wanted, cursor, limit))
 
 
-@router.get("/verdicts/{id}", response_model=VerdictDetail, responses=describe(404, 422))
+@router.get("/verdicts/{id}", responses=answers(VerdictDetail) | describe(404, 422))
 def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
     """One verdict, its evidence in context, and the ids of all verdicts on its attempt."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
@@ -104,13 +93,13 @@ def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
     return Json(msgspec.structs.asdict(stored) | {"context": around, "history": history})
 
 
-@router.get("/jobs", response_model=JobPage, responses=describe(400, 422))
+@router.get("/jobs", responses=answers(JobPageOut) | describe(400, 422))
 def jobs(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Jobs, newest first."""
     return Json(service.records.jobs(cursor, limit, caller.prefixes))
 
 
-@router.get("/jobs/{job}", response_model=JobOut, responses=describe(400, 404, 422))
+@router.get("/jobs/{job}", responses=answers(JobOut) | describe(400, 404, 422))
 def job(caller: Reader, service: TheService, job: JobName) -> Response:
     """A job and its attempts."""
     known = service.records.job(checked("job", job))
@@ -119,7 +108,7 @@ def job(caller: Reader, service: TheService, job: JobName) -> Response:
     return Json(_job(known, [_attempt(service, attempt) for attempt in service.records.attempts(job)]))
 
 
-@router.get("/jobs/{job}/attempts/{attempt}", response_model=AttemptOut, responses=describe(400, 404, 422))
+@router.get("/jobs/{job}/attempts/{attempt}", responses=answers(AttemptOut) | describe(400, 404, 422))
 def attempt(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
     """An attempt, how it ended, and its streams."""
     known = service.records.attempt(checked("job", job), checked_attempt(attempt))
@@ -128,7 +117,10 @@ def attempt(caller: Reader, service: TheService, job: JobName, attempt: AttemptN
     return Json(_attempt(service, known))
 
 
-@router.get("/jobs/{job}/attempts/{attempt}/verdict", response_model=VerdictOut, responses=describe(400, 404, 422))
+@router.get(
+    "/jobs/{job}/attempts/{attempt}/verdict",
+    responses=answers(VerdictOut) | describe(400, 404, 422),
+)
 def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
     """The current verdict on an attempt; 404 while there is none."""
     stored = service.records.current(checked("job", job), checked_attempt(attempt))
@@ -140,7 +132,6 @@ def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptN
 @router.get(
     "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
     responses={**describe(400, 404, 422), 200: {"content": {"text/plain": TEXT}}},
-    response_class=Response,
 )
 def log(
     caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange
@@ -157,10 +148,10 @@ def log(
     return Response(body, media_type="text/plain; charset=utf-8", headers=headers)
 
 
-@router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}))
-def reasons(caller: Reader) -> dict[str, dict[str, str]]:
+@router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}, schema=_BY_REASON))
+def reasons(caller: Reader) -> Response:
     """All reasons with category, fault, recovery and next step."""
-    return {reason: row._asdict() for reason, row in taxonomy.REASONS.items()}
+    return Json({reason: row._asdict() for reason, row in taxonomy.REASONS.items()})
 
 
 def _attempt(service: Service, kept: Attempt) -> dict[str, object]:

@@ -6,20 +6,20 @@ import weakref
 from urllib.parse import quote
 
 from fastapi import APIRouter
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import Busy
 from logdoctor.store.names import Key, key
 from logdoctor.web.dependencies import Reader, TheService
-from logdoctor.web.models import AttemptNumber, JobName, StreamName
 from logdoctor.web.openapi import TEXT
+from logdoctor.web.parameters import AttemptNumber, JobName, StreamName
 from logdoctor.web.problems import describe, not_found
 
 _AT_ONCE = 64  # downloads; each holds a file and about a MiB
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
-places = threading.BoundedSemaphore(_AT_ONCE)
+_PLACES = threading.BoundedSemaphore(_AT_ONCE)
 
 
 @router.get(
@@ -42,10 +42,10 @@ def download(
         "Cache-Control": "no-store",
         "X-Accel-Buffering": "no",
     }
-    if not places.acquire(blocking=False):
+    if not _PLACES.acquire(blocking=False):
         raise Busy("the downloads", f"{_AT_ONCE} are on their way", "Try again later.")
     chunks = view.chunks()
-    weakref.finalize(chunks, places.release)  # whether they are used up, given up, or never begun
+    weakref.finalize(chunks, _PLACES.release)  # whether they are used up, given up, or never begun
     return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=headers)
 
 

@@ -17,7 +17,7 @@ from logdoctor.store.records import Attempt, StoredVerdict
 from logdoctor.text import natural, origin
 from logdoctor.types import Evidence, Verdict
 from logdoctor.web.jobs.api import Context, context
-from logdoctor.web.jobs.log_rows import Row, kept_rows, page_rows
+from logdoctor.web.jobs.log_rows import LogRow, kept_rows, page_rows
 
 _CITED = 4000  # characters that are shown of a cited line
 _BESIDE = 1000  # and of one beside it
@@ -38,7 +38,7 @@ _METRICS = {
 _STRUCTURE = "structure/"  # before the name of an error, where a traceback is cited
 
 
-class Line(NamedTuple):
+class ProofLine(NamedTuple):
     """A line with its anchor; `cited` when it is evidence."""
 
     number: int
@@ -47,10 +47,10 @@ class Line(NamedTuple):
     cited: Evidence | None
 
 
-class Excerpt(NamedTuple):
+class ProofExcerpt(NamedTuple):
     """A run of lines of one stream, and the URL of the same lines as they were sent."""
 
-    lines: list[Line]
+    lines: list[ProofLine]
     raw: str
 
 
@@ -75,7 +75,7 @@ class Viewer(NamedTuple):
         return f"/jobs/{_part(self.job)}/attempts/{self.attempt}/streams/{_part(stream)}"
 
 
-class Quote(NamedTuple):
+class DecisiveQuote(NamedTuple):
     """The part of a line that shows why it decided: what a rule `matched`, and what stands around it."""
 
     number: int
@@ -85,13 +85,13 @@ class Quote(NamedTuple):
     after: str
 
 
-class Left(NamedTuple):
+class LeftRows(NamedTuple):
     """What the filter rules leave of the end of a stream: how many `lines` of those from number `first` on, and
     the last of them."""
 
     first: int
     lines: int
-    rows: list[Row]
+    rows: list[LogRow]
 
     @property
     def numbers(self) -> set[int]:
@@ -106,16 +106,16 @@ class Ending(NamedTuple):
 
     stream: str
     last: int
-    rows: list[Row]
-    left: Left
-    kept: list[tuple[str, list[list[Row]]]]
+    rows: list[LogRow]
+    left: LeftRows
+    kept: list[tuple[str, list[list[LogRow]]]]
 
 
 class Proof(NamedTuple):
     """What a verdict cites of one stream. Without the raw log (`deleted`) the lines are those the verdict kept."""
 
     stream: str
-    excerpts: list[Excerpt]
+    excerpts: list[ProofExcerpt]
     deleted: bool
 
 
@@ -130,7 +130,7 @@ def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
     ]
 
 
-def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -> Quote | None:
+def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -> DecisiveQuote | None:
     """The line that decided, from a little before what it is cited for; None when nothing is cited."""
     if not stored.verdict.evidence or not proofs:
         return None
@@ -142,7 +142,7 @@ def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -
     begin, end = _match(_patterns(service, first.rule), line.text)
     if end == begin:
         begin, end = named_part(stored.verdict, first, line.text)
-    return Quote(line.number, line.anchor, *quoted(line.text, begin, end))
+    return DecisiveQuote(line.number, line.anchor, *quoted(line.text, begin, end))
 
 
 def gist(verdict: Verdict) -> str:
@@ -217,7 +217,7 @@ def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, str
     """How the log of an attempt ends, and what is left of it."""
     past = service.casework.confirmed.kept(stored.job, stored.attempt)
     stream = _ended_worst(attempt, streams)
-    count, rows, left = _last_rows(service, stored, stream) if stream else (0, [], Left(0, 0, []))
+    count, rows, left = _last_rows(service, stored, stream) if stream else (0, [], LeftRows(0, 0, []))
     shown = {(stream, row.first) for row in rows} | {(stream, number) for number in left.numbers}
     lines = [one for one in (past.lines if past else ()) if (one.stream, one.line) not in shown][-_KEPT:]
     named = sorted({one.stream for one in lines}, key=natural)
@@ -225,7 +225,7 @@ def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, str
     return Ending(stream, count, rows, left, kept)
 
 
-def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[int, list[Row], Left]:
+def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[int, list[LogRow], LeftRows]:
     """How many lines a stream has, the last of them, and what is left of its end; nothing when it cannot be read."""
     key = Key(stored.job, stored.attempt, stream)
     try:
@@ -234,16 +234,16 @@ def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[in
         rows = page_rows(log_page.raw(view, count + 1, _END, 0), key, stored, None) if count else []
         return count, rows, _left(service, key, view, count)
     except LogdoctorError:  # it was deleted meanwhile, or is damaged
-        return 0, [], Left(0, 0, [])
+        return 0, [], LeftRows(0, 0, [])
 
 
-def _left(service: Service, key: Key, view: StreamView, count: int) -> Left:
+def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
     """What the filter rules leave of the end of a stream: of so much of it as is compressed for a page of the log."""
     if not count:
-        return Left(0, 0, [])
+        return LeftRows(0, 0, [])
     found = log_page.folded(view, service.casework.rules_for(key.job), count + 1, log_page.ROWS, 0)
     lines = [row for row in found.rows if row.line is not None]
-    return Left(found.first, len(lines), page_rows(log_page.Page(lines[-_LEFT:], found.full), key, None, None))
+    return LeftRows(found.first, len(lines), page_rows(log_page.Page(lines[-_LEFT:], found.full), key, None, None))
 
 
 def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
@@ -258,25 +258,25 @@ def _proof(service: Service, key: Key, contexts: list[Context], mark: str) -> Pr
     """The proof of one stream, whose anchors begin with a mark."""
     cited = {one.evidence.line: one.evidence for one in reversed(contexts)}
     texts = {number: text for one in contexts for number, text in one.lines}
-    runs: list[list[Line]] = []
+    runs: list[list[ProofLine]] = []
     for number in sorted(texts):
         line = _line(number, texts[number], f"{mark}L{number}", cited.get(number))
         if runs and runs[-1][-1].number == number - 1:
             runs[-1].append(line)
         else:
             runs.append([line])
-    return Proof(key.stream, [Excerpt(run, _raw(key, run)) for run in runs], not service.has_stream(key))
+    return Proof(key.stream, [ProofExcerpt(run, _raw(key, run)) for run in runs], not service.has_stream(key))
 
 
-def _line(number: int, text: str, anchor: str, cited: Evidence | None) -> Line:
+def _line(number: int, text: str, anchor: str, cited: Evidence | None) -> ProofLine:
     if cited is None:
-        return Line(number, text[:_BESIDE] + "…" * (len(text) > _BESIDE), anchor, None)
+        return ProofLine(number, text[:_BESIDE] + "…" * (len(text) > _BESIDE), anchor, None)
     if cited.quote not in text[:_CITED]:  # it is from far inside a very long line
         text = f"…{cited.quote}"
-    return Line(number, text, anchor, cited)
+    return ProofLine(number, text, anchor, cited)
 
 
-def _raw(key: Key, run: list[Line]) -> str:
+def _raw(key: Key, run: list[ProofLine]) -> str:
     lines = f"{run[0].number}-{run[-1].number}"
     return f"/v1/jobs/{_part(key.job)}/attempts/{key.attempt}/streams/{_part(key.stream)}/log?line={lines}"
 

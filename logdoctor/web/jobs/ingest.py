@@ -18,25 +18,14 @@ from logdoctor.service.service import Service
 from logdoctor.service.streams import Stream
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
+from logdoctor.types import Verdict
 from logdoctor.web.bodies import STREAMED, chunks
 from logdoctor.web.dependencies import AppState, Sender, TheService, once, state_of
+from logdoctor.web.jobs.answers import AttemptNumberOut, JobOut, StandingOut
+from logdoctor.web.jobs.requests import AttemptKey, EndIn, JobIn
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import (
-    AttemptKey,
-    AttemptNumber,
-    AttemptNumberOut,
-    EndIn,
-    ExitCode,
-    FileName,
-    HasDied,
-    JobIn,
-    JobName,
-    JobOut,
-    Offset,
-    StandingOut,
-    StreamName,
-)
-from logdoctor.web.openapi import EXAMPLE, VERDICT, shows
+from logdoctor.web.openapi import TEXTS, answers, shows
+from logdoctor.web.parameters import AttemptNumber, ExitCode, FileName, HasDied, JobName, Offset, StreamName
 from logdoctor.web.problems import describe, problem
 
 _AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
@@ -46,40 +35,46 @@ BREATH = 0.05
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
-router = APIRouter(prefix="/v1", tags=["ingest"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["ingest"])
 
 
-class Turns(NamedTuple):
+class LogTurns(NamedTuple):
     """Turns for whole logs: to be received, and to be read."""
 
     uploads: asyncio.Semaphore
     diagnoses: asyncio.Semaphore
 
 
-def _turns(_: AppState) -> Turns:
-    return Turns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
+def _turns(_: AppState) -> LogTurns:
+    return LogTurns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
 
 
-TheTurns = Annotated[Turns, Depends(once(_turns))]
+TheLogTurns = Annotated[LogTurns, Depends(once(_turns))]
 
 
-@router.put("/jobs/{job}", responses=describe(400, 422), response_model=JobOut)
+@router.put(
+    "/jobs/{job}",
+    responses=answers(JobOut) | describe(400, 422),
+)
 def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService) -> Response:
     """Tell what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
     given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
     return Json(service.tell(checked("job", job), given, time.time()))
 
 
-@router.post("/jobs/{job}/attempts", responses=describe(400, 422))
-def allot_attempt(caller: Sender, service: TheService, job: JobName, key: AttemptKey) -> AttemptNumberOut:
+@router.post(
+    "/jobs/{job}/attempts",
+    responses=answers(AttemptNumberOut) | describe(400, 422),
+)
+def allot_attempt(caller: Sender, service: TheService, job: JobName, key: AttemptKey) -> Response:
     """Get the number of an attempt. All its nodes send the same key and get the same number."""
-    return AttemptNumberOut(attempt=service.records.allot_attempt(checked("job", job), key.key, time.time()))
+    number = service.records.allot_attempt(checked("job", job), key.key, time.time())
+    return Json(AttemptNumberOut(number))
 
 
 @router.post(
     "/jobs/{job}/attempts/{attempt}/streams/{stream}/log",
-    responses=describe(400, 408, 409, 413, 415, 422, 507),
-    response_model=StandingOut,
+    responses=answers(StandingOut) | describe(400, 408, 409, 413, 415, 422, 507),
     openapi_extra=_RAW,
     max_body_size=STREAMED,
 )
@@ -139,8 +134,7 @@ async def _take_body(service: Service, request: Request, stream: Stream, offset:
 
 @router.get(
     "/jobs/{job}/attempts/{attempt}/streams/{stream}",
-    responses=describe(400, 404, 422),
-    response_model=StandingOut,
+    responses=answers(StandingOut) | describe(400, 404, 422),
 )
 def standing(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
     """Where a stream stands: what a sender asks before it goes on."""
@@ -155,20 +149,19 @@ def standing(caller: Sender, service: TheService, job: JobName, attempt: Attempt
 
 @router.post(
     "/jobs/{job}/attempts/{attempt}/end",
-    responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202),
+    responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202, TEXTS),
     status_code=202,
 )
-def end(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, how: EndIn) -> dict[str, str]:
+def end(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, how: EndIn) -> Response:
     """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
     name = key(job, attempt, how.stream or "main")
     service.end(name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time()))
-    return {"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}
+    return Json({"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}, 202)
 
 
 @router.post(
     "/diagnose",
-    responses=describe(400, 408, 413, 415, 422, 507) | shows(EXAMPLE, schema=VERDICT),
-    response_class=Response,
+    responses=describe(400, 408, 413, 415, 422, 507) | answers(Verdict),
     openapi_extra=_RAW,
     max_body_size=STREAMED,
 )
@@ -176,7 +169,7 @@ async def diagnose(
     request: Request,
     caller: Sender,
     service: TheService,
-    turns: TheTurns,
+    turns: TheLogTurns,
     name: FileName = "log",
     exit_code: ExitCode = None,
     died: HasDied = False,

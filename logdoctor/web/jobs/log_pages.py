@@ -17,8 +17,8 @@ from logdoctor.store.names import Key, key
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import Caller
-from logdoctor.web.jobs.log_rows import Row, kept_rows, log_url, page_rows, sifted_runs, streams_of
-from logdoctor.web.models import AttemptNumber, JobName, StreamName
+from logdoctor.web.jobs.log_rows import LogRow, kept_rows, log_url, page_rows, sifted_runs, streams_of
+from logdoctor.web.parameters import AttemptNumber, JobName, StreamName
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import page, prepare, router
 
@@ -205,7 +205,7 @@ def _deleted(service: Service, name: Key, stored: StoredVerdict | None) -> dict[
     """The lines that are left of a log that retention took; `RequestRefused` when there never was one."""
     attempt = service.records.attempt(name.job, name.attempt)
     past = service.casework.confirmed.kept(name.job, name.attempt)
-    rows: list[list[Row]] = kept_rows(name, past.lines if past else (), stored)
+    rows: list[list[LogRow]] = kept_rows(name, past.lines if past else (), stored)
     if not rows and (attempt is None or attempt.deleted is None):
         raise not_found(f"stream {name}")
     gone = attempt.deleted if attempt else None

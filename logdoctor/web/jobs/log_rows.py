@@ -21,7 +21,7 @@ from logdoctor.types import Evidence
 _WIDEST = 4000  # characters of a line that was asked for or is cited
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """One line, or many that rules took: `folded`, or the head of those that follow it `opened`, with each rule and
     how many it took. A line that is `taken` by the same rule as the one before it, or by the only rule of an opened
     fold, has no `rules`.
@@ -78,11 +78,11 @@ def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> lis
 
 def page_rows(
     found: Page, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
-) -> list[Row]:
+) -> list[LogRow]:
     """The rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a head,
     and no line of it counts as asked for: it is asked for as a whole."""
     cited = _evidence(name, stored)
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     head = _head(found, opened)
     rule: tuple[tuple[str, int], ...] = ()
     for row in found.rows:
@@ -93,7 +93,7 @@ def page_rows(
                 rows.append(head)
                 rule = head.rules if len(head.rules) == 1 else ()
         if row.line is None:
-            rows.append(Row(row.first, row.last, "", asked=here, rules=row.rules, folded=True))
+            rows.append(LogRow(row.first, row.last, "", asked=here, rules=row.rules, folded=True))
         else:
             made = _row(row.line, name, cited.get(row.first), _WIDEST if here else BESIDE)
             fresh = not rows or not (rows[-1].taken or rows[-1].opened) or _ids(row.rules) != _ids(rule)
@@ -102,14 +102,14 @@ def page_rows(
     return rows
 
 
-def _head(found: Page, opened: tuple[int, int]) -> Row | None:
+def _head(found: Page, opened: tuple[int, int]) -> LogRow | None:
     """The head of the lines that are shown although rules take them; None when there are none."""
     lines = [row for row in found.rows if row.rules and row.line and opened[0] <= row.first <= opened[1]]
     if not lines:
         return None
     counts = Counter(id for row in lines for id in _ids(row.rules))
     rules = tuple(sorted(counts.items(), key=lambda rule: (-rule[1], rule[0])))
-    return Row(lines[0].first, lines[-1].last, "", rules=rules, opened=True)
+    return LogRow(lines[0].first, lines[-1].last, "", rules=rules, opened=True)
 
 
 def _ids(rules: Iterable[tuple[str, int]]) -> list[str]:
@@ -118,7 +118,7 @@ def _ids(rules: Iterable[tuple[str, int]]) -> list[str]:
 
 def sifted_runs(
     found: Sifted, name: Key, stored: StoredVerdict | None, words: str, ignore_case: bool
-) -> list[list[Row]]:
+) -> list[list[LogRow]]:
     """The lines that were found, with those around them, in runs of lines that follow each other."""
     cited, hits = _evidence(name, stored), set(found.hits)
     rows = []
@@ -130,7 +130,7 @@ def sifted_runs(
     return _runs(rows)
 
 
-def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> list[list[Row]]:
+def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> list[list[LogRow]]:
     """The lines of a stream that outlive its log: those of the record, and the evidence with its neighbours."""
     cited = _evidence(name, stored)
     texts = {one.line: one.text for one in kept if one.stream == name.stream}
@@ -140,12 +140,12 @@ def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> 
     rows = []
     for number, text in sorted(texts.items()):
         proof = cited.get(number)
-        rows.append(Row(number, number, text[:_WIDEST], None if proof is None else proof.rule or ""))
+        rows.append(LogRow(number, number, text[:_WIDEST], None if proof is None else proof.rule or ""))
     return _runs(rows)
 
 
-def _runs(rows: Sequence[Row]) -> list[list[Row]]:
-    runs: list[list[Row]] = []
+def _runs(rows: Sequence[LogRow]) -> list[list[LogRow]]:
+    runs: list[list[LogRow]] = []
     for row in rows:
         if runs and runs[-1][-1].last == row.first - 1:
             runs[-1].append(row)
@@ -160,7 +160,7 @@ def _evidence(name: Key, stored: StoredVerdict | None) -> dict[int, Evidence]:
     return {one.line: one for one in reversed(stored.verdict.evidence) if one.stream == name.stream}
 
 
-def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE) -> Row:
+def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE) -> LogRow:
     """A line as it can be read: the last state of what was redrawn, the quote of what is cited."""
     widest = widest if cited is None else _WIDEST
     head, tail = decode(line.head), decode(line.tail)
@@ -178,7 +178,7 @@ def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE)
         text = f"…{cited.quote}"  # it is from far inside a very long line
     url = f"/v1{log_url(name, {})}/log?line={line.number}" if notes else ""
     mark = None if cited is None else cited.rule or ""
-    return Row(
+    return LogRow(
         line.number, line.number, text[:widest] + "…" * (len(text) > widest), mark, notes=tuple(notes), bytes_url=url
     )
 

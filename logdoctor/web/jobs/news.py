@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from logdoctor.web.dependencies import Reader, TheHubs, TheService, admit_reader
 from logdoctor.web.events import After, LastEventId, beginning, following
@@ -15,7 +15,7 @@ from logdoctor.web.problems import describe
 
 _PAGE = 100
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
 
 @router.get(

@@ -1,7 +1,7 @@
 """What the routes of nodes, their tests and actions share: who acts, and how it is told that something was not done."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Query
 
@@ -16,14 +16,10 @@ from logdoctor.errors import (
 from logdoctor.node_types import PastCordon
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
-from logdoctor.web.problems import Problem
+from logdoctor.web.problems import refusal
 
-OF_ALL = "nodes are shared by all jobs"
-"""Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
-REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "this may not be done, or not now"}}
-CLUSTER: dict[int | str, dict[str, Any]] = {
-    502: {"model": Problem, "description": "the cluster was asked and did not do it"}
-}
+REFUSED = refusal(409, "this may not be done, or not now")
+CLUSTER = refusal(502, "the cluster was asked and did not do it")
 OfNode = Annotated[str | None, Query(max_length=253, description="only what concerns this node")]
 Done = TypeVar("Done")
 

@@ -10,18 +10,22 @@ from logdoctor.store.audit import AuditPage
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheNodeRecords, TheService
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import ActionId, Cursor, Limit, NodeStepIn
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed
+from logdoctor.web.nodes.requests import NodeStepIn
 from logdoctor.web.openapi import answers
+from logdoctor.web.parameters import ActionId, Cursor, Limit
 from logdoctor.web.problems import describe, not_found
 
 OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1, description="only what concerns this test")]
 OfState = Annotated[ActionState | None, Query(description="only those in this state")]
 
-router = APIRouter(prefix="/v1", tags=["nodes"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get("/actions", responses=answers(ActionPage) | describe(400, 422), response_class=Response)
+@router.get(
+    "/actions",
+    responses=answers(ActionPage) | describe(400, 422),
+)
 def actions(
     caller: NodeReader, records: TheNodeRecords, state: OfState = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response:
@@ -32,7 +36,6 @@ def actions(
 @router.post(
     "/actions/{id}/approve",
     responses=answers(StoredAction) | describe(404, 422) | REFUSED | CLUSTER,
-    response_class=Response,
 )
 def approve(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
@@ -45,7 +48,6 @@ def approve(
 @router.post(
     "/actions/{id}/refuse",
     responses=answers(StoredAction) | describe(404, 422) | REFUSED,
-    response_class=Response,
 )
 def refuse(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
@@ -55,7 +57,10 @@ def refuse(
     return Json(performed(lambda: actor_of(service).refuse(id, caller.who, said.why)))
 
 
-@router.get("/audit", responses=answers(AuditPage) | describe(400, 422), response_class=Response)
+@router.get(
+    "/audit",
+    responses=answers(AuditPage) | describe(400, 422),
+)
 def audit(
     caller: NodeReader,
     records: TheNodeRecords,

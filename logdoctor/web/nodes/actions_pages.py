@@ -18,12 +18,12 @@ from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
 from logdoctor.web.gate import Caller
-from logdoctor.web.models import ActionId, Cursor
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, FleetAnswer, unreached
 from logdoctor.web.nodes.running import Running, running_on
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.parameters import ActionId, Cursor
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE
@@ -139,7 +139,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
         decided = performed(lambda: actor.approve(id, visit.caller.who, why))
         visit.fleet.forget()
         if decided.state == "waiting":  # it could not be done now, and can be approved again
-            next_step = "The action waits again. Mend this and approve it anew, or refuse it."
+            next_step = "The action waits again. Fix this and approve it again, or refuse it."
             raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
         begun = actor.begun.get(id)
         return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"

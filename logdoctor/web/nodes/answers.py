@@ -1,7 +1,5 @@
 """What the service tells of nodes, as the OpenAPI document has it: types, each with an example."""
 
-from typing import Any
-
 import msgspec
 
 from logdoctor.node_types import (
@@ -80,7 +78,7 @@ _ACTION = StoredAction(
     changed=_AT,
 )
 _AUDIT = AuditEvent(id=40, at=_AT, by="ops", what="cordon", subject=4, node="gpu-12", step="standing", why="")
-_SHOWN = (
+EXAMPLES = (
     NodeList([_SUMMARY], [NodeState("gpu-12", True, None, "cable", "IDLE+DRAIN")]),
     NodeHistory("gpu-12", (_FAILURE,), (_FINDING,), (_CORDON,)),
     NodeTest(_TEST, _WORLDS),
@@ -91,5 +89,4 @@ _SHOWN = (
     _ACTION,
     _CORDON,
 )
-ALL = tuple(type(one) for one in _SHOWN)
-EXAMPLES: dict[str, Any] = {type(one).__name__: msgspec.to_builtins(one) for one in _SHOWN}
+"""One of each answer."""

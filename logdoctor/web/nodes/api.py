@@ -8,19 +8,23 @@ from starlette.responses import Response
 from logdoctor.node_types import NodeHistory, PastCordon, checked_name
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheNodeRecords, TheService
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import CordonIn, Cursor, Limit, NodeName, NodeStepIn
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, actor_of, cordoned, performed
 from logdoctor.web.nodes.answers import NodeList
+from logdoctor.web.nodes.requests import CordonIn, NodeStepIn
 from logdoctor.web.openapi import answers
+from logdoctor.web.parameters import Cursor, Limit, NodeName
 from logdoctor.web.problems import describe, not_found
 
 WithCluster = Annotated[bool, Query(description="also ask the cluster how it knows its nodes")]
 ManyNodes = Annotated[int, Query(ge=1, le=1000, description="nodes of a page")]
 
-router = APIRouter(prefix="/v1", tags=["nodes"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get("/nodes", responses=answers(NodeList) | describe(400, 422) | REFUSED | CLUSTER, response_class=Response)
+@router.get(
+    "/nodes",
+    responses=answers(NodeList) | describe(400, 422) | REFUSED | CLUSTER,
+)
 def nodes(
     caller: NodeReader,
     service: TheService,
@@ -35,7 +39,10 @@ def nodes(
     return Json(NodeList(found.items, states, found.next))
 
 
-@router.get("/nodes/{node}", responses=answers(NodeHistory) | describe(400, 422), response_class=Response)
+@router.get(
+    "/nodes/{node}",
+    responses=answers(NodeHistory) | describe(400, 422),
+)
 def node(caller: NodeReader, records: TheNodeRecords, node: NodeName, limit: Limit = 50) -> Response:
     """What is on record of a node, newest first; nothing for a node that was never heard of."""
     return Json(records.history(checked_name(node), limit))
@@ -44,7 +51,6 @@ def node(caller: NodeReader, records: TheNodeRecords, node: NodeName, limit: Lim
 @router.post(
     "/nodes/{node}/cordon",
     responses=answers(PastCordon) | describe(400, 404, 422) | REFUSED | CLUSTER,
-    response_class=Response,
 )
 def cordon(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, node: NodeName, said: CordonIn
@@ -62,7 +68,6 @@ def cordon(
 @router.post(
     "/nodes/{node}/uncordon",
     responses=answers(PastCordon) | describe(400, 422) | REFUSED | CLUSTER,
-    response_class=Response,
 )
 def uncordon(caller: NodeOperator, service: TheService, node: NodeName, said: NodeStepIn) -> Response:
     """Put a node back into service; only when it carries a cordon of ours."""

@@ -16,12 +16,12 @@ from logdoctor.service.service import Service
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
-from logdoctor.web.models import NodeName
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import cordoned, performed
 from logdoctor.web.nodes.background import DeedKey, Deeds
 from logdoctor.web.nodes.running import Running, running_on
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.parameters import NodeName
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE, ListQuery
@@ -140,7 +140,7 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
 
     def act() -> str:
         if not reason:
-            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Say why: others will ask.")
+            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Give a reason: others will ask.")
         actor = visit.service.actor
         if actor is None:
             raise _acts_on_none()

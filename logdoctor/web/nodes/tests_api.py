@@ -16,18 +16,22 @@ from logdoctor.web.dependencies import NodeOperator, NodeReader, TheHubs, TheNod
 from logdoctor.web.events import After, LastEventId, beginning, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import Cursor, Limit, NodeTestId, NodeTestIn
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed
 from logdoctor.web.nodes.answers import NodeTest
+from logdoctor.web.nodes.requests import NodeTestIn
 from logdoctor.web.openapi import answers, streams
+from logdoctor.web.parameters import Cursor, Limit, NodeTestId
 from logdoctor.web.problems import describe, not_found
 
 _ENDED: dict[int | str, dict[str, Any]] = {204: {"description": "the test has ended, and all of it was seen"}}
 
-router = APIRouter(prefix="/v1", tags=["nodes"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get("/node-tests", responses=answers(TestPage) | describe(400, 422), response_class=Response)
+@router.get(
+    "/node-tests",
+    responses=answers(TestPage) | describe(400, 422),
+)
 def tests(
     caller: NodeReader, records: TheNodeRecords, node: OfNode = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response:
@@ -39,7 +43,6 @@ def tests(
     "/node-tests",
     status_code=202,
     responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER,
-    response_class=Response,
 )
 def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wanted: NodeTestIn) -> Response:
     """Test nodes in the background: pairs run an all-gather, and who fails is tried again with nodes that work."""
@@ -52,7 +55,10 @@ def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wa
     return Json(_test(records, started), 202)
 
 
-@router.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422), response_class=Response)
+@router.get(
+    "/node-tests/{id}",
+    responses=answers(NodeTest) | describe(404, 422),
+)
 def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId) -> Response:
     """A test with all its worlds that have ended, and what it found."""
     return Json(NodeTest(_test(records, id), records.results(id)))
@@ -62,7 +68,6 @@ def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId) -> Respons
     "/node-tests/{id}/cancel",
     status_code=202,
     responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED,
-    response_class=Response,
 )
 def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, id: NodeTestId) -> Response:
     """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another

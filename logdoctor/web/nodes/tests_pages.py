@@ -16,11 +16,11 @@ from logdoctor.service.testing import Options
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web.dependencies import once
-from logdoctor.web.models import Cursor, NodeTestId
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, unreached
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
+from logdoctor.web.parameters import Cursor, NodeTestId
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import WORDS, checked_form, router
 from logdoctor.web.url_query import PAGE

@@ -9,13 +9,12 @@ from starlette.responses import Response
 from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import (
-    OF_ALL,
     Admit,
     AppState,
     TheNodeRecords,
     TheService,
+    admit_node_form_operator,
     admit_node_reader,
-    allows_unbound,
     once,
 )
 from logdoctor.web.gate import Caller, form_key
@@ -69,4 +68,4 @@ def _visits(admit: Admit) -> Callable[..., Awaitable[Visit]]:
 
 NodeVisit = Annotated[Visit, Depends(_visits(admit_node_reader))]
 """Of a caller who may see nodes: a token without prefixes."""
-NodeOperatorVisit = Annotated[Visit, Depends(_visits(allows_unbound("operate", OF_ALL, by_form=True)))]
+NodeOperatorVisit = Annotated[Visit, Depends(_visits(admit_node_form_operator))]

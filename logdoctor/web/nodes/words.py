@@ -15,14 +15,14 @@ _CORDONED: dict[str, str] = {
     "slurm": "Slurm drains {node}: no new job starts there, and what runs there goes on.",
     "kubernetes": "Kubernetes makes {node} unschedulable and puts the taint logdoctor/cordon on it:"
     " no new pod starts there, and what runs there goes on.",
-    "file": "A line for {node} goes into the file of cordoned nodes, which your scheduler reads;"
+    "file": "A line for {node} is added to the file of cordoned nodes, which your scheduler reads;"
     " what runs there goes on.",
-    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon will stand on record only.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon will be on record only.",
 }
 _UNCORDONED: dict[str, str] = {
     "slurm": "Slurm undrains {node}: new jobs may start there again.",
-    "kubernetes": "Kubernetes may schedule on {node} again; our taint goes.",
-    "file": "The line of {node} goes from the file of cordoned nodes.",
+    "kubernetes": "Kubernetes may schedule on {node} again; our taint is removed.",
+    "file": "The line for {node} is removed from the file of cordoned nodes.",
     DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon ends on record only.",
 }
 _ACTS: dict[str, str] = {
@@ -34,7 +34,7 @@ _ACTS: dict[str, str] = {
     "rollback_and_skip": "Roll back and skip data of",
 }
 _LAUNCHED: dict[str, str] = {
-    "slurm": "Each world is one srun. Nodes that are busy are waited for in the queue.",
+    "slurm": "Each world is one srun, which waits in the queue while its nodes are busy.",
     "ssh": "The probe is started on each node by SSH. Nothing keeps jobs off meanwhile: test nodes that are idle.",
     "kubernetes": "Each node of a world gets a pod that is pinned to it.",
     "local": "The probes are processes on the machine of this service.",
@@ -174,7 +174,7 @@ def answers(found: Conclusion) -> list[tuple[str, str]]:
     undecided = found.named("indeterminate")
     if undecided:
         are = "is" if len(undecided) == 1 else "are"
-        said.append(("open", f"{len(undecided):,} of {count:,} nodes {are} not decided: {few(undecided, 6)}"))
+        said.append(("open", f"{len(undecided):,} of {count:,} nodes {are} undecided: {few(undecided, 6)}"))
     if not said:
         said.append(("healthy", "The node is healthy" if count == 1 else f"All {count:,} nodes are healthy"))
     return said

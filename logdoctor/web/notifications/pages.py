@@ -9,7 +9,6 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.web.dependencies import TheService
 from logdoctor.web.gate import form_key
-from logdoctor.web.models import Cursor
 from logdoctor.web.notifications.api import (
     NoticeFormOperator,
     NoticeReader,
@@ -23,6 +22,7 @@ from logdoctor.web.notifications.api import (
     told,
     tried,
 )
+from logdoctor.web.parameters import Cursor
 from logdoctor.web.rendering import checked_form, page, router
 
 _PAGE = 50

@@ -23,7 +23,7 @@ from logdoctor.web.push import loki, otlp
 from logdoctor.web.push.labels import Gathered, Placed
 from logdoctor.web.push.pushes import PushLimits
 
-router = APIRouter(tags=["push"])
+router = APIRouter(default_response_class=Response, tags=["push"])
 _LIMITS = PushLimits()
 
 

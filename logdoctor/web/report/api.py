@@ -24,17 +24,23 @@ def _reports(state: AppState) -> Reports:
 
 TheReports = Annotated[Reports, Depends(once(_reports))]
 
-router = APIRouter(prefix="/v1", tags=["report"])
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["report"])
 
 
-@router.get("/report", responses=answers(Report) | describe(422), response_class=Response)
+@router.get(
+    "/report",
+    responses=answers(Report) | describe(422),
+)
 def report(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
     """What failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
     return Json(found)
 
 
-@router.get("/report.csv", responses=_CSV | describe(422), response_class=Response)
+@router.get(
+    "/report.csv",
+    responses=_CSV | describe(422),
+)
 def report_csv(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
     """The same by reason, for a spreadsheet."""
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)

@@ -4,62 +4,54 @@ A token that is bound to jobs sees the rules that were learned from these and no
 because a rule acts on all jobs of its kind.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor import build
-from logdoctor.errors import Busy, CursorError, RequestRefused, RuleRefused
+from logdoctor.errors import CursorError, RequestRefused, RuleRefused
 from logdoctor.rule_files.files import file_rule, text_of
-from logdoctor.rule_files.imports import File, Imported, import_files
 from logdoctor.rule_files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.service.service import Service
-from logdoctor.settings import read_settings
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
 from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
-from logdoctor.web.dependencies import Operator, Reader, TheService, state_of
+from logdoctor.web.dependencies import Operator, Reader, TheService, once, state_of
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
-from logdoctor.web.models import (
-    ApproveIn,
-    Cursor,
+from logdoctor.web.openapi import TEXT, answers
+from logdoctor.web.paging import page
+from logdoctor.web.parameters import Cursor, KindOfJobs, Limit, RuleId, Status
+from logdoctor.web.problems import describe, not_found, problem, refusal
+from logdoctor.web.rules.answers import (
+    ImportedOut,
     ImportOut,
-    KindOfJobs,
     LearnedRuleOut,
     LearnedRulePage,
-    Limit,
     RefusalPage,
     RuleEventPage,
-    RuleId,
+    SaidOut,
+    ShippedRuleOut,
     ShippedRules,
-    Status,
-    StepIn,
     StepOut,
     WhyOut,
 )
-from logdoctor.web.openapi import TEXT
-from logdoctor.web.paging import page
-from logdoctor.web.problems import Problem, describe, not_found, problem
-from logdoctor.web.rules.listing import Numbers, numbers_in, patterns_of
+from logdoctor.web.rules.importing import RuleImporter
+from logdoctor.web.rules.listing import numbers_in, patterns_of
+from logdoctor.web.rules.requests import ApproveIn, StepIn
 
 _EXPORTED = 5000  # rules
-_IMPORTED = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
 _BODY = 2 << 20  # bytes of an import
 _LOOKED_AT = 20_000  # rules that are held against a line
 _YAML = "application/yaml"
-_REFUSED: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "the rule cannot take this step from where it is"}
-}
+_REFUSED = refusal(409, "the rule cannot take this step from where it is")
 _SENT = {"requestBody": {"required": True, "content": {_YAML: {"schema": {"type": "string"}}}}}
 OF_ALL = "a rule acts on all jobs of its kind"
 """Why a token that is bound to jobs changes no rule."""
@@ -74,12 +66,12 @@ Line = Annotated[
 ]
 NameOfKind = Annotated[str | None, Query(max_length=300, description="kind of jobs of rules that name none")]
 
-router = APIRouter(prefix="/v1/rules", tags=["rules"])
+TheImporter = Annotated[RuleImporter, Depends(once(RuleImporter))]
 
-importing = threading.Lock()
+router = APIRouter(default_response_class=Response, prefix="/v1/rules", tags=["rules"])
 
 
-@router.get("", response_model=LearnedRulePage, responses=describe(400, 422))
+@router.get("", responses=answers(LearnedRulePage) | describe(400, 422))
 def learned(
     caller: Reader,
     service: TheService,
@@ -98,22 +90,22 @@ def learned(
     return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
 
 
-@router.get("/shipped", response_model=ShippedRules, responses=describe())
+@router.get("/shipped", responses=answers(ShippedRules) | describe())
 def shipped(caller: Reader, service: TheService) -> Response:
     """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
     totals = None if caller.prefixes else service.rule_totals.all()
     book = service.scanner.book
     every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
-    return Json({"items": [_shipped(rule, totals) for rule in every]})
+    return Json(ShippedRules([_shipped(rule, totals) for rule in every]))
 
 
-@router.get("/events", response_model=RuleEventPage, responses=describe(400, 422))
+@router.get("/events", responses=answers(RuleEventPage) | describe(400, 422))
 def events(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """All steps of all rules, newest first: who took them, when and why."""
     return _events(service, caller, None, cursor, limit)
 
 
-@router.get("/refusals", response_model=RefusalPage, responses=describe(400, 422))
+@router.get("/refusals", responses=answers(RefusalPage) | describe(400, 422))
 def refusals(
     caller: Reader,
     service: TheService,
@@ -127,17 +119,16 @@ def refusals(
     return Json(refusal_page(service.rules, caller, cursor, limit, kind, guard))
 
 
-@router.get("/why", response_model=WhyOut, responses=describe(422))
+@router.get("/why", responses=answers(WhyOut) | describe(422))
 def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None) -> Response:
     """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
     said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line)
-    return Json({"line": line, "said": [one._asdict() for one in said]})
+    return Json(WhyOut(line, [SaidOut(one.kind, list(one.findings)) for one in said]))
 
 
 @router.get(
     "/export",
     responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
-    response_class=Response,
 )
 def export(caller: Reader, service: TheService, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
     """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
@@ -148,65 +139,56 @@ def export(caller: Reader, service: TheService, status: OfStatus = "active", kin
 
 @router.post(
     "/import",
-    responses=describe(400, 408, 413, 415, 422),
-    response_model=ImportOut,
+    responses=answers(ImportOut) | describe(400, 408, 413, 415, 422),
     openapi_extra=_SENT,
     max_body_size=STREAMED,
 )
-async def import_rules(request: Request, caller: Operator, service: TheService, kind: NameOfKind = None) -> Response:
+async def import_rules(request: Request, caller: Operator, importer: TheImporter, kind: NameOfKind = None) -> Response:
     """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
 
     They pass the same guards as what is learned, and begin in shadow or wait for a human.
     """
     caller.unbound(OF_ALL)
     body = await whole(request, Allowed(_BODY, _BODY, state_of(request).options.allowed.seconds))
-    return await run_in_threadpool(_import, service, caller, body, kind)
+    return await run_in_threadpool(_entered, importer, caller, body, kind)
 
 
-def _import(service: Service, caller: Caller, body: bytes, kind: str | None) -> Response:
-    if not importing.acquire(blocking=False):
-        raise Busy("the service", "rules are being imported already", "Try again later.")
-    try:
-        guards = build.guards(read_settings(), service.scanner.book, service.records)
-        file = File("the body", lambda: body)
-        others = build.diagnosis_guards(service.scanner, service.records)
-        told = import_files([file], kind, guards, service.rules, caller.who, time.time(), _IMPORTED, others)
-    finally:
-        importing.release()
+def _entered(importer: RuleImporter, caller: Caller, body: bytes, kind: str | None) -> Response:
+    told = importer.enter(body, kind, caller.who)
     if refused := [one for one in told if one.outcome == "refused"]:
         cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
         listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
-        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
-    return Json({"rules": [_imported(one) for one in told]})
+        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or fix them.", refused=listed)
+    return Json(ImportOut([msgspec.convert(one._asdict(), ImportedOut) for one in told]))
 
 
-@router.get("/{id:path}/events", response_model=RuleEventPage, responses=describe(400, 404, 422))
+@router.get("/{id:path}/events", responses=answers(RuleEventPage) | describe(400, 404, 422))
 def rule_events(caller: Reader, service: TheService, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """The steps of one rule, newest first."""
     visible_rule(service.rules, caller, id)
     return _events(service, caller, id, cursor, limit)
 
 
-@router.get("/{id:path}", response_model=LearnedRuleOut, responses=describe(404, 422))
+@router.get("/{id:path}", responses=answers(LearnedRuleOut) | describe(404, 422))
 def rule(caller: Reader, service: TheService, id: RuleId) -> Response:
     """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
     return Json(visible_rule(service.rules, caller, id))
 
 
-@router.post("/{id:path}/approve", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/approve", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
 def approve(caller: Operator, service: TheService, id: RuleId, reason: ApproveIn) -> Response:
     """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
     when you decided; a request that is repeated takes no second step then."""
     return _step(service, caller, id, reason, partial(service.rules.approve, expected=reason.seen_as))
 
 
-@router.post("/{id:path}/retire", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/retire", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
 def retire(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
     """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
     return _step(service, caller, id, reason, service.rules.retire)
 
 
-@router.post("/{id:path}/undo", response_model=StepOut, responses=describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/undo", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
 def undo(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
     """Take back the latest step of a rule that was not taken back yet, whoever took it."""
     return _step(service, caller, id, reason, service.rules.undo)
@@ -221,7 +203,7 @@ def _step(
         rule = take(id, caller.who, reason.why, time.time())
     except RuleRefused as error:
         raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
-    return Json({name: getattr(rule, name) for name in StepOut.model_fields})
+    return Json(msgspec.convert(rule, StepOut, from_attributes=True))
 
 
 def _events(service: Service, caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
@@ -285,16 +267,10 @@ def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
     return text_of(made)
 
 
-def _shipped(rule: Rule, totals: dict[str, Total] | None) -> dict[str, object]:
-    numbers = numbers_in(totals, rule.id)._asdict() if totals is not None else dict.fromkeys(Numbers._fields)
-    return {
-        "id": rule.id,
-        "kind": "filter" if isinstance(rule, FilterRule) else "diagnosis",
-        "status": rule.status,
-        "title": rule.title,
-        "patterns": patterns_of(rule),
-        **numbers,
-    }
+def _shipped(rule: Rule, totals: dict[str, Total] | None) -> ShippedRuleOut:
+    numbers = (None, None, None) if totals is None else numbers_in(totals, rule.id)
+    kind: Literal["filter", "diagnosis"] = "filter" if isinstance(rule, FilterRule) else "diagnosis"
+    return ShippedRuleOut(rule.id, kind, rule.status, rule.title, list(patterns_of(rule)), *numbers)
 
 
 def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:
@@ -310,7 +286,3 @@ def _id(cursor: str | None) -> int | None:
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20:
         return int(cursor)
     raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
-
-
-def _imported(one: Imported) -> dict[str, str]:
-    return {name: getattr(one, name) for name in ("rule", "outcome", "id", "status", "waits_for")}

@@ -37,7 +37,7 @@ class RuleFilters(ListQuery):
         return any((self.kind, self.source, self.q))
 
 
-class Row(NamedTuple):
+class RuleRow(NamedTuple):
     """A rule as a list looks for it. `says` is the reason or outcome that a diagnosis rule gives, `words` what a search
     looks through; `job` is whose lines a learned rule was learned from."""
 
@@ -63,18 +63,18 @@ class Numbers(NamedTuple):
     last: float | None
 
 
-class Shown(NamedTuple):
+class ListedRule(NamedTuple):
     """A row with its numbers (None: not for this caller), and of a learned rule all that is known."""
 
-    row: Row
+    row: RuleRow
     numbers: Numbers | None
     rule: Learned | None
 
 
-class Listing(NamedTuple):
+class RuleListing(NamedTuple):
     """A page of rules, how many there are in all, and how many there would be with another filter."""
 
-    items: list[Shown]
+    items: list[ListedRule]
     state: str
     total: int
     pages: int
@@ -92,9 +92,9 @@ class Catalogue:
         shipped: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
         self._shipped = [_shipped_row(rule) for rule in shipped]
         self._reading = threading.Lock()
-        self._known: tuple[int, list[Row]] = (-1, [])
+        self._known: tuple[int, list[RuleRow]] = (-1, [])
 
-    def listing(self, filters: RuleFilters, sees: Callable[[str | None], bool], sees_all: bool) -> Listing:
+    def listing(self, filters: RuleFilters, sees: Callable[[str | None], bool], sees_all: bool) -> RuleListing:
         """The page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all jobs is
         told how often shipped rules take part, because that is counted over all of them."""
         rows = [row for row in self._learned() if sees(row.job)] + self._shipped
@@ -108,7 +108,7 @@ class Catalogue:
         found = _where(of_state, filters.kind, filters.source)
         found.sort(key=lambda row: _ORDER["waiting" if row.waits else row.status] if row.learned else 5)
         chosen = found[(filters.page - 1) * PAGE : filters.page * PAGE]
-        return Listing(
+        return RuleListing(
             self._shown(chosen, sees_all),
             state,
             len(found),
@@ -118,12 +118,12 @@ class Catalogue:
             Counter(_source(row) for row in _where(of_state, filters.kind, None)),
         )
 
-    def _shown(self, rows: Sequence[Row], sees_all: bool) -> list[Shown]:
+    def _shown(self, rows: Sequence[RuleRow], sees_all: bool) -> list[ListedRule]:
         learned = self._rules.some([row.id for row in rows if row.learned])
         totals = self._totals.all() if sees_all else None
         return [_shown(row, learned.get(row.id), totals) for row in rows]
 
-    def _learned(self) -> list[Row]:
+    def _learned(self) -> list[RuleRow]:
         """The learned rules, the newest first."""
         with self._reading:
             version = self._rules.version()
@@ -149,33 +149,33 @@ def patterns_of(rule: Rule) -> tuple[str, ...]:
     return rule.patterns if isinstance(rule, FilterRule) else rule.when.any
 
 
-def _shown(row: Row, rule: Learned | None, totals: dict[str, Total] | None) -> Shown:
+def _shown(row: RuleRow, rule: Learned | None, totals: dict[str, Total] | None) -> ListedRule:
     if rule is not None:
-        return Shown(row, numbers_of(rule), rule)
-    return Shown(row, None if totals is None else numbers_in(totals, row.id), None)
+        return ListedRule(row, numbers_of(rule), rule)
+    return ListedRule(row, None if totals is None else numbers_in(totals, row.id), None)
 
 
-def _where(rows: Iterable[Row], kind: str | None, source: str | None) -> list[Row]:
+def _where(rows: Iterable[RuleRow], kind: str | None, source: str | None) -> list[RuleRow]:
     return [row for row in rows if kind in (None, row.kind) and source in (None, _source(row))]
 
 
-def _with_words(rows: Iterable[Row], text: str) -> list[Row]:
+def _with_words(rows: Iterable[RuleRow], text: str) -> list[RuleRow]:
     words = text.lower().split()
     return [row for row in rows if all(word in row.words for word in words)]
 
 
-def _states(row: Row) -> tuple[str, ...]:
+def _states(row: RuleRow) -> tuple[str, ...]:
     """The tabs that a rule stands in; a proposed one is among those that wait."""
     return ("all", row.status, "waiting") if row.waits else ("all", row.status)
 
 
-def _source(row: Row) -> str:
+def _source(row: RuleRow) -> str:
     return "learned" if row.learned else "shipped"
 
 
-def _learned_row(rule: Learned) -> Row:
+def _learned_row(rule: Learned) -> RuleRow:
     says = rule.claim.reason if rule.claim else ""
-    return Row(
+    return RuleRow(
         rule.id,
         "filter" if rule.claim is None else "diagnosis",
         rule.status,
@@ -191,14 +191,14 @@ def _learned_row(rule: Learned) -> Row:
     )
 
 
-def _shipped_row(rule: Rule) -> Row:
+def _shipped_row(rule: Rule) -> RuleRow:
     patterns = patterns_of(rule)
     says = "" if isinstance(rule, FilterRule) else _claimed(rule.verdict)
     pattern = patterns[0][:_PATTERN] if patterns else ""
     words = "\n".join((rule.id, rule.title, *patterns, says)).lower()
     kind = "filter" if isinstance(rule, FilterRule) else "diagnosis"
     waits = rule.status == "proposed"
-    return Row(rule.id, kind, rule.status, waits, False, rule.title, says, "", pattern, len(patterns), None, words)
+    return RuleRow(rule.id, kind, rule.status, waits, False, rule.title, says, "", pattern, len(patterns), None, words)
 
 
 def _claimed(claim: Claim) -> str:

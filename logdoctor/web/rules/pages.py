@@ -23,7 +23,7 @@ from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
 from logdoctor.web.gate import Caller, form_key
-from logdoctor.web.models import Cursor
+from logdoctor.web.parameters import Cursor
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
@@ -88,7 +88,7 @@ def _trial(service: Service, request: Request, caller: Caller, lines: list[str],
     content: dict[str, Any] = {"lines": lines, "most": _LINES, "kind": kind, "kinds": kinds, "tried": []}
     if asked:
         chosen = [rule for rule in visible if not kind or rule.claim is not None or rule.kind == kind]
-        with _one_of(_WORKING):
+        with _turn():
             content["tried"] = tried(service.scanner, chosen, asked, _SECONDS)
             content["verdict"] = verdict(service.scanner, chosen, asked)
     content |= {"rule_words": rule_words, "key": form_key(request)}
@@ -216,7 +216,7 @@ def _learned(
 
 def _tested(service: Service, caller: Caller, found: Learned) -> Tried | LogdoctorError:
     """What comes of a back-test; why there is none when the rule does not compile."""
-    with _one_of(_WORKING):
+    with _turn():
         try:
             confirmed = service.casework.confirmed
             return backtest(found, confirmed, service.records, partial(sees, caller), _SECONDS)
@@ -246,14 +246,14 @@ def _shipped(service: Service, request: Request, caller: Caller, id: str) -> Res
 
 
 @contextmanager
-def _one_of(working: threading.BoundedSemaphore) -> Iterator[None]:
-    """The right to work hard; `Busy` when others have it all."""
-    if not working.acquire(timeout=_SECONDS):
+def _turn() -> Iterator[None]:
+    """Take a turn of trying rules, which keeps a processor busy; `Busy` when others have them all."""
+    if not _WORKING.acquire(timeout=_SECONDS):
         raise Busy("the service", "others have rules tried just now", "Try again in some seconds.")
     try:
         yield
     finally:
-        working.release()
+        _WORKING.release()
 
 
 def _lines(text: str) -> list[str]:

@@ -10,9 +10,9 @@ _STEPS = {
     "import": "imported",
     "approve": "approved",
     "retire": "retired",
-    "undo": "took back a step",
+    "undo": "undid a step",
     "promote": "let it become active",
-    "demote": "put it back",
+    "demote": "moved it back",
 }
 _WORDS = {
     "taken by": "takes the line",
@@ -44,9 +44,9 @@ def waits_for(rule: Learned) -> str:
     if rule.waits_for.startswith(ERROR_WORD):
         what = "a person must say whether lines that look like trouble are harmless"
     elif rule.waits_for.startswith(CORDON):
-        what = "with it nodes may be taken out, so a person must let it decide"
+        what = "it may take nodes out, so a person must approve it"
     else:
-        what = "a person must let it go on"
+        what = "a person must approve it"
     return what
 
 
@@ -86,9 +86,9 @@ def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
         said.append("You say with it that its lines are harmless, although they look like trouble.")
     if status == "active" and rule.claim is not None and rule.claim.cordons:
         said.append("Such a verdict asks to take nodes out: what is done then is up to the policy of actions.")
-    said.append("It is written down with your name, and can be taken back.")
+    said.append("It is recorded with your name, and can be undone.")
     if name == "undo":
-        said[-1] = "It is written down with your name. An undoing cannot be undone itself: approve or retire instead."
+        said[-1] = "It is recorded with your name. An undo cannot itself be undone: approve or retire instead."
     return said
 
 
@@ -105,15 +105,15 @@ def _effect(rule: Learned, status: str, stays: bool) -> str:
         return {
             "active": f"From now on {_LOOKED_AT} are {named}.",
             "shadow": f"From now on it counts {_LOOKED_AT}, and decides nothing.{_rise(rule, stays)}",
-            "retired": "From now on it counts and decides nothing. Verdicts that it made stand.",
-            "proposed": "From now on it counts and decides nothing, until a person lets it.",
+            "retired": "From now on it counts and decides nothing. Verdicts that it made stay.",
+            "proposed": "From now on it counts and decides nothing, until a person approves it.",
         }[status]
     where = f"jobs of the kind {rule.kind}"
     return {
-        "active": f"From now on it takes lines of {where}: they are counted, and nobody reads them any more.",
+        "active": f"From now on it takes lines of {where}: they are counted and no longer read.",
         "shadow": f"From now on it counts lines of {where}, and takes none.{_rise(rule, stays)}",
         "retired": f"From now on it counts and takes no lines of {where}. They are read again.",
-        "proposed": "From now on it counts and takes nothing, until a person lets it.",
+        "proposed": "From now on it counts and takes nothing, until a person approves it.",
     }[status]
 
 

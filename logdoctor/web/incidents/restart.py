@@ -1,23 +1,29 @@
-"""How a job is restarted, as lines to copy: made of what was told about it, and only where the verdict says that a
-restart helps.
+"""How a job is restarted, as lines to copy: only where the verdict says that a restart helps.
 
-What a sender told of its command is hostile like a log: it comes out as the words of one simple command. One that only
-a shell understands, or that asks for the nodes to be left out, is not made into a line: what is to be done by hand is
-said.
+What a sender told of its command is hostile like a log, and is never rewritten: a command that is one simple command is
+given as it is, one of Slurm with `--exclude=` behind its program; for any other it is said what is to be done by hand.
 """
 
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import regex
+
 from logdoctor.node_types import NAME
 from logdoctor.store.records import JobFacts
 from logdoctor.taxonomy import advice
 from logdoctor.types import Verdict, names_node
-from logdoctor.web.incidents import leaving_out
-from logdoctor.web.incidents.shell_words import Command, command_of
 
 _MOST_NODES = 200
+_LONGEST = 3000  # characters of a command
+_SUBMITS = ("sbatch", "srun", "salloc")
+_CHOOSES = regex.compile(r"-[A-Za-z]*[xwF].*|--excl(u|ud|ude)?(=.*)?|--node[lf].*|:", regex.DOTALL)
+"""Options of Slurm that choose nodes or leave some out, and what parts a heterogeneous job."""
+_SCRIPT = (
+    "What its script asks for is not known here: --exclude replaces an #SBATCH --exclude, whose nodes have to be "
+    "added, and an #SBATCH --nodelist must not name the nodes that are left out."
+)
 _SLURM = ("slurm", "srun", "sbatch", "salloc")
 _KUBERNETES = ("kubernetes", "k8s", "kubectl", "kubeflow", "pytorchjob", "mpijob", "rayjob")
 _REQUEUED = "Slurm requeues only jobs that were submitted with --requeue."
@@ -41,7 +47,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown":
-        return Restart(why_not="Nobody knows why it failed, so nobody knows whether a restart helps.")
+        return Restart(why_not="The cause is unknown, so it is not known whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
         return Restart(why_not=f"The verdict says: {advice(verdict.recovery, names_node(verdict))}.")
     nodes = list(dict.fromkeys((*nodes_to_leave_out(verdict), *(faulty or ()))))[:_MOST_NODES]
@@ -63,7 +69,7 @@ def _not_told(facts: JobFacts) -> str:
         return f"It was started with {launcher}, where it has another name. Send that as the name of the job."
     if launcher:
         return f"It was started with {launcher}, but its command is not on record. Send it with the job."
-    return "Nobody told how the job was started. Send its launcher and its command."
+    return "How the job was started is not on record. Send its launcher and its command."
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:
@@ -77,23 +83,91 @@ def nodes_to_leave_out(verdict: Verdict) -> list[str]:
 def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
     """The lines that start it again without some nodes, and notes on them; or why there are none."""
     launcher = (facts.launcher or "").strip().lower()
-    command = command_of(facts.command or "")
+    words = _words(facts.command or "")
+    submits = _program(words) in _SUBMITS
     number = _slurm_number(job, facts)
-    slurm = launcher in _SLURM
-    if slurm and number and command.program not in leaving_out.SLURM:
+    if launcher in _SLURM and number and not submits:
         return _requeued(number, nodes)
-    if launcher in _KUBERNETES and command.program not in leaving_out.SLURM:
+    if launcher in _KUBERNETES and not submits:
         return _in_kubernetes(job, facts, launcher, nodes)
-    if not command.words:
-        return Restart(why_not=_not_told(facts), untold=True)
-    if command.shell:
-        return Restart(why_not=_for_a_shell(command, nodes), untold=True)
-    left = leaving_out.without(command, nodes)
-    if left.command is None:
-        return Restart(why_not=left.why_not, untold=True)
-    if slurm and command.program not in leaving_out.SLURM:
-        return _submitted(command, facts, nodes)
-    return Restart((str(left.command),), left.notes)
+    if not words:
+        return Restart(why_not=_not_simple(nodes) if _is_readable(facts.command) else _not_told(facts), untold=True)
+    if nodes and _asks_for(words, nodes, submits):
+        return Restart(why_not=_by_hand("The command on record chooses its nodes itself.", nodes), untold=True)
+    if submits:
+        return _submitted_again(words, nodes)
+    if launcher in _SLURM:
+        return _wrapped(words, facts, nodes)
+    return Restart((shlex.join(words),), (f"Run it without {some(nodes)}: no option of it does.",) if nodes else ())
+
+
+def _words(told: str) -> list[str]:
+    """Return the words of a command that a shell reads as one simple command; none for any other, since quoting what a
+    shell would expand, join or redirect makes something else of it."""
+    if not _is_readable(told):
+        return []
+    try:
+        words = shlex.split(told)
+    except ValueError:  # a quote has no end
+        return []
+    is_simple = shlex.join(words) == " ".join(told.split()) and _program(words) != ""
+    return words if is_simple else []
+
+
+def _is_readable(told: str | None) -> bool:
+    return bool(told) and len(told or "") <= _LONGEST and (told or "").isprintable()
+
+
+def _program(words: Sequence[str]) -> str:
+    """Return the name of what a command runs, without its folder and the variables set before it."""
+    return next((word for word in words if "=" not in word), "").rpartition("/")[2]
+
+
+def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool:
+    """Whether a command names one of the nodes, or chooses its nodes with options of Slurm."""
+    names = "|".join(regex.escape(node.partition(".")[0]) for node in nodes)
+    named = regex.compile(rf"(?<![\w-])({names})(?![\w-])", regex.IGNORECASE)
+    return any(named.search(word) or (submits and _CHOOSES.fullmatch(word)) for word in words)
+
+
+def _submitted_again(words: Sequence[str], nodes: Sequence[str]) -> Restart:
+    """Return how a command that submits a job to Slurm is given again, without some nodes."""
+    if not nodes:
+        return Restart((shlex.join(words),))
+    program = _program(words)
+    place = next(at for at, word in enumerate(words) if "=" not in word) + 1
+    line = shlex.join((*words[:place], exclude(nodes), *words[place:]))
+    return Restart((line,), (_SCRIPT,) if program == "sbatch" else ())
+
+
+def _wrapped(words: Sequence[str], facts: JobFacts, nodes: Sequence[str]) -> Restart:
+    """Return how a program that ran under Slurm is submitted anew."""
+    size = (f"--nodes={facts.nodes}",) if facts.nodes and facts.nodes > 0 else ()
+    excluded = (exclude(nodes),) if nodes else ()
+    line = shlex.join(("sbatch", *size, *excluded, f"--wrap={shlex.join(words)}"))
+    return Restart((line,), ("Add the options that it was submitted with.",))
+
+
+def _not_simple(nodes: Sequence[str]) -> str:
+    """Return how a command is run again that only a shell understands."""
+    return _by_hand("The command on record is not one simple command, so it is not changed here.", nodes)
+
+
+def _by_hand(why: str, nodes: Sequence[str]) -> str:
+    """Return what a person has to do with a command to leave nodes out."""
+    if not nodes:
+        return f"{why} Run it as it was sent."
+    return f"{why} Run it without {some(nodes)}; with sbatch, srun or salloc add {exclude(nodes)}."
+
+
+def exclude(nodes: Sequence[str]) -> str:
+    """Return the option with which Slurm leaves nodes out."""
+    return f"--exclude={','.join(nodes)}"
+
+
+def some(nodes: Sequence[str]) -> str:
+    """Return the names of some nodes, in words."""
+    return ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
 
 
 def _requeued(number: str, nodes: Sequence[str]) -> Restart:
@@ -102,7 +176,7 @@ def _requeued(number: str, nodes: Sequence[str]) -> Restart:
         return Restart((f"scontrol requeue {number}",), (_REQUEUED,))
     replaced = (
         f"ExcNodeList takes the place of the nodes that the job left out before, which are not known here: add those "
-        f"that `squeue -h -j {number} -o %x` prints. Its ReqNodeList must not name {leaving_out.some(nodes)}."
+        f"that `squeue -h -j {number} -o %x` prints. Its ReqNodeList must not name {some(nodes)}."
     )
     lines = (
         f"scontrol requeuehold {number}",
@@ -110,26 +184,6 @@ def _requeued(number: str, nodes: Sequence[str]) -> Restart:
         f"scontrol release {number}",
     )
     return Restart(lines, (replaced, _REQUEUED))
-
-
-def _submitted(command: Command, facts: JobFacts, nodes: Sequence[str]) -> Restart:
-    """How a program that ran under Slurm is submitted anew."""
-    size = (f"--nodes={facts.nodes}",) if facts.nodes and facts.nodes > 0 else ()
-    excluded = (leaving_out.exclude(nodes),) if nodes else ()
-    line = shlex.join(("sbatch", *size, *excluded, f"--wrap={command}"))
-    return Restart((line,), ("Add the options that it was submitted with.",))
-
-
-def _for_a_shell(command: Command, nodes: Sequence[str]) -> str:
-    """Why a command that needs a shell is not given, and how it is run."""
-    signs = " ".join(command.shell[:5])
-    starts = next((word for word in command.words if word in leaving_out.SLURM), "")
-    how = "Run it as it was told"
-    if nodes and starts:
-        how += f", with {leaving_out.exclude(nodes)} among the options of {starts}; it must not ask for them"
-    elif nodes:
-        how += f", without {leaving_out.some(nodes)}"
-    return f"The command on record has what only a shell understands ({signs}), so it is not changed here. {how}."
 
 
 def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str]) -> Restart:

@@ -1,0 +1,65 @@
+"""What callers send about jobs and attempts: pydantic models, because FastAPI checks bodies with these only."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from logdoctor.store.names import MAX_NAME
+
+_COUNT = Field(default=None, ge=0, le=100_000_000)
+_TEXT = Field(default=None, max_length=10_000)
+
+
+class JobIn(BaseModel):
+    """What is known of a job. What is left out stays as it was."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "llama 7b, run 3",
+                    "user": "u17",
+                    "framework": "megatron",
+                    "launcher": "slurm",
+                    "nodes": 128,
+                    "ranks_per_node": 8,
+                    "gpus": 1024,
+                    "image": "registry.local/train:2026-11",
+                    "command": "torchrun pretrain_gpt.py",
+                    "checkpoint_dir": "/ckpt/llama-7b",
+                    "parent": "llama-7b/1",
+                }
+            ]
+        },
+    )
+    name: str | None = _TEXT
+    user: str | None = _TEXT
+    framework: str | None = _TEXT
+    launcher: str | None = _TEXT
+    image: str | None = _TEXT
+    command: str | None = Field(default=None, max_length=100_000)
+    checkpoint_dir: str | None = _TEXT
+    parent: str | None = Field(default=None, max_length=10_000, description="the `job/attempt` it goes on from")
+    nodelist: str | None = Field(
+        default=None, max_length=100_000, description="the nodes of the job by name", examples=["gpu-[01-08],gpu-11"]
+    )
+    nodes: int | None = _COUNT
+    ranks_per_node: int | None = _COUNT
+    gpus: int | None = Field(default=None, ge=0, le=100_000_000, description="in all")
+    labels: dict[str, str] = Field(default={}, max_length=256)
+
+
+class AttemptKey(BaseModel):
+    """What all nodes of one try have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+    key: str = Field(min_length=1, max_length=200, examples=["48213.0"])
+
+
+class EndIn(BaseModel):
+    """How an attempt ended, or with `stream` how one of its processes did."""
+
+    model_config = ConfigDict(extra="forbid")
+    exit_code: int | None = Field(default=None, ge=-(1 << 31), lt=1 << 31, examples=[1])
+    signal: int | None = Field(default=None, ge=0, le=128, examples=[None])
+    scheduler_state: str | None = Field(default=None, max_length=200, examples=["NODE_FAIL"])
+    stream: str | None = Field(default=None, min_length=1, max_length=MAX_NAME, examples=[None])

@@ -1,0 +1,37 @@
+"""What callers send about nodes: pydantic models, because FastAPI checks bodies with these only."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class NodeTestIn(BaseModel):
+    """Which nodes are to be tested (without names those of the verdict's job), and how. What is left out is as set."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"nodes": ["gpu-11", "gpu-12", "gpu-13"], "launcher": "slurm", "verdict": 7}]},
+    )
+    nodes: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=10_000)
+    launcher: Literal["slurm", "ssh", "kubernetes", "local"] | None = None
+    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of the verdict it is because of")
+    repeats: int | None = Field(default=None, ge=1, le=1000, description="how often the gather is repeated in a world")
+    seconds: float | None = Field(default=None, ge=1, le=3600, description="after which a world is ended by force")
+
+
+class CordonIn(BaseModel):
+    """Why a node is to be taken out, and what proves it."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"reason": "gather fails with 2 good nodes", "test": 12}]}
+    )
+    reason: str = Field(min_length=1, max_length=2000, description="written on the node, as far as it fits")
+    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a verdict")
+    test: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a test of nodes")
+
+
+class NodeStepIn(BaseModel):
+    """The reason of a step."""
+
+    model_config = ConfigDict(extra="forbid")
+    why: str = Field(default="", max_length=2000, examples=["board replaced"])

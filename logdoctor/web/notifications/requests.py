@@ -1,0 +1,11 @@
+"""What callers send about notifications: pydantic models, because FastAPI checks bodies with these only."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TestIn(BaseModel):
+    """Which target is to be tried."""
+
+    __test__ = False
+    model_config = ConfigDict(extra="forbid")
+    target: str = Field(min_length=1, max_length=40, examples=["ops"])

@@ -1,0 +1,222 @@
+"""What the service answers about rules, with an example of each."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from logdoctor.store.learned import Event, Learned, StoredRefusal, Votes
+from logdoctor.web.parameters import Status
+
+
+class SourceOut(msgspec.Struct, frozen=True):
+    """Where a rule comes from: the attempt it was learned from, and what was told about the job."""
+
+    job: str | None
+    attempt: int | None
+    framework: str | None
+    image: str | None
+    command: str | None
+    user: str | None
+    name: str | None
+
+
+class VotesOut(Votes, frozen=True):
+    """How many runs answered, which of them agreed, and what the judge said."""
+
+
+class ClaimOut(msgspec.Struct, frozen=True):
+    """What a learned diagnosis rule says of a failure; "" means what the taxonomy says of the reason."""
+
+    reason: str
+    fault: str
+    recovery: str
+    suggestion: str
+
+
+class LearnedRuleOut(Learned, frozen=True, kw_only=True):
+    """A learned rule. It matched `lines` lines in `jobs` attempts; a filter rule took `taken` of them. A diagnosis rule
+    has a `claim`, and its kind is `diagnosis`."""
+
+    place: Annotated[int, Meta(description="0, 1, 2, ... among the rules of its kind")]
+    kind: Annotated[str, Meta(description="kind of jobs that it is tried on")]
+    harmless: Annotated[bool, Meta(description="a human approved it for lines that look like trouble")]
+    status: Status
+    waits_for: Annotated[str, Meta(description="why a human must approve it")]
+    source: SourceOut  # type: ignore[assignment] # as JSON has it
+    votes: VotesOut
+    claim: ClaimOut | None = None  # type: ignore[assignment]
+    last_hit: Annotated[float | None, Meta(description="when an attempt in which it matched was last counted")]
+
+
+class LearnedRulePage(msgspec.Struct, frozen=True):
+    """Some learned rules, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[LearnedRuleOut]
+    next: str | None
+
+
+class ShippedRuleOut(msgspec.Struct, frozen=True):
+    """A rule that came with logdoctor, with what it did in the verdicts that stand: it took part in `attempts` of them.
+    A filter rule took `lines` lines; for a diagnosis rule so many are cited. A token that is bound to jobs is not told
+    these numbers, because they are counted over all jobs."""
+
+    id: str
+    kind: Literal["filter", "diagnosis"]
+    status: Status
+    title: str
+    patterns: Annotated[list[str], Meta(description="one of them must match")]
+    attempts: int | None
+    lines: int | None
+    last: Annotated[float | None, Meta(description="when such a verdict was last made")]
+
+
+class ShippedRules(msgspec.Struct, frozen=True):
+    """All rules that came with logdoctor, by their ids."""
+
+    items: list[ShippedRuleOut]
+
+
+class RuleEventOut(Event, frozen=True, kw_only=True):
+    """A step of a rule. `from_status` is "" when it was entered; `undoes` is the event that it takes back."""
+
+    to_status: Status
+
+
+class RuleEventPage(msgspec.Struct, frozen=True):
+    """Some steps, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[RuleEventOut]
+    next: str | None
+
+
+class RefusalOut(StoredRefusal, frozen=True, kw_only=True):
+    """A proposal that was not taken: which guard refused it, and why."""
+
+    votes: VotesOut | None
+
+
+class RefusalPage(msgspec.Struct, frozen=True):
+    """Some refusals, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+    items: list[RefusalOut]
+    next: str | None
+
+
+class StepOut(msgspec.Struct, frozen=True):
+    """Where a step led."""
+
+    id: str
+    status: Status
+    harmless: bool
+    changed: float
+
+
+class SaidOut(msgspec.Struct, frozen=True):
+    """What rules do to a line of jobs of one kind; "" stands for all kinds of which no learned rule matches it."""
+
+    kind: str
+    findings: list[str]
+
+
+class WhyOut(msgspec.Struct, frozen=True):
+    """What rules do to a line, and why."""
+
+    line: str
+    said: list[SaidOut]
+
+
+class ImportedOut(msgspec.Struct, frozen=True):
+    """What became of a rule. `known`: the kind has a rule with this pattern, which stays as it is."""
+
+    rule: Annotated[str, Meta(description="its id in what was sent")]
+    outcome: Literal["entered", "known"]
+    id: str
+    status: Status
+    waits_for: str
+
+
+class ImportOut(msgspec.Struct, frozen=True):
+    """What became of each rule that was sent."""
+
+    rules: list[ImportedOut]
+
+
+_AT = 1795255505.2
+_ID, _KIND = "learned/megatron/pretrain-gpt-py/bed3b86f", "megatron/pretrain_gpt.py"
+_VOTES = VotesOut(5, (0, 1, 3, 4), "4 of 5 runs agree")
+_RULE = LearnedRuleOut(
+    id=_ID,
+    place=0,
+    kind=_KIND,
+    pattern="^Opening data shard [0-9]+ of [0-9]+$",
+    title="opening data shard (N) of (N)",
+    examples=("Opening data shard 3 of 9",),
+    metrics=(),
+    harmless=False,
+    status="active",
+    waits_for="",
+    agent="miner",
+    source=SourceOut(
+        "llama-7b",
+        1,
+        "megatron",
+        "registry.local/train:2026-11",
+        "torchrun pretrain_gpt.py",
+        "u17",
+        "llama 7b, run 3",
+    ),
+    votes=_VOTES,
+    jobs=2,
+    lines=24_062,
+    taken=12_031,
+    created=1795250000.0,
+    changed=_AT,
+    last_hit=_AT,
+)
+_SHIPPED = ShippedRuleOut(
+    "diagnosis/infrastructure/gpu-off-the-bus",
+    "diagnosis",
+    "active",
+    "The GPU has fallen off the bus",
+    [r"(?i)\bfallen off the bus"],
+    4,
+    4,
+    _AT,
+)
+_EVENT = RuleEventOut(
+    id=12,
+    rule=_ID,
+    at=_AT,
+    by="logdoctor",
+    step="promote",
+    from_status="shadow",
+    to_status="active",
+    why="watched in 2 attempts on 24062 lines, none of them evidence",
+    undoes=None,
+    harmless=False,
+)
+_REFUSAL = RefusalOut(
+    id=3,
+    kind=_KIND,
+    job="llama-7b",
+    attempt=1,
+    agent="miner",
+    at=1795250000.0,
+    pattern="^.*$",
+    guard="grammar",
+    cause="the wildcard . for any character (at character 1)",
+    votes=_VOTES,
+)
+EXAMPLES = (
+    _RULE,
+    LearnedRulePage([_RULE], None),
+    _SHIPPED,
+    ShippedRules([_SHIPPED]),
+    RuleEventPage([_EVENT], None),
+    RefusalPage([_REFUSAL], None),
+    StepOut(_ID, "shadow", False, _AT),
+    WhyOut("Opening data shard 3 of 9", [SaidOut(_KIND, [f"taken by   {_ID}"])]),
+    ImportOut([ImportedOut(f"filter/{_ID}", "entered", _ID, "shadow", "")]),
+)
+"""One of each answer."""
