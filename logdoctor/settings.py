@@ -376,7 +376,8 @@ def llm_key(settings: Settings) -> str:
         return settings.llm_key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         variable = f"{PREFIX}LLM_KEY_FILE"
-        raise SettingsError(variable, f"its file cannot be read ({error})", "Check the path and its rights.") from error
+        cause = f"its file cannot be read ({error})"
+        raise SettingsError(variable, cause, "Check the path and its permissions.") from error
 
 
 def cache_folder(settings: Settings) -> Path:

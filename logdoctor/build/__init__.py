@@ -36,9 +36,16 @@ from logdoctor.taxonomy import REASONS
 
 if TYPE_CHECKING:
     from logdoctor.failure_agent.agent import FailureAgent
+    from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
+    from logdoctor.failure_agent.cases.embedding import Embedder
     from logdoctor.failure_agent.question import Question
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+    from logdoctor.llm.budget import Ledger
+    from logdoctor.llm.exchanges import Exchanges as AnyExchanges
+    from logdoctor.llm.masking import Masker
+    from logdoctor.llm.spending import Guarded
     from logdoctor.log_agent.agent import LogAgent
+    from logdoctor.log_agent.guards import Guards
     from logdoctor.log_agent.model import ModelAgent
     from logdoctor.log_agent.proposal import Agent
     from logdoctor.service.acting import Actor
@@ -53,7 +60,6 @@ if TYPE_CHECKING:
     from logdoctor.store.exchanges import Exchanges
     from logdoctor.store.learned import LearnedRules
     from logdoctor.store.records import Records
-    from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
 
 __all__ = [
     "actor",
@@ -169,9 +175,12 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     from logdoctor.service.consulting import Climbing
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.failure_agent.cases.vectors import warm
+    from logdoctor.failure_agent.ladder import Ladder
     from logdoctor.failure_agent.write_back.model_writer import ModelWriter
     from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
     from logdoctor.failure_agent.write_back.writer import OfflineWriter
+    from logdoctor.llm.masking import Masker
+    from logdoctor.service.consulting import Climbing
 
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
@@ -293,8 +302,8 @@ def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
 
 def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":
     """What a learned diagnosis rule must pass, tried on the attempts that are kept."""
-    from logdoctor.store.confirmed import Confirmed
     from logdoctor.failure_agent.write_back.guards import Guards
+    from logdoctor.store.confirmed import Confirmed
 
     return Guards(scanner.book, scanner, Confirmed(records.database).past)
 
@@ -304,9 +313,9 @@ def log_agent(
 ) -> "LogAgent":
     """Who learns filter rules: the miner, which a model advises when one is set, or the model alone. `SettingsError`
     for one that is half set."""
+    from logdoctor.log_agent.agent import Limits, LogAgent
     from logdoctor.log_agent.book import Books
     from logdoctor.log_agent.life import Terms
-    from logdoctor.log_agent.agent import Limits, LogAgent
     from logdoctor.store.exchanges import Exchanges
 
     writer, adviser = rule_writers(settings, lambda: (model or Model(settings))(rules, Exchanges(records.database)))
@@ -353,7 +362,7 @@ def guarded(
     for name in ("llm_base_url", "llm_model"):
         if not getattr(settings, name):
             variable = f"{PREFIX}{name.upper()}"
-            raise SettingsError(variable, "is not set, but a model is to be asked", "Set it, or LOGDOCTOR_LEARN=miner.")
+            raise SettingsError(variable, "is not set, but a model is needed", "Set it, or LOGDOCTOR_LEARN=miner.")
     key = llm_key(settings)
     model = LangChainModel(settings.llm_base_url, settings.llm_model, key, settings.llm_output, settings.llm_seconds)
     budget = Budget(
@@ -380,7 +389,6 @@ def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureA
     Nor does nonsense: how often a model talks it is a part of what is measured.
     """
     from logdoctor.llm.spending import MemoryLedger
-    from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
 
     endless = dict.fromkeys(("llm_calls_per_job", "llm_calls_per_hour", "llm_tokens_per_hour"), 10**12)
     endless |= dict.fromkeys(("llm_tokens_per_job", "llm_tokens_per_day"), 10**12)

@@ -91,7 +91,7 @@ def write(
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
-        why = "The line that decides cannot be quoted."
+        why = "The deciding line cannot be quoted."
         return write(
             case,
             "Unknown",

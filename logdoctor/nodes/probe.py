@@ -122,12 +122,12 @@ def _options(words: list[str]) -> argparse.Namespace:
     options.nodes = [name for name, _, _ in places]
     options.addresses = [address for _, _, address in places]
     if options.node not in options.nodes:
-        raise Unusable(f"node {options.node!r} is not of this world: {', '.join(options.nodes)}")
+        raise Unusable(f"node {options.node!r} is not in this world: {', '.join(options.nodes)}")
     options.place = options.nodes.index(options.node)
     try:
         options.sizes = [int(size) for size in options.sizes.split(",") if size]
     except ValueError:
-        raise Unusable(f"--sizes {options.sizes} are no numbers") from None
+        raise Unusable(f"--sizes {options.sizes} are not numbers") from None
     return options
 
 
@@ -357,7 +357,7 @@ def _check_port(port: int) -> None:
         try:
             trial.bind(("", port))
         except OSError as error:
-            raise Unusable(f"port {port} cannot be listened on: {error.strerror}") from None
+            raise Unusable(f"port {port} cannot be opened: {error.strerror}") from None
 
 
 # ---- what the driver says ----
@@ -368,7 +368,7 @@ def _gpus() -> int:
     files = [f"/dev/{name}" for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named == "NoDevFiles" and files:  # Slurm's word
-        raise Unusable(f"this job was given none of {len(files)} GPUs: {ASK}")
+        raise Unusable(f"this job was given none of the {len(files)} GPUs: {ASK}")
     if named is not None:
         # CUDA takes what is named before the first word that names no device
         return len(list(itertools.takewhile(re.compile(r" *(\d+|(GPU|MIG)-.+)").match, named.split(","))))
@@ -403,7 +403,7 @@ def _state(options: argparse.Namespace) -> list[str]:
             warnings.append(f"GPU {index}: {ecc} uncorrected ECC errors since the driver was loaded")
         warnings += [f"GPU {index}: {name}, {heat} C" for name, on in zip(SLOWDOWNS, slow) if on == "Active"]
     for uuid, pending, failure in (line.split(", ") for line in rows if line.count(", ") == 2):
-        warnings += [f"{uuid}: rows wait to be remapped"] * (pending in ("Yes", "1"))
+        warnings += [f"{uuid}: rows are waiting to be remapped"] * (pending in ("Yes", "1"))
         warnings += [f"{uuid}: a row could not be remapped"] * (failure in ("Yes", "1"))
     for lines, sign in ((links, r"Link \d+: <inactive>"), (errors, r"(Replay|Recovery|CRC) Errors?: *[1-9]")):
         gpu = ""

@@ -15,20 +15,20 @@ _DECIDED = {
     "rule": "a rule",
     "case": "a past failure that looks the same",
     "agent": "the Failure Agent",
-    "nobody": "nobody",
+    "nobody": "no rule or case",
 }
 _STRUCTURE = {
-    "loss": "the series of losses",
-    "stall": "the steps, which end before the log does",
+    "loss": "the loss curve",
+    "stall": "the training steps, which stop before the log does",
     **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
 }
 _FOUND: dict[FoundBy, str] = {
-    "line": "A failure with the same line is known by it, whatever ranks, hosts, times and numbers say.",
-    "likeness": "It is found by its likeness alone: a model is shown it beside failures like it. It decides none of "
-    "them, because no line that names it was kept.",
-    "nothing": "It is not found again: no line was kept of it that names a failure. Lines that count are the last one "
-    "of a traceback, one that a rule knows, and one with a word of trouble, such as error, failed or aborted, that no "
-    "filter rule takes.",
+    "line": "A failure with the same line is recognised, whatever its ranks, hosts, times and numbers.",
+    "likeness": "It is recognised by similarity only: a model sees it next to similar failures. It decides none of "
+    "them, because no line that identifies it was kept.",
+    "nothing": "It is not recognised again, because no line that identifies it was kept. Such a line is the last "
+    "one of a traceback, one that a diagnosis rule matches, or one with an error word, such as error, failed or "
+    "aborted, that no filter rule removes.",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
@@ -44,9 +44,9 @@ def advice(verdict: Verdict) -> str:
     """Whether to restart; what became of the job when nothing failed. Where a node is to be taken out and none is
     known, what finds it."""
     if verdict.outcome == "running":
-        return "Nothing to do: it runs"
+        return "Nothing to do: it is running"
     if verdict.outcome == "unknown":
-        return "No advice: how the job ended is not known"
+        return "No advice: it is not known how the job ended"
     words = taxonomy.advice(verdict.recovery, names_node(verdict))
     return words[:1].upper() + words[1:]
 
@@ -66,11 +66,11 @@ def decided(verdict: Verdict, person: str = "") -> str:
     """Who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is known."""
     by = verdict.decided_by
     if verdict.reason == "Unknown":
-        return "nobody"
+        return _DECIDED["nobody"]
     if by.kind == "case" and verdict.confidence == CERTAIN:
         return person or "a person"
     if by.kind == "structure":
-        return _STRUCTURE.get(by.rule) or (f"the exception in the log, {by.rule}" if by.rule else "how the log ends")
+        return _STRUCTURE.get(by.rule) or (f"the traceback ({by.rule})" if by.rule else "how the log ends")
     return "a learned rule" if by.kind == "rule" and by.rule.startswith(LEARNED) else _DECIDED[by.kind]
 
 
@@ -98,9 +98,9 @@ def choices() -> dict[str, list[str]]:
 
 def call(one: StoredExchange) -> str:
     """What a call to a model took."""
-    tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} got"
+    tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} received"
     if one.cached:
-        return "asked before, so nothing was sent or paid"
+        return "cached: nothing was sent or paid"
     price = f", {dollars(one.dollars)}" if one.dollars else ""
     return f"{tokens}{price}, {one.seconds:.1f} s{f', {one.failure}' if one.failure else ''}"
 
@@ -147,8 +147,8 @@ def end(how: End) -> str:
     if how.exit_code is not None:
         parts.append(f"exit code {how.exit_code}")
     if how.scheduler_state:
-        parts.append(f"scheduler says {how.scheduler_state}")
-    return ", ".join(parts) or "ended; nobody said how"
+        parts.append(f"scheduler state {how.scheduler_state}")
+    return ", ".join(parts) or "ended, exit status unknown"
 
 
 def number(given: int | None) -> str:

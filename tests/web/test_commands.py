@@ -61,14 +61,14 @@ def test_a_job_without_a_number_is_submitted_again() -> None:
     [
         ({"command": COMMAND}, {"recovery": "fix_first"}, "do not restart: fix first"),
         ({"command": COMMAND}, {"recovery": "ask_human"}, "ask a person"),
-        ({"command": COMMAND}, {"reason": "Unknown"}, "Nobody knows why"),
+        ({"command": COMMAND}, {"reason": "Unknown"}, "It is not known why"),
         ({"command": COMMAND}, {"suspects": ()}, "none is known to be at fault"),
         ({"command": COMMAND}, {"suspects": (Suspect("--all; rm -rf /", None, None, ""),)}, "none is known"),
-        ({}, {}, "Nobody told how"),
+        ({}, {}, "It is not known how"),
         ({"command": "echo 'half"}, {}, "cannot be read as one command"),
         ({"command": "python t.py\nrm -rf /"}, {}, "cannot be read as one command"),
         ({"command": "python \u202et.py"}, {}, "cannot be read as one command"),
-        ({"launcher": "slurm"}, {}, "started with slurm, but its command is not on record"),
+        ({"launcher": "slurm"}, {}, "started with slurm, but its command was not reported"),
         ({"launcher": "kubernetes", "name": "a b; rm"}, {}, "where it has another name"),
         ({"command": COMMAND}, {"outcome": "completed"}, "did not fail"),
     ],
@@ -170,14 +170,14 @@ def test_a_command_that_cannot_leave_a_node_out_is_not_given(told: str, why: str
 def test_what_only_a_shell_understands_is_named_and_no_command_is_made(told: str, signs: str) -> None:
     found = restart("j", JobFacts(command=told), changed(recovery="restart"))
     assert found.lines == () and found.untold
-    assert "what only a shell understands (" in found.why_not and signs in found.why_not
-    assert found.why_not.endswith("Run it as it was told.")
+    assert "shell syntax (" in found.why_not and signs in found.why_not
+    assert found.why_not.endswith("Run it as it was recorded.")
 
 
 def test_what_is_added_by_hand_to_a_command_for_a_shell_is_said() -> None:
     by_slurm = restart("j", JobFacts(command="cd /work && sbatch run.sh"), FAULT).why_not
     assert by_slurm.endswith("with --exclude=node-1 among the options of sbatch; it must not ask for them.")
-    assert restart("j", JobFacts(command="torchrun $T"), FAULT).why_not.endswith("as it was told, without node-1.")
+    assert restart("j", JobFacts(command="torchrun $T"), FAULT).why_not.endswith("as it was recorded, without node-1.")
 
 
 def test_what_a_sender_told_runs_nothing_else() -> None:
@@ -191,7 +191,7 @@ def test_what_a_sender_told_runs_nothing_else() -> None:
 
 def test_who_requeues_is_told_that_the_nodes_left_out_before_are_not_known() -> None:
     found = restart("4711", JobFacts(launcher="slurm"), FAULT)
-    assert "takes the place of the nodes that the job left out before" in found.notes[1]
+    assert "replaces the nodes that the job excluded before" in found.notes[1]
     assert "squeue -h -j 4711 -o %x" in found.notes[1] and "ReqNodeList must not name node-1" in found.notes[1]
 
 

@@ -135,7 +135,9 @@ class Folder(_Place):
             except OSError as error:
                 if time.monotonic() > until:
                     os.close(descriptor)
-                    raise RecallError(self.thing, "another process uses it for long", "Try again later.") from error
+                    raise RecallError(
+                        self.thing, "another process has been using it for too long", "Try again later."
+                    ) from error
             time.sleep(0.005)
 
     def _opened(self) -> Any:
@@ -170,7 +172,7 @@ class Server(_Place):
         return system
 
     def _refusal(self, error: BaseException) -> RecallError:
-        return RecallError(self.thing, f"does not answer as it should ({_told(error)})", "Check LOGDOCTOR_CHROMA_URL.")
+        return RecallError(self.thing, f"does not answer correctly ({_told(error)})", "Check LOGDOCTOR_CHROMA_URL.")
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:
@@ -182,7 +184,7 @@ def _parts(url: str) -> tuple[SplitResult, int]:
             return parts, parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         pass
-    raise RecallError("LOGDOCTOR_CHROMA_URL", "it is no URL of a server", "Set it to http://HOST:PORT.")
+    raise RecallError("LOGDOCTOR_CHROMA_URL", "it is not the URL of a server", "Set it to http://HOST:PORT.")
 
 
 def _shown(url: SplitResult) -> str:
@@ -195,7 +197,7 @@ def load() -> None:
     try:
         import llama_index.vector_stores.chroma  # noqa: F401 - so that later imports cannot fail
     except Exception as error:
-        next_step = "Install the requirements of logdoctor again, and unset CHROMA_* variables."
+        next_step = "Reinstall the requirements of logdoctor, and unset CHROMA_* variables."
         raise RecallError("past cases", f"Chroma cannot be loaded ({_told(error)})", next_step) from error
 
 

@@ -74,7 +74,7 @@ def without(command: Command, nodes: Sequence[str]) -> Left:
         return Left(why_not=why)
     if command.program == "deepspeed":
         return _without_in_deepspeed(command, nodes)
-    return Left(command, (f"Run it without {some(nodes)}: nothing in the command leaves nodes out.",))
+    return Left(command, (f"Run it without {some(nodes)}: the command has no option that excludes nodes.",))
 
 
 def exclude(nodes: Sequence[str]) -> str:
@@ -111,8 +111,8 @@ def _without_in_slurm(command: Command, nodes: Sequence[str]) -> Left:
 
 
 _SCRIPT = (
-    "What its script asks for is not known here: --exclude takes the place of an #SBATCH --exclude, whose nodes have "
-    "to be added, and an #SBATCH --nodelist must not name the nodes that are left out."
+    "What its script requests is not known here: --exclude overrides an #SBATCH --exclude, whose nodes have "
+    "to be added, and an #SBATCH --nodelist must not name the excluded nodes."
 )
 
 

@@ -41,7 +41,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown":
-        return Restart(why_not="Nobody knows why it failed, so nobody knows whether a restart helps.")
+        return Restart(why_not="It is not known why it failed, so it is not known whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
         return Restart(why_not=f"The verdict says: {advice(verdict.recovery, names_node(verdict))}.")
     nodes = list(dict.fromkeys((*nodes_to_leave_out(verdict), *(faulty or ()))))[:_MOST_NODES]
@@ -58,12 +58,12 @@ def _not_told(facts: JobFacts) -> str:
     """What has to be known of a job before it can be started again."""
     launcher = (facts.launcher or "").strip()[:40]
     if facts.command:
-        return "The command on record cannot be read as one command. Send it again, on one line."
+        return "The command on record cannot be read as one command. Report it again, on one line."
     if launcher.lower() in _KUBERNETES:
-        return f"It was started with {launcher}, where it has another name. Send that as the name of the job."
+        return f"It was started with {launcher}, where it has another name. Report that as the name of the job."
     if launcher:
-        return f"It was started with {launcher}, but its command is not on record. Send it with the job."
-    return "Nobody told how the job was started. Send its launcher and its command."
+        return f"It was started with {launcher}, but its command was not reported. Report it with the job."
+    return "It is not known how the job was started. Report its launcher and its command."
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:
@@ -101,7 +101,7 @@ def _requeued(number: str, nodes: Sequence[str]) -> Restart:
     if not nodes:
         return Restart((f"scontrol requeue {number}",), (_REQUEUED,))
     replaced = (
-        f"ExcNodeList takes the place of the nodes that the job left out before, which are not known here: add those "
+        f"ExcNodeList replaces the nodes that the job excluded before, which are not known here: add those "
         f"that `squeue -h -j {number} -o %x` prints. Its ReqNodeList must not name {leaving_out.some(nodes)}."
     )
     lines = (
@@ -124,12 +124,12 @@ def _for_a_shell(command: Command, nodes: Sequence[str]) -> str:
     """Why a command that needs a shell is not given, and how it is run."""
     signs = " ".join(command.shell[:5])
     starts = next((word for word in command.words if word in leaving_out.SLURM), "")
-    how = "Run it as it was told"
+    how = "Run it as it was recorded"
     if nodes and starts:
         how += f", with {leaving_out.exclude(nodes)} among the options of {starts}; it must not ask for them"
     elif nodes:
         how += f", without {leaving_out.some(nodes)}"
-    return f"The command on record has what only a shell understands ({signs}), so it is not changed here. {how}."
+    return f"The command on record has shell syntax ({signs}), so it is not changed here. {how}."
 
 
 def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str]) -> Restart:
@@ -140,7 +140,7 @@ def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str
         return Restart(why_not=_not_told(facts), untold=True)
     first = tuple(f"kubectl cordon {shlex.quote(node)}" for node in nodes)
     gone = f"kubectl delete {kind} {shlex.quote(name)} --ignore-not-found"
-    return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is what the job was made from.",))
+    return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is the manifest of the job.",))
 
 
 def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
@@ -148,8 +148,8 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
     folder = f" in {facts.checkpoint_dir[:300]}" if facts.checkpoint_dir else ""
     step = "" if verdict.progress.step is None else f" (it came to step {verdict.progress.step:,})"
     if verdict.recovery == "rollback_and_skip":
-        return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data behind it.",)
-    return (f"It goes on from its last checkpoint{folder}{step}.",)
+        return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data after it.",)
+    return (f"It resumes from its last checkpoint{folder}{step}.",)
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:

@@ -50,7 +50,7 @@ class Deeds:
         What the act raises in that time is raised here. `Busy` when too many are at work.
         """
         if sum(not deed.done.done() for deed in self._known.values()) >= _AT_WORK:
-            raise Busy("nodes", f"{_AT_WORK} acts are under way", "Try again in a moment.")
+            raise Busy("nodes", f"{_AT_WORK} acts are in progress", "Try again in a moment.")
         key, deed = secrets.token_urlsafe(12), Deed(what, back, in_background(act))
         self._known[key] = deed  # before it is waited for: those that came with it are counted, too
         waited = asyncio.wrap_future(deed.done)
@@ -144,7 +144,7 @@ def in_background(act: Callable[[], T]) -> "Future[T]":
             future.set_exception(error)
         except Exception as error:
             log.exception("act failed")
-            failed = ActionRefused("what was asked for", "it failed unexpectedly", "Look at the log of the service.")
+            failed = ActionRefused("your request", "it failed unexpectedly", "Check the log of the service.")
             failed.__cause__ = error
             future.set_exception(failed)
 

@@ -12,18 +12,18 @@ from logdoctor.store.node_tests import StoredTest
 DOCUMENT = "docs/nodes.md"
 """Where all of it is told."""
 _CORDONED: dict[str, str] = {
-    "slurm": "Slurm drains {node}: no new job starts there, and what runs there goes on.",
-    "kubernetes": "Kubernetes makes {node} unschedulable and puts the taint logdoctor/cordon on it:"
-    " no new pod starts there, and what runs there goes on.",
-    "file": "A line for {node} goes into the file of cordoned nodes, which your scheduler reads;"
-    " what runs there goes on.",
-    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon will stand on record only.",
+    "slurm": "Slurm drains {node}: no new job starts there, and running jobs continue.",
+    "kubernetes": "Kubernetes marks {node} as unschedulable and adds the taint logdoctor/cordon:"
+    " no new pod starts there, and running pods continue.",
+    "file": "A line for {node} is added to the file of cordoned nodes, which your scheduler reads;"
+    " running jobs continue.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon is only recorded.",
 }
 _UNCORDONED: dict[str, str] = {
-    "slurm": "Slurm undrains {node}: new jobs may start there again.",
-    "kubernetes": "Kubernetes may schedule on {node} again; our taint goes.",
-    "file": "The line of {node} goes from the file of cordoned nodes.",
-    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon ends on record only.",
+    "slurm": "Slurm undrains {node}: new jobs can start there again.",
+    "kubernetes": "Kubernetes can schedule on {node} again; the taint of logdoctor is removed.",
+    "file": "The line for {node} is removed from the file of cordoned nodes.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. Only the record of the cordon is closed.",
 }
 _ACTS: dict[str, str] = {
     "test_nodes": "Test",
@@ -34,13 +34,14 @@ _ACTS: dict[str, str] = {
     "rollback_and_skip": "Roll back and skip data of",
 }
 _LAUNCHED: dict[str, str] = {
-    "slurm": "Each world is one srun. Nodes that are busy are waited for in the queue.",
-    "ssh": "The probe is started on each node by SSH. Nothing keeps jobs off meanwhile: test nodes that are idle.",
-    "kubernetes": "Each node of a world gets a pod that is pinned to it.",
-    "local": "The probes are processes on the machine of this service.",
+    "slurm": "Each world is one srun, which waits in the queue for busy nodes.",
+    "ssh": "The probe is started on each node over SSH. Nothing keeps jobs off them in the meantime: test idle nodes.",
+    "kubernetes": "Each node of a world runs a pod that is pinned to it.",
+    "local": "The probes are processes on the host of this service.",
 }
 _TOLD = 3  # nodes, or links, that have a sentence each
-_STATES = {"waiting": "waits for a person", "approved": "is approved and under way"}
+_AUDITED = {"wanted": "requested", "standing": "in effect", "undone": "removed"}
+_STATES = {"waiting": "is waiting for approval", "approved": "is approved and in progress"}
 
 
 def cordoned(how: str, node: str) -> str:
@@ -63,7 +64,7 @@ def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
     caps, fleet = prospect.caps, prospect.fleet
     most = caps.most_out(fleet)
     out_of = f"{prospect.out:,} of {fleet:,} nodes"
-    share = f"at most {most:,} ({100 * caps.share:.4g}% of the fleet, whoever took them out)"
+    share = f"at most {most:,} ({100 * caps.share:.4g}% of the fleet, whoever cordoned them)"
     return [
         ("Out of service now", out_of, share, prospect.out >= most),
         (
@@ -113,7 +114,7 @@ def _range(bare: str, width: int, numbers: list[int]) -> str:
 
 def step(name: str) -> str:
     """A step of the audit, as it is read."""
-    return name.replace("_", " ")
+    return _AUDITED.get(name) or name.replace("_", " ")
 
 
 def state(word: str) -> str:
@@ -168,13 +169,13 @@ def answers(found: Conclusion) -> list[tuple[str, str]]:
         else:
             said += [(word, f"{one.node} is {word}: {one.why}") for one in bad]
     for link in found.links[:_TOLD]:
-        said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both ends are good"))
+        said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both nodes are healthy"))
     if len(found.links) > _TOLD:
         said.append(("link", f"{len(found.links) - _TOLD:,} more links are bad"))
     undecided = found.named("indeterminate")
     if undecided:
         are = "is" if len(undecided) == 1 else "are"
-        said.append(("open", f"{len(undecided):,} of {count:,} nodes {are} not decided: {few(undecided, 6)}"))
+        said.append(("open", f"{len(undecided):,} of {count:,} nodes {are} undecided: {few(undecided, 6)}"))
     if not said:
         said.append(("healthy", "The node is healthy" if count == 1 else f"All {count:,} nodes are healthy"))
     return said

@@ -10,23 +10,23 @@ _STEPS = {
     "import": "imported",
     "approve": "approved",
     "retire": "retired",
-    "undo": "took back a step",
-    "promote": "let it become active",
-    "demote": "put it back",
+    "undo": "undid a step",
+    "promote": "promoted it",
+    "demote": "demoted it",
 }
 _WORDS = {
-    "taken by": "takes the line",
-    "would take": "would take it (in shadow)",
+    "taken by": "removes the line",
+    "would take": "would remove it (in shadow)",
     "evidence": "evidence",
     "named by": "names the cause",
     "would name": "would name it (in shadow)",
-    "in vain": "matches in vain",
-    "marks": "looks like trouble",
+    "in vain": "matches without effect",
+    "marks": "looks like an error",
     "kept": "kept",
     "because": "because",
 }
 _RISES = ("promote", "approve")
-_LOOKED_AT = "failures of all jobs with a remarkable line that matches"
+_LOOKED_AT = "failures of all jobs with a suspicious line that matches"
 
 
 def step(event: Event) -> str:
@@ -42,11 +42,11 @@ def does(word: str) -> str:
 def waits_for(rule: Learned) -> str:
     """What a rule that waits for a person waits for."""
     if rule.waits_for.startswith(ERROR_WORD):
-        what = "a person must say whether lines that look like trouble are harmless"
+        what = "a person must confirm that lines which look like errors are harmless"
     elif rule.waits_for.startswith(CORDON):
-        what = "with it nodes may be taken out, so a person must let it decide"
+        what = "it can take nodes out of service, so a person must approve it"
     else:
-        what = "a person must let it go on"
+        what = "a person must approve it"
     return what
 
 
@@ -80,15 +80,15 @@ def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
     status = leads_to(rule, name, last)
     said = []
     if name == "undo" and last is not None:
-        said.append(f"The step that {last.by} took is taken back: it {_way(last)}.")
+        said.append(f"The step that {last.by} took is undone: it {_way(last)}.")
     said.append(_effect(rule, status or rule.status, name == "undo" and last is not None and last.step in _RISES))
     if name == "approve" and rule.waits_for.startswith(ERROR_WORD) and not rule.harmless:
-        said.append("You say with it that its lines are harmless, although they look like trouble.")
+        said.append("By approving it you confirm that its lines are harmless, although they look like errors.")
     if status == "active" and rule.claim is not None and rule.claim.cordons:
-        said.append("Such a verdict asks to take nodes out: what is done then is up to the policy of actions.")
-    said.append("It is written down with your name, and can be taken back.")
+        said.append("Its verdicts ask to take nodes out of service: the action policy decides what is done then.")
+    said.append("The step is recorded with your name and can be undone.")
     if name == "undo":
-        said[-1] = "It is written down with your name. An undoing cannot be undone itself: approve or retire instead."
+        said[-1] = "The step is recorded with your name. An undo cannot be undone: approve or retire the rule instead."
     return said
 
 
@@ -101,23 +101,23 @@ def _way(event: Event) -> str:
 def _effect(rule: Learned, status: str, stays: bool) -> str:
     """What is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
     if rule.claim is not None:
-        named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a rule that knows more names them"
+        named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a more specific rule names them"
         return {
             "active": f"From now on {_LOOKED_AT} are {named}.",
-            "shadow": f"From now on it counts {_LOOKED_AT}, and decides nothing.{_rise(rule, stays)}",
-            "retired": "From now on it counts and decides nothing. Verdicts that it made stand.",
-            "proposed": "From now on it counts and decides nothing, until a person lets it.",
+            "shadow": f"From now on it counts {_LOOKED_AT}, but decides nothing.{_rise(rule, stays)}",
+            "retired": "From now on it counts and decides nothing. The verdicts it made stay as they are.",
+            "proposed": "From now on it counts and decides nothing until a person approves it.",
         }[status]
     where = f"jobs of the kind {rule.kind}"
     return {
-        "active": f"From now on it takes lines of {where}: they are counted, and nobody reads them any more.",
-        "shadow": f"From now on it counts lines of {where}, and takes none.{_rise(rule, stays)}",
-        "retired": f"From now on it counts and takes no lines of {where}. They are read again.",
-        "proposed": "From now on it counts and takes nothing, until a person lets it.",
+        "active": f"From now on it removes lines of {where}: they are counted but no longer read.",
+        "shadow": f"From now on it counts lines of {where}, but removes none.{_rise(rule, stays)}",
+        "retired": f"From now on it neither counts nor removes lines of {where}. They are read again.",
+        "proposed": "From now on it counts and removes nothing until a person approves it.",
     }[status]
 
 
 def _rise(rule: Learned, stays: bool) -> str:
     if stays or (rule.claim is not None and rule.claim.cordons):
         return " It becomes active only when a person approves it again."
-    return " It becomes active when it was watched in enough attempts, or when a person approves it again."
+    return " It becomes active after it was watched in enough attempts, or when a person approves it again."
