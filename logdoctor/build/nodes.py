@@ -223,7 +223,7 @@ def _pairs(name: str, text: str) -> list[tuple[str, str]]:
     """The parts of `K=V,K=V`; `SettingsError` for anything else."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     if any(not key or not sign for key, sign, _ in pairs):
-        raise SettingsError(f"{PREFIX}{name}", f"{text[:80]!r} is not like K=V,K=V", "See docs/settings.md.")
+        raise SettingsError(f"{PREFIX}{name}", f"{text[:80]!r} is not in the form K=V,K=V", "See docs/settings.md.")
     return [(key, value) for key, _, value in pairs]
 
 
@@ -234,5 +234,5 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e15:
-        raise SettingsError(f"{PREFIX}{name}", f"{text[:40]!r} is no number that fits", "See docs/settings.md.")
+        raise SettingsError(f"{PREFIX}{name}", f"{text[:40]!r} is not a valid number", "See docs/settings.md.")
     return value

@@ -32,7 +32,7 @@ _OUTLIVED = {False: 200, True: 1000}
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
-_NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
+_NO_RESTART = "Do not restart again: look for the bug in the program at the quoted place."
 
 
 _NOTICED = "agent/noticed"
@@ -376,7 +376,7 @@ def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> V
     if faults:
         fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
         reason, outcome = fault.reason, "recovered"
-        why = "The job failed once, was restarted and moved on."
+        why = "The job failed once, was restarted and made progress."
         places.insert(0, CitedLine.of(fault))
     return write(
         case,
@@ -423,13 +423,13 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
     """Return an honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
     if isinstance(mark, CitedLine) and mark.rule == _NOTICED:
-        why = "Nothing in the log is known; the Log Agent took this line for an error."
+        why = "The log has no known error; the Log Agent took this line for an error."
     elif isinstance(mark, CitedLine):
-        why = "The log ends with an error that no rule knows."
+        why = "The log ends with an error that no rule matches."
     elif mark.role != "teardown":
         why = "No rule matches this error, and its class can mean anything."
     else:
-        why = "The job died, but no line says why."
+        why = "The job died, but no log line says why."
     finding = mark if isinstance(mark, LogFinding) else None
     place = CitedLine.of(mark) if isinstance(mark, LogFinding) else mark
     return write(

@@ -163,7 +163,7 @@ def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> 
     ended by itself, the answer got lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
-    missing = ProbeAnswer("", started=False, launch_error="the launcher gave no answer for it")
+    missing = ProbeAnswer("", started=False, launch_error="the launcher returned no answer for it")
     unreached: dict[str, str] = {}
     readings: list[Reading] = []
     for name in task.world.nodes:

@@ -135,7 +135,7 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
     """What the test found: the fields of the line, apart from those that `main` fills in."""
     there = _gpus()
     if options.gpus > there:
-        raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} asked for")
+        raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} requested")
     options.gpus = options.gpus or there
     largest = LARGEST_ON_GPU if options.gpus else LARGEST_ON_CPU
     options.sizes = [min(size, largest) for size in options.sizes] or (GPU_SIZES if options.gpus else CPU_SIZES)
@@ -527,7 +527,7 @@ def _torch(options: argparse.Namespace) -> Any:
         except Exception as error:  # noqa: BLE001 -- torch raises what it likes
             why = _one_line(error)
         if re.search("driver.*(too old|insufficient)|not compiled with", why):
-            raise Unusable(f"torch {torch.__version__} does not fit the driver: {why}")
+            raise Unusable(f"torch {torch.__version__} does not match the driver: {why}")
         raise ProbeFailure("error", f"torch cannot use CUDA, and there are GPUs: {why}")
     return torch
 

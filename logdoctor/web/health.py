@@ -209,7 +209,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(request: Request, service: TheService) -> Response | dict[str, str | bool]:
     """Whether requests are taken. `catching_up` while streams are read again after a start."""
     if not state_of(request).ready:
-        return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
+        return problem(503, "not_ready", "the service", "it is starting or stopping", "Wait.")
     return {"status": "ready", "catching_up": service.watch.is_behind()}
 
 

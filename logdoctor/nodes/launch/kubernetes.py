@@ -285,7 +285,7 @@ class KubernetesLauncher:
         errors = b"".join(line for line in lines if not line.startswith(b"{"))
         if sight.state == "ended" and not output and STARTED not in text and len(lines) < _LOG_LINES:
             last = harmless(lines[-1].decode(errors="replace"), _WIDTH) if lines else "it wrote nothing"
-            why = f"its container ended with status {sight.exit} before the probe began ({last}). Check the image."
+            why = f"its container ended with status {sight.exit} before the probe started ({last}). Check the image."
             return ProbeAnswer(node, started=False, errors=errors, exit=sight.exit, launch_error=why)
         return ProbeAnswer(node, started=True, output=output, errors=errors, exit=sight.exit)
 
@@ -432,7 +432,7 @@ def without_latecomers(
     late = [at - min(began) for at in began]
     return [
         ProbeAnswer(
-            answer.node, started=False, launch_error=f"its pod began {after:.0f} s late. Pull the image beforehand."
+            answer.node, started=False, launch_error=f"its pod started {after:.0f} s late. Pull the image beforehand."
         )
         if after > task.probe.seconds / 4
         else answer

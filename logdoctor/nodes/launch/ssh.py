@@ -238,7 +238,7 @@ class SshLauncher:
     async def _options(self, name: str) -> asyncssh.SSHClientConnectionOptions:
         """How the SSH server of a node is reached; `LaunchError` when configuration or keys cannot be read."""
         if self._listed and name not in self._targets:
-            raise LaunchError(f"node {name[:80]!r}", "is none of the SSH hosts given", "Check its name.")
+            raise LaunchError(f"node {name[:80]!r}", "is not among the given SSH hosts", "Check the name.")
         target = self._targets.setdefault(checked_name(name), _SshTarget(name))
         try:
             return await asyncio.to_thread(self._read_options, target)
@@ -299,7 +299,7 @@ def _read_host(host: str) -> tuple[str, _SshTarget]:
         raise LaunchError(f"SSH host {host[:80]!r}", "it cannot be read", "Write it as [NAME=][USER@]HOST[:PORT].")
     place, port = found["v6"] or found["host"], int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:
-        raise LaunchError(f"SSH host {host[:80]!r}", f"{port} is no port", "Ports are 1 to 65535.")
+        raise LaunchError(f"SSH host {host[:80]!r}", f"{port} is not a port", "Ports are 1 to 65535.")
     return checked_name(found["name"] or place), _SshTarget(place, found["user"], port)
 
 

@@ -43,7 +43,7 @@ def download(
         "X-Accel-Buffering": "no",
     }
     if not places.acquire(blocking=False):
-        raise Busy("the downloads", f"{_AT_ONCE} are on their way", "Try again later.")
+        raise Busy("the downloads", f"{_AT_ONCE} downloads are running", "Try again later.")
     chunks = view.chunks()
     weakref.finalize(chunks, places.release)  # whether they are used up, given up, or never begun
     return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=headers)

@@ -131,15 +131,15 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
         _stored(visit.kept, id)
         actor = visit.service.actor
         if actor is None:
-            next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-            raise RequestRefused(409, "refused", f"action {id}", "this service acts on no nodes", next_step)
+            next_step = f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}."
+            raise RequestRefused(409, "refused", f"action {id}", "this service does not act on nodes", next_step)
         if step == "refuse":
             performed(lambda: actor.refuse(id, visit.caller.who, why))
             return f"/actions/{id}"
         decided = performed(lambda: actor.approve(id, visit.caller.who, why))
         visit.fleet.forget()
         if decided.state == "waiting":  # it could not be done now, and can be approved again
-            next_step = "The action waits again. Mend this and approve it anew, or refuse it."
+            next_step = "The action is waiting again. Fix this and approve it again, or refuse it."
             raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
         begun = actor.begun.get(id)
         return f"/node-tests/{begun}" if begun and decided.action.kind == "test_nodes" else f"/actions/{id}"

@@ -104,7 +104,7 @@ class Fleet:
     def ask(self) -> FleetAnswer:
         """What the cluster says now, or said seconds ago."""
         if self._actor is None:
-            return FleetAnswer(None, "this service acts on no nodes")
+            return FleetAnswer(None, "this service does not act on nodes")
         with self._lock:
             old = time.monotonic() - self._at > _FRESH
             if self._asked is None or (self._asked.done() and old):
@@ -113,7 +113,7 @@ class Fleet:
         try:
             return FleetAnswer(asked.result(_SOON))
         except TimeoutError:
-            return FleetAnswer(None, "the cluster has not answered yet: load the page again in a moment")
+            return FleetAnswer(None, "the cluster has not answered yet: reload the page in a moment")
         except LogdoctorError as error:
             return FleetAnswer(None, str(error))
 

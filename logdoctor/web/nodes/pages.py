@@ -140,7 +140,7 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
 
     def act() -> str:
         if not reason:
-            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Say why: others will ask.")
+            raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Say why, for the audit log.")
         actor = visit.service.actor
         if actor is None:
             raise _acts_on_none()
@@ -256,10 +256,8 @@ def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
 
 
 def _acts_on_none() -> RequestRefused:
-    cause = "this service acts on none"
-    return RequestRefused(
-        409, "refused", "nodes", cause, f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-    )
+    cause = "this service does not act on nodes"
+    return RequestRefused(409, "refused", "nodes", cause, f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}.")
 
 
 def _number(text: str) -> int | None:

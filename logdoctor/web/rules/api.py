@@ -176,7 +176,7 @@ def _import(service: Service, caller: Caller, body: bytes, kind: str | None) -> 
     if refused := [one for one in told if one.outcome == "refused"]:
         cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
         listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
-        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or mend them.", refused=listed)
+        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or fix them.", refused=listed)
     return Json({"rules": [_imported(one) for one in told]})
 
 
@@ -309,7 +309,7 @@ def _id(cursor: str | None) -> int | None:
         return None
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20:
         return int(cursor)
-    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 def _imported(one: Imported) -> dict[str, str]:

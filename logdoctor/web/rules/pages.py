@@ -169,7 +169,7 @@ def _taking(service: Service, name: str, seen_as: str) -> Callable[[str, str, st
         return partial(service.rules.undo, expected=int(seen_as))
     if name != "undo" and seen_as in STATUSES:
         return partial(service.rules.approve if name == "approve" else service.rules.retire, expected=seen_as)
-    raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Load the page again.")
+    raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Reload the page.")
 
 
 def _learned(
@@ -249,7 +249,7 @@ def _shipped(service: Service, request: Request, caller: Caller, id: str) -> Res
 def _one_of(working: threading.BoundedSemaphore) -> Iterator[None]:
     """The right to work hard; `Busy` when others have it all."""
     if not working.acquire(timeout=_SECONDS):
-        raise Busy("the service", "others have rules tried just now", "Try again in some seconds.")
+        raise Busy("the service", "other rules are being tried right now", "Try again in a few seconds.")
     try:
         yield
     finally:
