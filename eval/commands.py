@@ -63,10 +63,10 @@ def measure() -> None:
 @measure.command("learn-filters")
 @click.option("--corpus", type=click.Path(path_type=Path), default=Path("eval/corpus"), show_default=True)
 @click.option(
-    "--frameworks", metavar="LIST", help="Frameworks of biglog.py with commas, or `all`.  [default: 8 of them]"
+    "--frameworks", metavar="LIST", help="Frameworks of biglog.py, separated by commas, or `all`.  [default: 8 of them]"
 )
-@click.option("--mb", type=click.FloatRange(0.1), default=8.0, show_default=True, help="Size of a generated log.")
-@click.option("--times", type=click.IntRange(3), default=4, show_default=True, help="Jobs of each kind.")
+@click.option("--mb", type=click.FloatRange(0.1), default=8.0, show_default=True, help="Size of each generated log.")
+@click.option("--times", type=click.IntRange(3), default=4, show_default=True, help="Jobs per kind.")
 @click.option(
     "--jobs",
     "jobs_folder",
@@ -79,7 +79,7 @@ def measure() -> None:
     "failed",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With --jobs: labelled failures beside those of the corpus, no line of which may be taken; repeatable.",
+    help="With --jobs: more labelled failures, of which no line may be removed; repeatable.",
 )
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--healthy/--no-healthy", default=True, show_default=True, help="Also the healthy logs of the corpus.")
@@ -87,7 +87,7 @@ def measure() -> None:
 @click.option(
     "--write",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write JSON, picture and tables here, one of all frameworks.",
+    help="Write JSON, chart and tables here, one for all frameworks.",
 )
 def learn_filters(
     corpus: Path,
@@ -159,7 +159,7 @@ def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json
 @click.option("--model", default="", help="Name of the model.")
 @_as_json
 @click.option(
-    "--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON, picture and tables to this folder."
+    "--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON, chart and tables to this folder."
 )
 def replay_command(
     corpora: tuple[Path, ...], failures: int, seed: int, llm: str, model: str, as_json: bool, write: Path | None
@@ -183,8 +183,8 @@ def replay_command(
 @_as_json
 @click.option("--failures", "with_failures", is_flag=True, help="List each failure whose answer is not right.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and a page here.")
-@click.option("--llm", metavar="URL", help="Ask a model about what is left open, at this URL.")
-@click.option("--model", help="Its name there.")
+@click.option("--llm", metavar="URL", help="Ask the model at this URL about what is left open.")
+@click.option("--model", help="Name of the model.")
 def unseen_command(
     folders: tuple[Path, ...],
     as_json: bool,

@@ -72,7 +72,7 @@ class PatternRefused(RuleRefused):
     """A pattern is not of the language of learned patterns; `guard` is the guard that it fails."""
 
     def __init__(self, source: str, guard: str, cause: str) -> None:
-        super().__init__(f"pattern {source[:120]!r}", cause, "Write it with literals, classes and (?:a|b) alone.")
+        super().__init__(f"pattern {source[:120]!r}", cause, "Write it with literals, classes and (?:a|b) only.")
         self.guard = guard
         self._source = source
 
@@ -217,7 +217,7 @@ class NotTaken(SendError):
     """
 
     def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
-        super().__init__("the service", cause, "It is tried again.")
+        super().__init__("the service", cause, "It will be retried.")
         self.retry_after = retry_after
         self.only_this = only_this
 

@@ -209,5 +209,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 def checked_name(name: str) -> str:
     """The name, when a node may be called so; `InputError` otherwise."""
     if not NAME.fullmatch(name):
-        raise InputError(f"node {name[:80]!r}", "no node is called so", "Use letters, digits, '.', '_' and '-'.")
+        raise InputError(
+            f"node {name[:80]!r}", "this is not a valid node name", "Use letters, digits, '.', '_' and '-'."
+        )
     return name

@@ -216,7 +216,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, about("bandwidth in GB/s below which a world is slow, by GPU type: `H100=300,A100=150`")
     ] = ""
     test_sizes: Annotated[str, about("bytes gathered, `1048576,268435456`; default: what fits the device")] = ""
-    test_gpus: Annotated[int, about("GPUs of each node that take part; 0: all", 0, 64)] = 0
+    test_gpus: Annotated[int, about("GPUs per node to use; 0: all", 0, 64)] = 0
     test_port: Annotated[int, about("first of the 2,000 ports that worlds listen on", 1024, 63_000)] = 20_000
     test_python: Annotated[str, about("Python with torch on the nodes")] = "python3"
     test_env: Annotated[
@@ -242,9 +242,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kube_context: Annotated[str, about("context in the kubeconfig")] = ""
     kube_namespace: Annotated[str, about("namespace for the Jobs of probes")] = "default"
     kube_image: Annotated[str, about("image of the probe, with Python and torch")] = ""
-    kube_resources: Annotated[str, about("limits of its container, `nvidia.com/gpu=8,rdma/hca=1`")] = ""
+    kube_resources: Annotated[str, about("resource limits of its container, `nvidia.com/gpu=8,rdma/hca=1`")] = ""
     kube_pod: Annotated[
-        str, about("more of its pod, `shared_memory=16Gi,capability=IPC_LOCK,pull_secret=NAME`; see docs/nodes.md")
+        str, about("further pod options, `shared_memory=16Gi,capability=IPC_LOCK,pull_secret=NAME`; see docs/nodes.md")
     ] = ""
     kube_selector: Annotated[str, about("label selector of the nodes to use when none are named")] = ""
 
@@ -332,7 +332,7 @@ def _converted(name: str, value: str) -> Any:
         return msgspec.convert(value, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         shown = "its value" if (_meta(name).extra or {})["secret"] else repr(value)
-        raise SettingsError(f"{PREFIX}{name.upper()}", f"{shown} cannot be used ({error})", _NEXT_STEP) from error
+        raise SettingsError(f"{PREFIX}{name.upper()}", f"{shown} is not valid ({error})", _NEXT_STEP) from error
 
 
 def _meta(name: str) -> Meta:
@@ -376,7 +376,8 @@ def llm_key(settings: Settings) -> str:
         return settings.llm_key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         variable = f"{PREFIX}LLM_KEY_FILE"
-        raise SettingsError(variable, f"its file cannot be read ({error})", "Check the path and its rights.") from error
+        cause = f"its file cannot be read ({error})"
+        raise SettingsError(variable, cause, "Check the path and its permissions.") from error
 
 
 def cache_folder(settings: Settings) -> Path:

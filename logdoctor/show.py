@@ -37,6 +37,11 @@ _COLOURS = {
     "running": "green",
     "unknown": "cyan",
 }
+_STRUCTURE = {
+    "loss": "the loss curve",
+    "stall": "the training steps, which stop before the log does",
+    **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
+}
 
 
 def verdict(name: str, result: Verdict, explain: bool) -> None:
@@ -90,7 +95,7 @@ def _answer(result: Verdict) -> Table:
         table.add_row("progress", f"step {result.progress.step}{of}{loss}{exact} (line {result.progress.line})")
     table.add_row("decided by", Text(f"{_decided(result.decided_by)}, confidence {result.confidence:.0%}"))
     for number, one in enumerate(result.alternatives[:5]):
-        table.add_row("" if number else "set aside", Text(safe(f"{one.reason}: {one.why}", 400)))
+        table.add_row("" if number else "also considered", Text(safe(f"{one.reason}: {one.why}", 400)))
     return table
 
 
@@ -98,6 +103,10 @@ def _decided(by: DecidedBy) -> str:
     """What made the verdict: the rule, the past case, the model."""
     if by.kind == "case":
         return by.rule.replace("/", " ")
+    if by.kind == "nobody":
+        return "no rule or case"
+    if by.kind == "structure":
+        return _STRUCTURE.get(by.rule) or (f"the traceback ({safe(by.rule, 200)})" if by.rule else "how the log ends")
     named = by.model if by.kind == "agent" else by.rule
     return safe(f"{by.kind} {named}".strip(), 400)
 
@@ -133,7 +142,7 @@ def _clipped(text: str) -> str:
 def _symptoms(result: Verdict) -> Text:
     """Other errors by reason: those that the cause accounts for, then those that nothing explains."""
     text = Text(style="dim")
-    for label, explained in (("explained away: ", True), ("not explained: ", False)):
+    for label, explained in (("follow-on errors: ", True), ("other errors: ", False)):
         some = [symptom for symptom in result.symptoms if bool(symptom.explained_by) == explained]
         if some:
             text.append("\n" if len(text) else "").append(label)
@@ -169,7 +178,7 @@ def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
             console.print(Text(one.id).append(f"  {one.status}  {_claims(one)}", style="dim"), soft_wrap=True)
             console.print(Padding(Text(one.title), (0, 0, 0, 4)))
         return
-    table = Table("rule", "status", "says", "title", box=None, header_style="dim")
+    table = Table("rule", "status", "verdict", "title", box=None, header_style="dim")
     for one in every:
         table.add_row(Text(one.id, no_wrap=True), one.status, _claims(one), one.title)
     console.print(table)
@@ -233,9 +242,9 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
         _kind(console, kind, list(mine))
     waiting = sum(waits(one) for one in every)
     if waiting:
-        ending = "rule waits" if waiting == 1 else "rules wait"
+        ending = "rule is" if waiting == 1 else "rules are"
         console.print(
-            f"\n{waiting} {ending} for a human: logdoctor rules list --waiting", style="yellow", soft_wrap=True
+            f"\n{waiting} {ending} waiting for approval: logdoctor rules list --waiting", style="yellow", soft_wrap=True
         )
 
 
@@ -252,10 +261,10 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("rule", no_wrap=True, min_width=max(len(one.id) for one in mine))  # an id is there to be copied
     table.add_column("status")
-    for name in ("jobs", "lines", "taken", "votes"):
+    for name in ("jobs", "lines", "removed", "votes"):
         table.add_column(name, justify="right")
     table.add_column("agent", max_width=24, no_wrap=True)
-    table.add_column("title, and what it waits for")
+    table.add_column("title, and what it is waiting for")
     for one in mine:
         status = Text(one.status, style=_STATUS_COLOURS[one.status])
         says = Text(safe(one.title, 80))
@@ -273,7 +282,7 @@ def _print_narrow(console: Console, one: "Learned") -> None:
     console.print(line, soft_wrap=True)
     numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}"
     if one.claim is None:  # only filter rules take lines
-        numbers += f", {one.taken:,} taken"
+        numbers += f", {one.taken:,} removed"
     parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", safe(one.agent, 30))
     _print_indented(console, "; ".join(part for part in parts if part), "dim")
     _print_indented(console, safe(one.title, 200), "")
@@ -294,7 +303,7 @@ def waits(one: "Learned") -> bool:
 
 def _wait(one: "Learned") -> str:
     """What a rule waits for; "" when it does not."""
-    return f"waits for a human: {one.waits_for or 'it was put back'}" if waits(one) else ""
+    return f"waiting for approval: {one.waits_for or 'it was demoted'}" if waits(one) else ""
 
 
 def _claimed(one: "Learned") -> str:
@@ -341,7 +350,7 @@ def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
     if one.claim is None:
         yield "kind of jobs", safe(one.kind, 300)
     else:
-        yield "says", safe(_claimed(one), 200)
+        yield "verdict", safe(_claimed(one), 200)
         if one.claim.suggestion:
             yield "next step", safe(one.claim.suggestion, 2000)
     yield "pattern", safe(one.pattern, 4000)
@@ -350,8 +359,8 @@ def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
     for number, text in enumerate(one.metrics):
         yield "" if number else "metrics", safe(text, 1000)
     if one.harmless:
-        yield "harmless", "a human approved it for lines that look like trouble"
-    taken = f", {one.taken:,} of them taken" if one.claim is None else ""
+        yield "harmless", "a person approved it for lines that look like errors"
+    taken = f", {one.taken:,} of them removed" if one.claim is None else ""
     yield "hits", f"{_plural(one.lines, 'line')} in {_plural(one.jobs, 'attempt')}{taken}"
     where = f" from {one.source.job}/{one.source.attempt}" if one.source.job else ""
     yield "learned", safe(f"{day(one.created)} UTC by {one.agent}{where}", 700)
@@ -378,15 +387,17 @@ def step(before: str, one: "Learned") -> None:
     """Print where a step led."""
     print(f"{safe(one.id, 400)}: {before} -> {one.status}")
     if one.status == "shadow":
-        does = "takes lines" if one.claim is None else "decides"
-        print(f"  watched from now on; it {does} when it was seen often enough, or when approved again")
+        does = "removes lines" if one.claim is None else "decides"
+        print(f"  watched from now on; it {does} once it has matched often enough, or when approved again")
 
 
 def why(said: "Sequence[Said]") -> None:
     """Print what rules do to a line."""
     for one in said:
         if one.kind:
-            print(f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis, of all jobs:")
+            print(
+                f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis rules, all jobs:"
+            )
         for finding in one.findings:
             print(safe(finding, 2000))
 
@@ -408,8 +419,8 @@ def _imported(one: "Imported") -> str:
     if one.outcome == "refused":
         return f"refused  {what}\n         {one.guard}: {safe(one.cause, 500)}"
     if one.outcome == "held":
-        return f"held     {what}\n         it is good, but another rule of its file was refused"
-    waits = f"\n         waits for a human: {safe(one.waits_for, 300)}" if one.status == "proposed" else ""
+        return f"held     {what}\n         valid, but another rule of its file was refused"
+    waits = f"\n         waiting for approval: {safe(one.waits_for, 300)}" if one.status == "proposed" else ""
     return f"{one.outcome:<8} {one.id}  {one.status}{waits}"
 
 
@@ -457,19 +468,19 @@ def case(one: "Confirmation", as_json: bool) -> None:
 def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
     """What is known of a past case, by name; what is "" is not known."""
     default = taxonomy.REASONS[one.reason]
-    yield "said", f"{day(one.at)} UTC by {_said_by(one)}"
+    yield "entered", f"{day(one.at)} UTC by {_said_by(one)}"
     if one.withdrawn:
         why = f": {one.withdrawn_why}" if one.withdrawn_why else ""
         yield "withdrawn", f"{day(one.withdrawn_at)} UTC by {one.withdrawn_by}{why}"
     verdict = f", verdict {one.verdict}" if one.verdict else ""
-    yield "of", f"{one.job}/{one.attempt}{verdict}{', which said something else' if one.corrects else ''}"
+    yield "attempt", f"{one.job}/{one.attempt}{verdict}{', which was wrong' if one.corrects else ''}"
     yield "advice", taxonomy.ADVICE[one.recovery or default.recovery]
     yield "fault", taxonomy.FAULT_WORDS[one.fault or default.fault]
     yield "fixed by", one.fix
     yield "next time", one.suggestion
     yield "comment", one.comment
-    yield "named by", one.title
-    yield "digests", " ".join(one.digests)
+    yield "deciding line", one.title
+    yield "fingerprints", " ".join(one.digests)
 
 
 def _said_by(one: "Confirmation") -> str:
@@ -481,7 +492,7 @@ def entered(one: "Confirmation") -> None:
     recovery = one.recovery or taxonomy.REASONS[one.reason].recovery
     print(f"case {one.id}: {safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
     if not one.digests and not one.summary:
-        print("  nothing was kept of its log that names it, so no other failure is told by it; give lines with --line")
+        print("  no line that identifies it was kept, so no other failure is recognised by it; name lines with --line")
 
 
 def safe(text: str, width: int) -> str:

@@ -24,19 +24,19 @@ REASONS: dict[str, Reason] = {
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Take the node out and reset its GPUs and switches; look at the NVLink counters before it comes back.",
+        "Take the node out and reset its GPUs and switches; check the NVLink counters before you return it to service.",
     ),
     "CUDA Error": Reason(
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Test the node's GPUs; restart elsewhere, and if the error comes back on other nodes look for it in the code.",
+        "Test the node's GPUs; restart on other nodes, and if the error comes back there, look for it in the code.",
     ),
     "Node Failure": Reason(
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Take the node out, restart on the others, and look in its console and kernel log for why it went away.",
+        "Take the node out, restart on the others, and check its console and kernel log for why it disappeared.",
     ),
     "ECC Error": Reason(
         _INFRASTRUCTURE,
@@ -48,19 +48,19 @@ REASONS: dict[str, Reason] = {
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Check ports and cables of the nodes that report it; restart without them.",
+        "Check the ports and cables of the nodes that report it; restart without them.",
     ),
     "Connection Error": Reason(
         _INFRASTRUCTURE,
         "infrastructure",
         "restart",
-        "Check that the service answers from the nodes, then restart from the last checkpoint.",
+        "Check that the nodes can reach the service, then restart from the last checkpoint.",
     ),
     "S3 Storage Error": Reason(
         _INFRASTRUCTURE,
         "infrastructure",
         "restart",
-        "Check the state of the object store; restart from the last checkpoint when it answers again.",
+        "Check the state of the object store; restart from the last checkpoint when it is back.",
     ),
     "NCCL Timeout Error": Reason(
         _INFRASTRUCTURE,
@@ -72,37 +72,37 @@ REASONS: dict[str, Reason] = {
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Find the process that ended first on the peers that are named; test that node and restart without it.",
+        "Find the process that ended first on the named peers; test that node and restart without it.",
     ),
     "Dataloader Killed": Reason(
         _FRAMEWORK,
         "nobody",
         "restart",
-        "Restart from the last checkpoint; give workers more memory or start fewer of them if it returns.",
+        "Restart from the last checkpoint; if it happens again, give the workers more memory or start fewer of them.",
     ),
     "Attribute Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Look at the last frame: the object is not of the kind the code expects; often a library of another version.",
+        "Look at the last frame: the object is not of the type the code expects; often a library version mismatch.",
     ),
     "Out of Memory Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Lower the micro batch size, shard or recompute more, or ask for more memory; a restart alone fails again.",
+        "Lower the micro batch size, shard or recompute more, or request more memory; a restart alone will fail again.",
     ),
     "Runtime Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Read the quoted error: the program asks for something that cannot be done; it comes back on every restart.",
+        "Read the quoted error: the program attempts something impossible; it will fail again after every restart.",
     ),
     "Assertion Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Look at the assertion that is quoted: a condition of the program does not hold for these settings or data.",
+        "Look at the quoted assertion: these settings or data violate a condition of the program.",
     ),
     "Value Error": Reason(
         _FRAMEWORK,
@@ -114,61 +114,61 @@ REASONS: dict[str, Reason] = {
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Find the divisor in the quoted frame: an empty data set, split or group is the usual source.",
+        "Find the divisor in the quoted frame: an empty dataset, split or group is the usual cause.",
     ),
     "Model Loading Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Check the checkpoint: whole, of this model and parallel layout; load an earlier one if it is damaged.",
+        "Check that the checkpoint is complete and fits model and parallel layout; if damaged, load an earlier one.",
     ),
     "Dataset Loading Error": Reason(
         _FRAMEWORK,
         "user",
         "fix_first",
-        "Check the data file that is named: whole, of the format and with the columns that the loader expects.",
+        "Check that the named data file is complete and has the format and columns that the loader expects.",
     ),
     "File Not Found Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Correct the path, or mount or create what it names on every node.",
+        "Correct the path, or mount or create it on every node.",
     ),
     "OS Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Free or raise the resource that the errno names (disk, quota, handles, mount) before the job runs again.",
+        "Free or increase the resource that the errno names (disk, quota, handles, mount) before the job runs again.",
     ),
     "Type Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Look at the call in the last frame: its arguments do not fit; often a library of another version.",
+        "Look at the call in the last frame: its arguments do not match; often a library version mismatch.",
     ),
     "Name Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Define or import the name that is quoted; an optional package may be missing.",
+        "Define or import the quoted name; an optional package may be missing.",
     ),
     "Permission Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Give the job's user access to the path that is named, or point it elsewhere.",
+        "Give the job's user access to the named path, or use another path.",
     ),
     "Import Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Install the package that is named, in the version that the code was written for, in the job's image.",
+        "Install the named package in the job's image, in the version that the code was written for.",
     ),
     "Key Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Look for the quoted key: the data or settings lack it.",
+        "The quoted key is missing from the data or the settings.",
     ),
     "Syntax Error": Reason(
         _SCRIPT,
@@ -186,31 +186,31 @@ REASONS: dict[str, Reason] = {
         _SCRIPT,
         "user",
         "fix_first",
-        "Run the quoted helper command by hand on a node and mend what it prints.",
+        "Run the quoted helper command by hand on a node and fix the error that it prints.",
     ),
     "Index Error": Reason(
         _SCRIPT,
         "user",
         "fix_first",
-        "Look at the quoted index: data, vocabulary and settings do not fit each other.",
+        "Look at the quoted index: data, vocabulary and settings do not match.",
     ),
     "Hang": Reason(
         _ANOMALY,
         "unknown",
         "restart",
-        "Take stacks of the ranks (py-spy) if it still runs; else restart from the last checkpoint and watch it.",
+        "If it is still running, dump the stacks of all ranks (py-spy); otherwise restart from the last checkpoint.",
     ),
     "Loss Spike": Reason(
         _ANOMALY,
         "nobody",
         "rollback_and_skip",
-        "Restart from a checkpoint before the rise and skip the data that led to it.",
+        "Restart from a checkpoint before the spike and skip the data that caused it.",
     ),
     "Unknown": Reason(
         "None",
         "unknown",
         "ask_human",
-        "Look at the quoted lines and the end of the log: nothing in it is known to be the cause.",
+        "Look at the quoted lines and the end of the log: it contains no known cause.",
     ),
 }
 
@@ -424,13 +424,13 @@ def title(reason: str, outcome: str) -> str:
     """What a verdict is called: its reason, or how the job ended where there is none."""
     if reason != "None":
         return reason
-    return "End not known" if outcome == "unknown" else outcome.capitalize()
+    return "End unknown" if outcome == "unknown" else outcome.capitalize()
 
 
 FAULT_WORDS = {
     "user": "the user's code, data or quota",
     "infrastructure": "the infrastructure",
-    "nobody": "nobody",
+    "nobody": "none",
     "unknown": "unknown",
 }
 """Whose fault it is, in words for people."""

@@ -168,7 +168,7 @@ def test_a_log_of_which_nothing_is_known_is_a_failure_when_that_is_told(
 def test_people_are_told_that_the_end_is_not_known(run: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("hello\n")
     out = run("diagnose", tmp_path / "x.log").out
-    assert "End not known" in out and "--died" in out
+    assert "End unknown" in out and "--died" in out
 
 
 def test_what_the_log_reports_stands_whatever_is_told(run: Callable[..., Ran]) -> None:
@@ -260,7 +260,7 @@ def test_people_see_reason_advice_and_the_quoted_line(run: Callable[..., Ran]) -
     assert "> 126 [os-a100-03] Cuda failure 'uncorrectable ECC error encountered'" in plain
     for number in (124, 125, 127, 128):  # two lines of context
         assert f" {number} [os-a100-03]" in plain
-    assert "explained away: " in plain and "NCCL Timeout Error" in plain
+    assert "follow-on errors: " in plain and "NCCL Timeout Error" in plain
     assert max(map(len, ran.out.splitlines())) <= 100
 
 
@@ -597,7 +597,7 @@ def test_steps_of_people(run: Callable[..., Ran], data: Path) -> None:
     assert (event.step, event.by, event.why) == ("approve", "user-17", "read")
     ran = run("rules", "approve", shard.id, "learned/none", heart.id)
     assert ran.code == 2 and "proposed" not in ran.out and rules.one(heart.id).status == "active", "others go on"
-    assert "is active already" in ran.err and "does not exist" in ran.err
+    assert "is already active" in ran.err and "does not exist" in ran.err
     assert rules.events(heart.id)[0].by == pwd.getpwuid(os.getuid()).pw_name
     assert run("rules", "undo", heart.id).out.startswith(f"{heart.id}: active -> shadow")
     assert run("rules", "retire", heart.id).code == 0

@@ -53,7 +53,7 @@ def test_what_is_not_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WEBHOOKS", "WEBHOOK_SECRETS", "SLACK"):
         monkeypatch.delenv(f"LOGDOCTOR_NOTIFY_{name}")
     found = run(folder, "test")
-    assert found.exit_code == 2 and "No target is set" in found.output
+    assert found.exit_code == 2 and "No target is configured" in found.output
     assert run(folder.parent / "none", "list").exit_code != 0
 
 

@@ -360,7 +360,7 @@ def guarded(
     for name in ("llm_base_url", "llm_model"):
         if not getattr(settings, name):
             variable = f"{PREFIX}{name.upper()}"
-            raise SettingsError(variable, "is not set, but a model is to be asked", "Set it, or LOGDOCTOR_LEARN=miner.")
+            raise SettingsError(variable, "is not set, but a model is needed", "Set it, or LOGDOCTOR_LEARN=miner.")
     require_library("langchain")  # it is imported at the first call, which is too late to say so
     key = llm_key(settings)
     model = LangChainModel(settings.llm_base_url, settings.llm_model, key, settings.llm_output, settings.llm_seconds)

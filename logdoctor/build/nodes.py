@@ -143,7 +143,9 @@ def cordoner(settings: Settings, nodes: "NodeRecords") -> "Cordoner":
 
     if settings.cordon_with == "file":
         if settings.cordon_file is None:
-            raise SettingsError(f"{PREFIX}CORDON_FILE", "is not set, but cordons go to a file", "Set it.")
+            raise SettingsError(
+                f"{PREFIX}CORDON_FILE", "is not set, but LOGDOCTOR_CORDON_WITH=file needs it", "Set it."
+            )
         return FileCordoner(settings.cordon_file, fleet)
     cluster = settings.launcher if settings.cordon_with == "dry-run" else settings.cordon_with
     real: Cordoner | None = None
@@ -174,9 +176,7 @@ def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "lis
     try:
         known = groups(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            str(path), f"is no topology that can be read ({error})", "Name Slurm's topology.conf."
-        ) from error
+        raise InputError(str(path), f"is not a readable topology ({error})", "Name Slurm's topology.conf.") from error
     return [msgspec.structs.replace(node, group=known.get(node.name, node.group)) for node in nodes]
 
 
@@ -190,7 +190,7 @@ def _hosts(path: Path | None) -> tuple[list[str], "list[Node]"]:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(str(path), f"is no file of hosts ({error})", "See LOGDOCTOR_SSH_HOSTS.") from error
+            raise InputError(str(path), f"is not a hosts file ({error})", "See LOGDOCTOR_SSH_HOSTS.") from error
         for words in (line.partition("#")[0].split() for line in lines):
             if not words:
                 continue
@@ -205,7 +205,7 @@ _POD_LISTS = {"capability": "capabilities", "pull_secret": "pull_secrets"}
 
 
 def _pod_options(text: str) -> dict[str, Any]:
-    """What is said of the pods of probes; `SettingsError` for what is not known of pods."""
+    """What is said of the pods of probes; `SettingsError` for what is not a pod option."""
     options: dict[str, Any] = {}
     for key, value in _pairs("KUBE_POD", text):
         if key in _POD_LISTS:
@@ -216,7 +216,7 @@ def _pod_options(text: str) -> dict[str, Any]:
             options[key] = value
         else:
             known = ", ".join((*_POD_TEXTS, *_POD_LISTS, "privileged=true"))
-            raise SettingsError(f"{PREFIX}KUBE_POD", f"{key[:40]}={value[:40]} is not known of pods", f"Use {known}.")
+            raise SettingsError(f"{PREFIX}KUBE_POD", f"{key[:40]}={value[:40]} is not a pod option", f"Use {known}.")
     return options
 
 
@@ -226,14 +226,14 @@ def _slurm_options(settings: Settings) -> tuple[str, ...]:
         return tuple(shlex.split(settings.slurm_options))
     except ValueError as error:
         cause = f"{settings.slurm_options[:80]!r} cannot be split into words ({error})"
-        raise SettingsError(f"{PREFIX}SLURM_OPTIONS", cause, "Write it as in a shell.") from error
+        raise SettingsError(f"{PREFIX}SLURM_OPTIONS", cause, "Quote it as in a shell.") from error
 
 
 def _pairs(name: str, text: str) -> list[tuple[str, str]]:
     """The parts of `K=V,K=V`; `SettingsError` for anything else."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     if any(not key or not sign for key, sign, _ in pairs):
-        raise SettingsError(f"{PREFIX}{name}", f"{text[:80]!r} is not like K=V,K=V", "See docs/settings.md.")
+        raise SettingsError(f"{PREFIX}{name}", f"{text[:80]!r} is not in the form K=V,K=V", "See docs/settings.md.")
     return [(key, value) for key, _, value in pairs]
 
 
@@ -244,5 +244,5 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e15:
-        raise SettingsError(f"{PREFIX}{name}", f"{text[:40]!r} is no number that fits", "See docs/settings.md.")
+        raise SettingsError(f"{PREFIX}{name}", f"{text[:40]!r} is not a valid number", "See docs/settings.md.")
     return value

@@ -67,21 +67,21 @@ def targets(settings: Settings) -> "list[Target]":
         try:
             key(secret)
         except ValueError as error:
-            next_step = "Make one with `logdoctor notify secret`."
+            next_step = "Create one with `logdoctor notify secret`."
             raise SettingsError(f"{PREFIX}NOTIFY_WEBHOOK_SECRETS", f"that of {name}: {error}", next_step) from None
         secrets[name] = (*secrets.get(name, ()), secret)
     found: list[Target] = []
     for name, url in _named("NOTIFY_WEBHOOKS", settings.notify_webhooks):
         if name not in secrets:
             variable = f"{PREFIX}NOTIFY_WEBHOOK_SECRETS"
-            next_step = "Make one with `logdoctor notify secret`."
+            next_step = "Create one with `logdoctor notify secret`."
             raise SettingsError(variable, f"has no secret for the webhook {name}", next_step)
         found.append(Target(name, "webhook", _checked_url("NOTIFY_WEBHOOKS", name, url), secrets[name]))
     for name, url in _named("NOTIFY_SLACK", settings.notify_slack):
         found.append(Target(name, "slack", _checked_url("NOTIFY_SLACK", name, url)))
     names = [one.name for one in found]
     if (twice := [name for name in names if names.count(name) > 1]) or len(found) > _MOST_TARGETS:
-        cause = f"the name {twice[0]} stands for two targets" if twice else f"there are more than {_MOST_TARGETS}"
+        cause = f"the name {twice[0]} is used for two targets" if twice else f"there are more than {_MOST_TARGETS}"
         raise SettingsError(f"{PREFIX}NOTIFY_WEBHOOKS and {PREFIX}NOTIFY_SLACK", cause, "Give each a name of its own.")
     return found
 
@@ -92,7 +92,7 @@ def _named(variable: str, text: str) -> list[tuple[str, str]]:
     for at, (name, sign, value) in enumerate(pairs, 1):
         if not sign or not value or not _NAME.fullmatch(name):
             next_step = "See docs/notifications.md."
-            raise SettingsError(f"{PREFIX}{variable}", f"part {at} is not like NAME=VALUE", next_step)
+            raise SettingsError(f"{PREFIX}{variable}", f"part {at} is not in the form NAME=VALUE", next_step)
     return [(name, value) for name, _, value in pairs]
 
 
@@ -104,7 +104,7 @@ def _checked_url(variable: str, name: str, url: str) -> str:
     except ValueError:
         sound = False
     if not sound or not url.isascii() or not url.isprintable() or len(url) > _LONGEST_URL:
-        raise SettingsError(f"{PREFIX}{variable}", f"that of {name} is no URL of HTTP", "Use https://HOST/PATH.")
+        raise SettingsError(f"{PREFIX}{variable}", f"the URL of {name} is not an HTTP URL", "Use https://HOST/PATH.")
     return url
 
 
@@ -114,7 +114,7 @@ def _public_url(settings: Settings) -> str:
         return ""
     parts = urlsplit(_checked_url("PUBLIC_URL", "the pages", url))
     if parts.query or parts.fragment or "@" in parts.netloc or len(url) > _LONGEST_PUBLIC:
-        cause = "has more than scheme, host and path, or more than 200 characters"
+        cause = "has more than a scheme, a host and a path, or more than 200 characters"
         raise SettingsError(f"{PREFIX}PUBLIC_URL", cause, "Use https://HOST.")
     return url
 
@@ -125,7 +125,7 @@ def _quiet(settings: Settings) -> "Quiet | None":
     try:
         read_zone(settings.notify_timezone)
     except ValueError as error:
-        next_step = "Use a name such as Europe/Berlin; install tzdata if it is one."
+        next_step = "Use a name such as Europe/Berlin; install tzdata if the name is right."
         raise SettingsError(f"{PREFIX}NOTIFY_TIMEZONE", str(error), next_step) from None
     if not settings.notify_quiet.strip():
         return None
@@ -138,6 +138,6 @@ def _quiet(settings: Settings) -> "Quiet | None":
 def _exceptions(settings: Settings) -> frozenset[str]:
     found = frozenset(part.strip() for part in settings.notify_quiet_except.split(",") if part.strip())
     if unknown := sorted(found - set(RECOVERIES)):
-        cause = f"{unknown[0][:40]!a} is no recovery"
+        cause = f"{unknown[0][:40]!a} is not a recovery"
         raise SettingsError(f"{PREFIX}NOTIFY_QUIET_EXCEPT", cause, f"Known are: {', '.join(RECOVERIES)}.")
     return found

@@ -26,7 +26,7 @@ def made_folder(settings: Settings) -> Path:
             raise PermissionError(errno.EACCES, "permission denied")
     except OSError as error:
         next_step = "Choose another with --data-dir or LOGDOCTOR_DATA_DIR."
-        raise StoreError(str(folder), f"cannot be used as data folder ({error.strerror})", next_step) from error
+        raise StoreError(str(folder), f"cannot be used as the data folder ({error.strerror})", next_step) from error
     return folder.resolve()
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def cases() -> None:
-    """Look at past failures, and say what failures were."""
+    """Look at past failures, and confirm or correct verdicts."""
 
 
 _REASON = click.Choice([name for name in REASONS if name != "Unknown"], case_sensitive=False)
@@ -40,12 +40,12 @@ def _confirmed(data_dir: Path | None) -> "Confirmed":
 
 
 @cases.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each case, a line each.")
-@click.option("--reason", help="Only cases of this reason.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per case and line.")
+@click.option("--reason", help="Only cases with this reason.")
 @click.option("--withdrawn", is_flag=True, help="Also those that were withdrawn or replaced.")
 @data_dir_option
 def cases_list(as_json: bool, reason: str | None, withdrawn: bool, data_dir: Path | None) -> None:
-    """List past cases, the newest first."""
+    """List past cases, newest first."""
     from logdoctor import show
 
     found = _confirmed(data_dir)
@@ -63,10 +63,10 @@ def cases_list(as_json: bool, reason: str | None, withdrawn: bool, data_dir: Pat
 
 @cases.command("show")
 @click.argument("case_id", type=click.IntRange(1), metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @data_dir_option
 def cases_show(case_id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print one past case: what it was, who says so, what fixed it, and the lines that prove it."""
+    """Print one past case: its reason, who entered it, what fixed it, and the lines that prove it."""
     from logdoctor import show
 
     show.case(_confirmed(data_dir).one(case_id), as_json)
@@ -80,10 +80,10 @@ def cases_show(case_id: int, as_json: bool, data_dir: Path | None) -> None:
 @by_option
 @data_dir_option
 def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str | None, data_dir: Path | None) -> None:
-    """Say that a verdict is right.
+    """Confirm that a verdict is right.
 
-    VERDICT is its number, or JOB/ATTEMPT for the one that stands.
-    It becomes a case, which decides about failures that look the same.
+    VERDICT is its number, or JOB/ATTEMPT for the current one.
+    It becomes a case, which decides similar failures.
     """
     from logdoctor.service.confirming import Ruling
 
@@ -92,9 +92,13 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
 
 @cases.command("correct")
 @_verdict
-@click.option("--reason", required=True, type=_REASON, metavar="REASON", help="What it was, such as 'Key Error'.")
-@click.option("--recovery", type=click.Choice(RECOVERIES[:-1]), help="What to do; default: as usual for the reason.")
-@click.option("--fault", type=click.Choice(FAULTS), help="Whose fault; default: as usual for the reason.")
+@click.option(
+    "--reason", required=True, type=_REASON, metavar="REASON", help="The correct reason, such as 'Key Error'."
+)
+@click.option(
+    "--recovery", type=click.Choice(RECOVERIES[:-1]), help="What to do; default: the usual one for the reason."
+)
+@click.option("--fault", type=click.Choice(FAULTS), help="Who is at fault; default: the usual one for the reason.")
 @click.option("--line", "lines", multiple=True, metavar="STREAM:NUMBER", help="A line that proves it; repeatable.")
 @_fix
 @_comment
@@ -113,10 +117,10 @@ def cases_correct(
     by: str | None,
     data_dir: Path | None,
 ) -> None:
-    """Say what a failure was instead.
+    """Correct the verdict on a failure.
 
-    VERDICT is its number, or JOB/ATTEMPT for the one that stands.
-    Without --line the lines count that look worst.
+    VERDICT is its number, or JOB/ATTEMPT for the current one.
+    Without --line the most error-like lines identify the failure.
     """
     from logdoctor.service.confirming import Ruling
 
@@ -164,7 +168,7 @@ def _stored(records: "Records", verdict: str) -> "StoredVerdict":
     else:
         found = records.verdict(int(number))
     if found is None:
-        raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "Look at the page of the job.")
+        raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "Check the page of the job.")
     return found
 
 
@@ -188,18 +192,18 @@ def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, numb
 @by_option
 @data_dir_option
 def cases_withdraw(case_id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Let a case decide nothing any more; it stays on record."""
+    """Withdraw a case: it stays on record but no longer decides anything."""
     withdrawn = _confirmed(data_dir).withdraw(case_id, by or login(), why, time.time())
-    click.echo(f"case {withdrawn.id} decides nothing any more")
+    click.echo(f"case {withdrawn.id} no longer decides anything")
 
 
 @cases.command("reindex")
 @data_dir_option
 def cases_reindex(data_dir: Path | None) -> None:
-    """Build the vectors anew by which past cases are searched.
+    """Rebuild the vector index of past cases.
 
-    They are made of the cases in the database, so nothing is lost. Needed when they are damaged; another embedding
-    model makes them anew by itself.
+    It is built from the cases in the database, so nothing is lost. Needed when the index is damaged; it is rebuilt
+    automatically when the embedding model changes.
     """
     from logdoctor import build
 

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each attempt, a line each.")
-@click.option("--explain", is_flag=True, help="Also show what was explained away and what the filter rules took.")
-@click.option("--died", is_flag=True, help="The job is known to have failed, whatever its log says.")
-@click.option("--exit-code", type=int, metavar="N", help="The job ended with this code; 0 tells that it did not fail.")
-@click.option("--ask", is_flag=True, help="When no rule knows the cause look among past cases, then ask the model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per attempt and line.")
+@click.option("--explain", is_flag=True, help="Also show follow-on errors and the lines that filter rules removed.")
+@click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
+@click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
+@click.option("--ask", is_flag=True, help="If no rule knows the cause, search past cases, then ask the model.")
 @click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="With --ask: data folder with the past cases."
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --ask: the data folder with the past cases.",
 )
 def diagnose(
     paths: tuple[str, ...],
@@ -40,16 +42,16 @@ def diagnose(
     ask: bool,
     data_dir: Path | None,
 ) -> None:
-    """Say why the job behind each PATH failed.
+    """Diagnose why the job behind each PATH failed.
 
     A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
     standard input. A log in which neither an end nor a failure can be read has the outcome `unknown`; --died and
     --exit-code say what it cannot, of every PATH.
     """
     if paths.count("-") > 1:
-        raise click.UsageError("standard input (-) can be read only once.")
+        raise click.UsageError("standard input (-) can be given only once.")
     if data_dir and not ask:
-        raise click.UsageError("--data-dir is for --ask: rules alone need no data folder.")
+        raise click.UsageError("--data-dir needs --ask: rules alone use no data folder.")
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise click.UsageError("--died and --exit-code 0 contradict each other.")

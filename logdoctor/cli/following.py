@@ -56,7 +56,7 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
     while True:
         if interruption.wanted and not cancelled:
             cancelled = True
-            click.echo("stopping: the worlds that run are ended", err=True)
+            click.echo("stopping: ending the running worlds", err=True)
             with contextlib.suppress(ActionRefused):  # it has just ended
                 actor.cancel(test, by)
         stored, worlds = standing(actor.records, test)

@@ -56,12 +56,12 @@ def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Seque
             table.add_row(name, Text(value))
     console.print(Padding(table, (0, 0, 0, 2)))
     if members:
-        console.print(Text("attempts, the newest first", style="dim"))
+        console.print(Text("attempts, newest first", style="dim"))
     for stored in members:
         verdict = f"verdict {stored.id}{'' if stored.final else ', provisional'}"
         line = f"  {day(stored.at)}  {safe(stored.job, _NAME)}/{stored.attempt}  {verdict}"
         console.print(Text(line), soft_wrap=True)
-    console.print(Text("what happened, the last first", style="dim"))
+    console.print(Text("history, newest first", style="dim"))
     for event in events:
         console.print(Text(f"  {_told(event)}"), soft_wrap=True)
 
@@ -73,7 +73,7 @@ def step(one: "Incident") -> None:
 
 def _head(one: "Incident") -> Text:
     head = Text(f"{one.id:>5}  ").append(f"{one.state:<12}", style=_COLOURS.get(one.state, ""))
-    reason = safe(one.newest.verdict.reason, 100) if one.newest else "no attempt is left"
+    reason = safe(one.newest.verdict.reason, 100) if one.newest else "no attempts left"
     head.append(f"  {reason}", style="bold")
     return head.append(f"  on {safe(one.node, _NAME)}" if one.node else "")
 
@@ -82,7 +82,7 @@ def _size(one: "Incident") -> str:
     """How many attempts and jobs, and when the last of them failed."""
     attempts = f"{one.attempts:,} attempt{'' if one.attempts == 1 else 's'}"
     jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
-    more = f", {one.on_node:,} failures on the node in all" if one.on_node > one.attempts else ""
+    more = f", {one.on_node:,} failures on this node in total" if one.on_node > one.attempts else ""
     last = f"last {day(one.last)} UTC" if one.attempts == 1 else f"{day(one.opened)} to {day(one.last)} UTC"
     return f"{attempts}{jobs}{more}, {last}"
 
@@ -95,7 +95,7 @@ def _cause(stored: "StoredVerdict") -> str:
 
 def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
     """What is known of an incident, by name; what is "" is not known."""
-    yield "in all", _size(one)
+    yield "size", _size(one)
     yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
     if one.newest is not None:
         verdict = one.newest.verdict
@@ -103,7 +103,7 @@ def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
         yield "fault", taxonomy.FAULT_WORDS[verdict.fault]
         yield "next", safe(verdict.suggestion, 1000)
         yield "proof", _cause(one.newest)
-    yield "others", f"{one.others:,} with the same cause, elsewhere or earlier" if one.others else ""
+    yield "similar", f"{one.others:,} with the same fingerprint" if one.others else ""
     if one.by:
         yield (
             one.state,

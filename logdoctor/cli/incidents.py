@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def incidents() -> None:
-    """Look at failures grouped by cause, and say who looks after them."""
+    """Look at failures grouped by cause; acknowledge and resolve them."""
 
 
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
-_note = click.option("--note", default="", help="Words for those who look next.")
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object for each, a line each.")
+_note = click.option("--note", default="", help="Note for whoever looks next.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per incident and line.")
 
 
 def _incidents(data_dir: Path | None) -> "Incidents":
@@ -41,11 +41,11 @@ def _incidents(data_dir: Path | None) -> "Incidents":
     type=click.Choice(["new", "acknowledged", "resolved", "all"]),
     help="Only those in this state; default: new and acknowledged.",
 )
-@click.option("--reason", help="Only those of this reason.")
+@click.option("--reason", help="Only those with this reason.")
 @click.option("--node", help="Only those with an attempt that suspects this node.")
 @click.option("--user", help="Only those with an attempt of this user.")
 @click.option("--job", help="Only those with an attempt of this job.")
-@click.option("--text", help="Words in reason, suspected nodes, job, user and first quote.")
+@click.option("--text", help="Search the reason, suspected nodes, job, user and first quoted line.")
 @data_dir_option
 def incidents_list(
     as_json: bool,
@@ -57,7 +57,7 @@ def incidents_list(
     text: str | None,
     data_dir: Path | None,
 ) -> None:
-    """List incidents, those with the newest attempt first."""
+    """List incidents, newest attempt first."""
     import msgspec
 
     from logdoctor.cli import incident_tables
@@ -84,7 +84,7 @@ def incidents_list(
 @_json
 @data_dir_option
 def incidents_show(id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print one incident: cause, advice, newest attempts, what happened to it."""
+    """Print one incident: its cause, advice, newest attempts and history."""
     from logdoctor.cli import incident_tables
     from logdoctor.show import ascii_json
 
@@ -104,7 +104,7 @@ def incidents_show(id: int, as_json: bool, data_dir: Path | None) -> None:
 @by_option
 @data_dir_option
 def incidents_acknowledge(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
-    """Say that somebody looks after an incident."""
+    """Acknowledge an incident: somebody is working on it."""
     _step(id, "acknowledge", note, by, data_dir)
 
 
@@ -114,7 +114,7 @@ def incidents_acknowledge(id: int, note: str, by: str | None, data_dir: Path | N
 @by_option
 @data_dir_option
 def incidents_resolve(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
-    """Say that an incident is over; the next attempt that fails so opens another."""
+    """Resolve an incident; the next attempt that fails in the same way opens a new one."""
     _step(id, "resolve", note, by, data_dir)
 
 
@@ -124,7 +124,7 @@ def incidents_resolve(id: int, note: str, by: str | None, data_dir: Path | None)
 @by_option
 @data_dir_option
 def incidents_reopen(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
-    """Say that an incident is not over."""
+    """Reopen a resolved incident."""
     _step(id, "reopen", note, by, data_dir)
 
 

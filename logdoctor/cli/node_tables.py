@@ -38,6 +38,7 @@ _COLOURS = {
     "running": "yellow",
     "aborted": "red",
 }
+_CORDON_STATES = {"wanted": "requested", "standing": "in effect", "undone": "removed"}
 _WORD = regex.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9]|\S")
 _BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
 
@@ -45,9 +46,9 @@ _BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
 def begun_line(test: "StoredTest", grace: float) -> str:
     """A test that begins, and how long one may have to wait for news of it."""
     nodes = f"{len(test.nodes)} node{'' if len(test.nodes) == 1 else 's'}"
-    line = f"test {test.id}: {nodes} by {safe(test.launcher, 50)}"
+    line = f"test {test.id}: {nodes} through {safe(test.launcher, 50)}"
     seconds = test.options.get("seconds")
-    return f"{line}; a world takes {seconds + grace:.0f} s at most" if isinstance(seconds, int | float) else line
+    return f"{line}; a world takes at most {seconds + grace:.0f} s" if isinstance(seconds, int | float) else line
 
 
 def world_line(result: Result) -> str:
@@ -117,7 +118,7 @@ def _standing(standing: str) -> Text:
 def _why(finding: Finding, others: int) -> Text:
     text = Text(safe(finding.why, _WORDS))
     if others:
-        text.append(f"\nso it is with the {'other' if others == 1 else f'{others} others'}", style="dim")
+        text.append(f"\nthe same for {'one other node' if others == 1 else f'{others} other nodes'}", style="dim")
     elif finding.standing != "healthy" and finding.worlds and "(world" not in finding.why:
         text.append(f" {_worlds(finding.worlds)}", style="dim")
     if finding.partners and not others:
@@ -175,7 +176,7 @@ def test(one: "StoredTest", worlds: Sequence[Result]) -> None:
         table.add_column(name, overflow="fold")
     for name in ("s", "GB/s"):
         table.add_column(name, justify="right")
-    table.add_column("purpose, and why it ended so", overflow="fold")
+    table.add_column("purpose and result", overflow="fold")
     for result in sorted(worlds, key=lambda result: result.world.number):
         table.add_row(*_world_cells(result))
     console.print(table)
@@ -204,7 +205,7 @@ def nodes(every: "Sequence[NodeSummary]", cluster: Sequence[NodeState]) -> None:
     console = Console(highlight=False)
     states = {state.name: state for state in cluster}
     if not every and not states:
-        console.print("no nodes on record")
+        console.print("no nodes recorded")
         return
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("node", overflow="fold")
@@ -237,10 +238,10 @@ def _summary_cells(one: "NodeSummary") -> tuple[str | Text, ...]:
 
 def _cluster_cell(state: NodeState | None) -> Text:
     if state is None:
-        return Text("not known", style="dim")
+        return Text("unknown", style="dim")
     text = Text(safe(state.raw, 100), style="red" if state.cordoned else "")
     if state.cordoned:
-        text.append(" ours" if state.mark else " of others")
+        text.append(" by logdoctor" if state.mark else " by others")
     return text.append(f"\n{safe(state.reason, 200)}" if state.reason else "")
 
 
@@ -252,7 +253,7 @@ def history(one: NodeHistory) -> None:
     for _, _, line in sorted(lines, key=lambda dated: dated[:2], reverse=True):
         console.print(Padding(line, (0, 0, 0, 2)), soft_wrap=True)
     if not lines:
-        console.print("  nothing on record")
+        console.print("  no records")
 
 
 _Dated = tuple[bool, float, Text]
@@ -277,7 +278,7 @@ def _finding_lines(one: NodeHistory) -> Iterator[_Dated]:
 def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[_Dated]:
     for past in cordons:
         line = Text(f"{day(past.at)}  cordon {past.id} ({safe(past.how, 30)}) ")
-        line.append(past.state, style=_COLOURS.get(past.state, ""))
+        line.append(_CORDON_STATES.get(past.state, past.state), style=_COLOURS.get(past.state, ""))
         line.append(f" by {safe(past.by, 200)}: {safe(past.reason, _WORDS)}")
         if past.why and past.why != past.reason:
             line.append(f" - {safe(past.why, _WORDS)}", style="dim")
@@ -286,10 +287,10 @@ def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[_Dated]:
 
 def cordoned(one: PastCordon) -> None:
     """Print what became of a cordon, or of its undoing."""
-    done = {"standing": "cordoned", "undone": "in service again"}.get(one.state, one.state)
+    done = {"standing": "cordoned", "undone": "back in service"}.get(one.state, one.state)
     words = f"{safe(one.node, 255)}: {done} (cordon {one.id}, {safe(one.how, 30)})"
     if one.how == "dry-run":
-        words += "; no node was touched: LOGDOCTOR_CORDON_WITH says what cordons"
+        words += "; no node was changed: set LOGDOCTOR_CORDON_WITH to cordon for real"
     print(words)
 
 
@@ -320,7 +321,9 @@ def audit(every: "Iterable[AuditEvent]") -> None:
     for one in every:
         when = datetime.datetime.fromtimestamp(one.at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
         line = Text(f"{one.id:>6}  {when}  ").append(f"{one.what} {one.subject}", style="bold")
-        line.append(f" {safe(one.step, 50)}{f' {safe(one.node, 255)}' if one.node else ''}")
+        line.append(
+            f" {safe(_CORDON_STATES.get(one.step, one.step), 50)}{f' {safe(one.node, 255)}' if one.node else ''}"
+        )
         line.append(f"  by {safe(one.by, 200)}", style="dim")
         console.print(line, soft_wrap=True)
         if one.why:

@@ -27,30 +27,34 @@ _LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
 _STATES = ("waiting", "approved", "refused", "done", "failed", "superseded")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
-_as_json = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
-_verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help="Because of this verdict.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+_verdict = click.option(
+    "--verdict", type=click.IntRange(1), metavar="ID", help="The verdict that is the reason for it."
+)
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 
 
 @click.group(cls=ExitCodeGroup)
 def nodes() -> None:
-    """Test nodes, look at their history, take them out and put them back."""
+    """Test, inspect, cordon and uncordon nodes."""
 
 
 @nodes.command("test")
-@click.option("--launcher", type=click.Choice(_LAUNCHERS), help="How probes are started; default: as set.")
+@click.option("--launcher", type=click.Choice(_LAUNCHERS), help="How probes are started; default: LOGDOCTOR_LAUNCHER.")
 @click.option(
     "--nodes",
     "sets",
     multiple=True,
     metavar="NODESET",
-    help="gpu-[01-08]; repeatable; default: those of the verdict's job, else all that the launcher knows.",
+    help="gpu-[01-08]; repeatable; default: those of the verdict's job, or else all that the launcher knows.",
 )
 @_verdict
-@click.option("--repeats", type=click.IntRange(1, 1000), help="How often each world repeats its gather.")
-@click.option("--seconds", type=click.FloatRange(1, 3600), help="After which a world is ended by force.")
+@click.option("--repeats", type=click.IntRange(1, 1000), help="How often each world repeats its all-gather.")
+@click.option("--seconds", type=click.FloatRange(1, 3600), help="Seconds after which a world is killed.")
 @click.option("--topology", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A topology.conf.")
-@click.option("--regroup", type=click.IntRange(0, 100), help="Pair all anew so often while nothing passes.")
+@click.option(
+    "--regroup", type=click.IntRange(0, 100), help="How often all nodes are paired again while nothing passes."
+)
 @_as_json
 @by_option
 @data_dir_option
@@ -66,9 +70,9 @@ def nodes_test(
     by: str | None,
     data_dir: Path | None,
 ) -> None:
-    """Find the faulty nodes: pairs run an all-gather, who fails is tried again with nodes that work.
+    """Find the faulty nodes: pairs run an all-gather, and those that fail are tried again with nodes that work.
 
-    Worlds are told on standard error as they end.
+    Worlds are reported on standard error as they end.
     Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work:
     nothing was launched, or it was stopped.
     """
@@ -102,7 +106,7 @@ def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None
     elif stored.conclusion is not None:
         node_tables.conclusion(stored.id, stored.conclusion)
     if stored.conclusion is None:
-        complain(ActionRefused(f"test {stored.id}", f"it was stopped ({stored.why})", "Begin another one."))
+        complain(ActionRefused(f"test {stored.id}", f"it was stopped ({stored.why})", "Start another one."))
         sys.exit(COULD_NOT_WORK)
     launched = any(world.ended != "void" for world in records.results(stored.id))
     sys.exit(_code(stored.conclusion) if launched else COULD_NOT_WORK)
@@ -116,12 +120,12 @@ def _code(found: "Conclusion") -> int:
 
 
 @nodes.command("tests")
-@click.option("--node", help="Only tests of this node.")
+@click.option("--node", help="Only tests that include this node.")
 @_limit
 @_as_json
 @data_dir_option
 def nodes_tests(node: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """List tests, the newest first."""
+    """List tests, newest first."""
     from logdoctor.cli import node_tables
 
     found = _records(data_dir).tests(None, limit, node).items
@@ -149,9 +153,9 @@ def nodes_show_test(id: int, as_json: bool, data_dir: Path | None) -> None:
 @by_option
 @data_dir_option
 def nodes_cancel(id: int, by: str | None, data_dir: Path | None) -> None:
-    """Stop test ID, whoever runs it: its worlds are ended within seconds, and nothing is concluded from it.
+    """Stop test ID, whoever runs it: its worlds are stopped within seconds, and it reaches no conclusion.
 
-    Also ends on record what nobody runs any more.
+    Also closes the record of a test whose process is gone.
     """
     with _acting(data_dir) as actor:
         actor.cancel(id, by or login())
@@ -159,11 +163,11 @@ def nodes_cancel(id: int, by: str | None, data_dir: Path | None) -> None:
 
 
 @nodes.command("list")
-@click.option("--cluster", "with_cluster", is_flag=True, help="Also ask the cluster how it knows its nodes.")
+@click.option("--cluster", "with_cluster", is_flag=True, help="Also show the state of the nodes in the cluster.")
 @_as_json
 @data_dir_option
 def nodes_list(with_cluster: bool, as_json: bool, data_dir: Path | None) -> None:
-    """List the nodes on record, repeat offenders first: failures that suspect them, tests, cordons."""
+    """List all recorded nodes, repeat offenders first: failures that suspect them, tests, cordons."""
     from logdoctor import build, show
     from logdoctor.cli import node_tables
 
@@ -183,7 +187,7 @@ def nodes_list(with_cluster: bool, as_json: bool, data_dir: Path | None) -> None
 @_as_json
 @data_dir_option
 def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print what is on record of NODE: failures that suspect it, what tests found, cordons."""
+    """Print the history of NODE: failures that suspect it, test results, cordons."""
     from logdoctor import show
     from logdoctor.cli import node_tables
     from logdoctor.node_types import checked_name
@@ -197,18 +201,18 @@ def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -
 
 @nodes.command("cordon")
 @_node
-@click.option("--reason", default="", help="Why; it is written on the node. Default: what --test found of it.")
+@click.option("--reason", default="", help="Reason, recorded on the node. Default: what --test found.")
 @_verdict
-@click.option("--test", type=click.IntRange(1), metavar="ID", help="The test that proves it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--test", type=click.IntRange(1), metavar="ID", help="The test that proves the fault.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @by_option
 @data_dir_option
 def nodes_cordon(
     node: str, reason: str, verdict: int | None, test: int | None, yes: bool, by: str | None, data_dir: Path | None
 ) -> None:
-    """Take NODE out, so that no new job runs on it.
+    """Cordon NODE, so that no new job starts on it.
 
-    Refused above the caps, and for a node that others have cordoned.
+    Refused when a cap is reached, and for a node that others have cordoned.
     """
     from logdoctor.cli import node_tables
     from logdoctor.node_types import checked_name
@@ -237,7 +241,7 @@ def _found_of(records: "NodeRecords", test: int, node: str) -> str:
 @by_option
 @data_dir_option
 def nodes_uncordon(node: str, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Put NODE back into service, when the cordon on it is ours."""
+    """Uncordon NODE, if logdoctor cordoned it."""
     from logdoctor.cli import node_tables
     from logdoctor.node_types import checked_name
 
@@ -251,7 +255,7 @@ def nodes_uncordon(node: str, why: str, by: str | None, data_dir: Path | None) -
 @_as_json
 @data_dir_option
 def nodes_actions(state: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """List what is to be done with nodes, the newest first."""
+    """List actions on nodes, newest first."""
     from logdoctor.cli import node_tables
 
     _print_all(_records(data_dir).actions(state, None, limit).items, as_json, node_tables.actions)
@@ -263,9 +267,9 @@ def nodes_actions(state: str | None, limit: int, as_json: bool, data_dir: Path |
 @by_option
 @data_dir_option
 def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Let action ID be done, at once if logdoctor does it itself: a cordon, or a test, which is followed here.
+    """Approve action ID. A cordon or a test is carried out at once, and a test is followed here.
 
-    What cannot be done now waits again, with the reason; then the exit code is 2.
+    If it cannot be carried out now, it goes back to waiting with the reason, and the exit code is 2.
     """
     from logdoctor.cli import node_tables
 
@@ -285,7 +289,7 @@ def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> N
 @by_option
 @data_dir_option
 def nodes_refuse(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Say that action ID is not to be done."""
+    """Refuse action ID."""
     from logdoctor.cli import node_tables
 
     with _acting(data_dir) as actor:
@@ -293,13 +297,13 @@ def nodes_refuse(id: int, why: str, by: str | None, data_dir: Path | None) -> No
 
 
 @nodes.command("audit")
-@click.option("--node", help="Only what concerns this node.")
-@click.option("--test", type=click.IntRange(1), metavar="ID", help="Only what concerns this test.")
+@click.option("--node", help="Only steps that concern this node.")
+@click.option("--test", type=click.IntRange(1), metavar="ID", help="Only steps that concern this test.")
 @_limit
 @_as_json
 @data_dir_option
 def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print every step that was taken, the newest first: who took it, when and why."""
+    """Print the audit log, newest first: who did what, when and why."""
     from logdoctor.cli import node_tables
 
     _print_all(_records(data_dir).audit(None, limit, node, test).items, as_json, node_tables.audit)

@@ -20,12 +20,12 @@ _STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
 
 @click.group(cls=ExitCodeGroup)
 def notify() -> None:
-    """Try who is told of incidents, look at messages, send them again."""
+    """Test notification targets, list messages, send them again."""
 
 
 @notify.command("secret")
 def notify_secret() -> None:
-    """Print a new secret that webhooks can be signed with, for LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS."""
+    """Print a new secret for signing webhooks, for LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS."""
     from logdoctor.notify.signing import new_secret
 
     click.echo(new_secret())
@@ -36,16 +36,16 @@ def notify_secret() -> None:
 @by_option
 @data_dir_option
 def notify_test(target: str | None, by: str | None, data_dir: Path | None) -> None:
-    """Send TARGET a test message; without TARGET, all of them. A service may run beside it.
+    """Send a test message to TARGET, or to all targets. The service may be running at the same time.
 
-    Exit codes: 0 all arrived, 1 one did not, 2 could not work.
+    Exit codes: 0 all delivered, 1 one was not, 2 could not work.
     """
     from logdoctor import build
 
     notifier = build.notifier(settings_with(data_dir))
     names = [target] if target else [one.name for one in notifier.targets()]
     if not names:
-        raise click.UsageError("No target is set: see docs/notifications.md.")
+        raise click.UsageError("No target is configured: see docs/notifications.md.")
     found = [notifier.test(name, by or login(), seconds=90.0) for name in names]
     _print(found)
     sys.exit(0 if all(one.state == "delivered" for one in found) else NOT_DELIVERED)
@@ -55,10 +55,10 @@ def notify_test(target: str | None, by: str | None, data_dir: Path | None) -> No
 @click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
 @click.option("--target", help="Only those to this target.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @data_dir_option
 def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """List messages, the newest first, and what became of them."""
+    """List messages and their state, newest first."""
     from logdoctor import build, show
 
     found = build.notices(served_settings(data_dir)).notices(None, limit, state, target).items
@@ -74,9 +74,9 @@ def notify_list(state: str | None, target: str | None, limit: int, as_json: bool
 @by_option
 @data_dir_option
 def notify_retry(id: int, by: str | None, data_dir: Path | None) -> None:
-    """Send message ID again, now, which waits or was given up.
+    """Send message ID now, if it is waiting or was given up.
 
-    Exit codes: 0 it arrived, 1 it did not, 2 could not work.
+    Exit codes: 0 delivered, 1 not delivered, 2 could not work.
     """
     from logdoctor import build
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 data_dir_option = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
 )
-why_option = click.option("--why", default="", help="The reason, for those who ask later.")
-by_option = click.option("--by", help="Who takes the step; default: your login name.")
+why_option = click.option("--why", default="", help="Reason, for the audit log.")
+by_option = click.option("--by", help="Your name; default: your login name.")
 
 
 def settings_with(data_dir: Path | None) -> "Settings":
@@ -31,7 +31,9 @@ def served_settings(data_dir: Path | None) -> "Settings":
     """The settings with the data folder; `StoreError` when it has no database: none is made to look into it."""
     settings = settings_with(data_dir)
     if not has_records(settings):
-        raise StoreError(str(data_folder(settings)), "holds no records", "Name the service's folder with --data-dir.")
+        raise StoreError(
+            str(data_folder(settings)), "holds no records", "Name the data folder of the service with --data-dir."
+        )
     return settings
 
 

@@ -18,13 +18,13 @@ _WIDE = 130  # columns from which means stand beside medians
 
 
 @click.command("report")
-@click.option("--since", type=_day, metavar="DAY", help="Only failures from this day on (YYYY-MM-DD, UTC).")
-@click.option("--until", type=_day, metavar="DAY", help="Only failures up to this day, with it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--csv", "as_csv", is_flag=True, help="A row for each reason.")
+@click.option("--since", type=_day, metavar="DAY", help="First day of the report (YYYY-MM-DD, UTC).")
+@click.option("--until", type=_day, metavar="DAY", help="Last day of the report.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one row per reason.")
 @data_dir_option
 def report(since: object, until: object, as_json: bool, as_csv: bool, data_dir: Path | None) -> None:
-    """What failures cost, by reason: how many, on how many GPUs, after what time, until what restart."""
+    """Report what failures cost, by reason: count, GPUs, time to failure, time to restart."""
     import msgspec
 
     from logdoctor import build
@@ -32,7 +32,7 @@ def report(since: object, until: object, as_json: bool, as_csv: bool, data_dir: 
     from logdoctor.store.report import Reports
 
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv exclude each other")
+        raise click.UsageError("--json and --csv cannot be combined")
     begin = reports.second(f"{since:%Y-%m-%d}") if since else None
     end = reports.second(f"{until:%Y-%m-%d}") + _DAY if until else None
     records = build.records(served_settings(data_dir))

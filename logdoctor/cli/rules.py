@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def rules() -> None:
-    """Look at the rules, check them, and decide about those that were learned."""
+    """List and check rules, and decide about learned ones."""
 
 
 def _learned(data_dir: Path | None) -> "LearnedRules":
@@ -44,14 +44,14 @@ def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
 
 
 _STATUSES = ("proposed", "shadow", "active", "retired")
-_kind = click.option("--kind", help="Only rules learned from jobs of this kind.")
+_kind = click.option("--kind", help="Only rules learned from this kind of job.")
 
 
 @rules.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each rule, a line each.")
-@click.option("--learned/--shipped", default=None, help="Only learned rules, or only those that came with logdoctor.")
-@click.option("--waiting", is_flag=True, help="Only learned rules that wait for a human.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only rules of this status.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rule and line.")
+@click.option("--learned/--shipped", default=None, help="Only learned rules, or only shipped ones.")
+@click.option("--waiting", is_flag=True, help="Only learned rules that wait for approval.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only rules with this status.")
 @_kind
 @click.option("--agent", help="Only rules learned by this agent.")
 @data_dir_option
@@ -68,7 +68,7 @@ def rules_list(
     from logdoctor import build, show
 
     if waiting and status not in (None, "proposed", "shadow"):
-        raise click.UsageError("rules that wait are `proposed`, or in `shadow`.")
+        raise click.UsageError("waiting rules are `proposed` or in `shadow`.")
     narrow = waiting or kind is not None or agent is not None
     if narrow and learned is False:
         raise click.UsageError("--waiting, --kind and --agent are for learned rules.")
@@ -83,12 +83,12 @@ def rules_list(
 
 @rules.command("show")
 @click.argument("rule_id")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; of a learned rule with its events.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; for a learned rule with its history.")
 @data_dir_option
 def rules_show(rule_id: str, as_json: bool, data_dir: Path | None) -> None:
     """Print one rule.
 
-    Of a learned rule also where it comes from, its votes, its hits and all its steps.
+    For a learned rule, also its origin, votes, hits and history.
     """
     from logdoctor import build, show
 
@@ -101,7 +101,7 @@ def rules_show(rule_id: str, as_json: bool, data_dir: Path | None) -> None:
 
 @rules.command("check")
 def rules_check() -> None:
-    """Verify every rule with the examples it carries."""
+    """Check every rule against its own examples."""
     from logdoctor import build
     from logdoctor.rules.check import check
 
@@ -119,9 +119,9 @@ def rules_check() -> None:
 @_kind
 @data_dir_option
 def rules_why(line: str, kind: str | None, data_dir: Path | None) -> None:
-    """Show what the rules do to LINE, and why.
+    """Show what the rules do with LINE, and why.
 
-    Which hit it, why others that match it do not count, and why it stays when none takes it.
+    Shows which rules match it, why other matching rules do not apply, and why it is kept if no rule removes it.
     """
     from logdoctor import build, show
     from logdoctor.rule_files.why import why_learned
@@ -141,13 +141,16 @@ _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @why_option
 @by_option
 @click.option(
-    "--from", "seen_as", type=click.Choice(_STATUSES[:2]), help="Only if it has this status: one step, not two."
+    "--from",
+    "seen_as",
+    type=click.Choice(_STATUSES[:2]),
+    help="Only if the rule has this status, so that two people do not take two steps.",
 )
 @data_dir_option
 def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str | None, data_dir: Path | None) -> None:
-    """Let learned rules go a step further.
+    """Approve learned rules.
 
-    Proposed and retired ones come into shadow, where they are watched; those in shadow become active.
+    Proposed and retired rules go to shadow, where they are watched; rules in shadow become active.
 
     A rule that waits because its lines look like trouble may take such lines from then on.
     """
@@ -160,7 +163,7 @@ def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str |
 @by_option
 @data_dir_option
 def rules_retire(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
-    """Stop learned rules; approve brings them back."""
+    """Retire learned rules; approve brings them back."""
     _steps(ids, data_dir, lambda found, rule_id: found.retire(rule_id, by or login(), why, time.time()))
 
 
@@ -170,7 +173,7 @@ def rules_retire(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path 
 @by_option
 @data_dir_option
 def rules_undo(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
-    """Take back the latest step of rules, whoever took it."""
+    """Undo the latest step of rules, whoever took it."""
     _steps(ids, data_dir, lambda found, rule_id: found.undo(rule_id, by or login(), why, time.time()))
 
 
@@ -194,7 +197,7 @@ def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[Learned
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--status", type=click.Choice(_STATUSES), default="active", show_default=True, help="Rules to export.")
 @_kind
-@click.option("--force", is_flag=True, help="Overwrite files that hold something else.")
+@click.option("--force", is_flag=True, help="Overwrite files that differ.")
 @data_dir_option
 def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_dir: Path | None) -> None:
     """Write learned rules to files.
@@ -205,22 +208,22 @@ def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_
 
     found = _learned(data_dir)
     exported = export(found.list(kind, status), found, folder, force)
-    click.echo(f"{len(exported.written)} rules written, {len(exported.same)} were there already")
+    click.echo(f"{len(exported.written)} rules written, {len(exported.same)} unchanged")
 
 
 @rules.command("import")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
-@click.option("--kind", help="Kind of jobs of rules that name none in their `scope`.")
+@click.option("--kind", help="Kind of job for rules whose `scope` names none.")
 @by_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each rule, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rule and line.")
 @data_dir_option
 def rules_import(
     paths: tuple[Path, ...], kind: str | None, by: str | None, as_json: bool, data_dir: Path | None
 ) -> None:
-    """Enter rules of files, when the guards let them pass.
+    """Import rules from files, if they pass the guards.
 
-    PATHs are YAML files or folders of them. The rules begin in shadow, or wait for a human.
-    Of a file with a rule that is refused nothing is entered.
+    PATHs are YAML files or folders of them. The rules start in shadow, or wait for approval.
+    If one rule of a file is refused, nothing from that file is imported.
     """
     from functools import partial
 

@@ -10,10 +10,10 @@ from logdoctor.settings import read_settings
 
 @click.command()
 @click.option("--host", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for logs and records.")
 def serve(host: str | None, port: int | None, data_dir: Path | None) -> None:
-    """Take logs over HTTP while jobs run, and say why they died."""
+    """Receive logs over HTTP while jobs run, and diagnose why they fail."""
     import msgspec
 
     from logdoctor.web.serve import serve as serve_for_ever
@@ -29,14 +29,14 @@ _SENDER = {"ignore_unknown_options": True, "help_option_names": []}
 @click.command("run", context_settings=_SENDER, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(arguments: tuple[str, ...]) -> None:
-    """Run a command and send what it prints to the service: run --job J -- COMMAND..."""
+    """Run a command and ship its output to the service: run --job J -- COMMAND..."""
     _send("run", arguments)
 
 
 @click.command("ship", context_settings=_SENDER, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def ship_command(arguments: tuple[str, ...]) -> None:
-    """Follow log files and send them to the service: ship --job J FILE..."""
+    """Follow log files and ship them to the service: ship --job J FILE..."""
     _send("ship", arguments)
 
 

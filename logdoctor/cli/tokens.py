@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tokens() -> None:
-    """Make, list and revoke the tokens of the service."""
+    """Create, list and revoke tokens."""
 
 
 def _tokens(data_dir: Path | None) -> "Tokens":
@@ -29,20 +29,20 @@ def _tokens(data_dir: Path | None) -> "Tokens":
 @click.option(
     "--scope", "scopes", multiple=True, required=True, help="ingest, place, read, operate or admin; repeatable."
 )
-@click.option("--prefix", "prefixes", multiple=True, help="Only jobs whose names begin so; repeatable.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days after which it expires.")
+@click.option("--prefix", "prefixes", multiple=True, help="Limit to jobs whose names start with this; repeatable.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days until it expires.")
 @data_dir_option
 def tokens_create(
     name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], days: float | None, data_dir: Path | None
 ) -> None:
-    """Make a token and print its secret, which cannot be read again."""
+    """Create a token and print its secret, which is shown only once."""
     expires = time.time() + days * 86_400 if days else None
     _, secret = _tokens(data_dir).create(name, scopes, prefixes, expires)
     click.echo(secret)
 
 
 @tokens.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each token, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per token and line.")
 @data_dir_option
 def tokens_list(as_json: bool, data_dir: Path | None) -> None:
     """List all tokens, without their secrets."""
@@ -55,6 +55,6 @@ def tokens_list(as_json: bool, data_dir: Path | None) -> None:
 @click.argument("name")
 @data_dir_option
 def tokens_revoke(name: str, data_dir: Path | None) -> None:
-    """Make a token useless, within seconds."""
+    """Revoke a token; it stops working within seconds."""
     _tokens(data_dir).revoke(name)
     click.echo(f"revoked {name}")

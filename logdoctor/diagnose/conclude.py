@@ -54,7 +54,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
         conclusion.reason if places else "Unknown",
         "failed",
         confidence=conclusion.confidence if places else 0.0,
-        why=conclusion.why if places else "No line proves what was concluded.",
+        why=conclusion.why if places else "No line proves this conclusion.",
         places=places,
         decided=(conclusion.kind, conclusion.decided) if places else ("nobody", ""),
         print_of=(cause.origin.message if cause else "", cause.frames if cause else ()),

@@ -32,7 +32,7 @@ _OUTLIVED = {False: 200, True: 1000}
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
-_NO_RESTART = "Do not restart again: look for the fault in the program at the quoted place."
+_NO_RESTART = "Do not restart again: look for the bug in the program at the quoted place."
 
 
 _NOTICED = "agent/noticed"
@@ -80,12 +80,12 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if completed is not None:
         return _ended(case, "completed", completed, "The framework reports a normal end.")
     if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
-        return _ended(case, "completed", None, "The last step was made and no error follows.")
+        return _ended(case, "completed", None, "The last step was completed and no error follows.")
     ended = cancelled is not None or reported.failed
     if case.stall is not None and not reported.succeeded and (ended or not _is_through_from_nought(case)):
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
-        return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or the scheduler.")
+        return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or by the scheduler.")
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
     if (complaint := _complaint_at_end(case)) is not None:
@@ -95,7 +95,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _unknown(case, noticed) if noticed is not None and reported.failed else _unread(case, noticed)
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
-    return _ended(case, "running", None, "Nothing says that the job ended, and nothing that it failed.")
+    return _ended(case, "running", None, "Nothing says that the job ended or that it failed.")
 
 
 def _is_outlived(case: Examined, cause: LogFinding) -> bool:
@@ -269,7 +269,7 @@ def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
         if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
-            found.setdefault(rival.reason, Alternative(rival.reason, f"Line {rival.line} speaks for it."))
+            found.setdefault(rival.reason, Alternative(rival.reason, f"Line {rival.line} is evidence for it."))
     return tuple(found.values())[:_RIVALS]
 
 
@@ -291,7 +291,7 @@ def _response(case: Examined, cause: LogFinding) -> _Response:
     again = [finding for finding in case.found if finding.reason == cause.reason and finding.role == cause.role]
     restarts = [mark for mark in case.outcomes("recovered") if mark.order < cause.order]
     if cause.role != "cause" and len({_epoch(finding, restarts) for finding in again}) > _REPEATS:
-        why = f"The same failure came back after {len(restarts)} restarts: another one will not help."
+        why = f"The same failure came back after {len(restarts)} restarts: another restart will not help."
         return _Response("fix_first", "user", why, _NO_RESTART)
     if cause.reason == "NCCL Timeout Error" and (diverged := suspects.divergence(case.readings)):
         return _Response("fix_first", "user", diverged.why, _NO_RESTART)
@@ -338,7 +338,7 @@ def _spiked(case: Examined, found: Spike) -> Verdict:
         "Loss Spike",
         "failed",
         confidence=0.85,
-        why=f"The loss left {found.base:.4g} for {peak} and did not come back (last step {course.progress().step}).",
+        why=f"The loss left {found.base:.4g} for {peak} and did not recover (last step {course.progress().step}).",
         places=places,
         decided=("structure", "loss"),
         print_of=("loss", ()),
@@ -358,7 +358,7 @@ def _hung(case: Examined, found: Stall, cancelled: LogFinding | None) -> Verdict
         "Hang",
         "failed",
         confidence=0.7,
-        why=f"No step for {found.seconds:.0f} s at the end of the log, and no error.",
+        why=f"No step for {_span(found.seconds)} at the end of the log, and no error.",
         places=places,
         decided=("structure", "stall"),
         print_of=("stall", ()),
@@ -376,7 +376,7 @@ def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> V
     if faults:
         fault = min(faults, key=lambda f: (taxonomy.ROLES.index(f.role), f.order))
         reason, outcome = fault.reason, "recovered"
-        why = "The job failed once, was restarted and moved on."
+        why = "The job failed once, was restarted and made progress."
         places.insert(0, CitedLine.of(fault))
     return write(
         case,
@@ -398,9 +398,9 @@ def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> V
 def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
     """Return the verdict on a log that shows neither an end nor a failure: not a failure, and no action follows."""
     if noticed is not None:
-        why = "Neither an end nor a failure is known in the log; the Log Agent took this line for an error."
+        why = "The log shows neither an end nor a known failure; the Log Agent took this line for an error."
     elif any(reading.record.compression.lines_in for reading in case.readings):
-        why = "Neither an end nor a failure can be read in the log: no progress, no report, no error that is known."
+        why = "The log shows neither an end nor a failure: no progress, no error report, no known error."
     else:
         why = "The log is empty."
     return write(
@@ -411,7 +411,7 @@ def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
         fault="unknown",
         confidence=0.0,
         why=why,
-        suggestion="If the job failed, say so (--died, or its exit code): then this is a failure of unknown cause.",
+        suggestion="If the job failed, say so with --died or its exit code: then this is a failure of unknown cause.",
         places=[noticed] if noticed else [],
         decided=("nobody", ""),
         print_of=("unknown", ()),
@@ -423,13 +423,13 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
     """Return an honest "not sure": the job died, or the log is unreadable, and nothing says why."""
     teardown = case.judgement.teardown
     if isinstance(mark, CitedLine) and mark.rule == _NOTICED:
-        why = "Nothing in the log is known; the Log Agent took this line for an error."
+        why = "The log has no known error; the Log Agent took this line for an error."
     elif isinstance(mark, CitedLine):
-        why = "The log ends with an error that no rule knows."
+        why = "The log ends with an error that no rule matches."
     elif mark.role != "teardown":
-        why = "No rule knows this error, and its class can mean anything."
+        why = "No rule matches this error, and its class can mean anything."
     else:
-        why = "The job died, but no line says why."
+        why = "The job died, but no log line says why."
     finding = mark if isinstance(mark, LogFinding) else None
     place = CitedLine.of(mark) if isinstance(mark, LogFinding) else mark
     return write(
@@ -444,3 +444,10 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
         print_of=(finding.origin.message if finding else "", ()),
         symptoms=[*case.judgement.symptoms, *teardown],
     )
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time for people: 45 s, 30 min, 2 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -70,7 +70,7 @@ def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     if verdict.outcome not in _ALIVE:
         return verdict
     if reported.stopped:
-        why = f"The scheduler reports {reported.state}, and the log no error."
+        why = f"The scheduler reports {reported.state}, and the log shows no error."
         return _unsuspicious(verdict, "cancelled", why)
     return _died_silently(verdict, reported) if reported.failed else verdict
 
@@ -78,9 +78,9 @@ def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
 def _ended_well(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     how = "exit code 0" if reported.exit_code == 0 else f"the state {reported.state}"
     if verdict.outcome in ("running", "unknown"):
-        return _unsuspicious(verdict, "completed", f"It ended with {how}, without an error.")
+        return _unsuspicious(verdict, "completed", f"It ended with {how}, without an error in the log.")
     if verdict.outcome == "failed" and verdict.reason == "Unknown":
-        return _unsuspicious(verdict, "completed", f"It ended with {how}; what the log complains of did not stop it.")
+        return _unsuspicious(verdict, "completed", f"It ended with {how}; the errors in the log did not stop it.")
     return verdict
 
 
@@ -127,5 +127,5 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         first_rank=None,
         ranks=(),
         decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=""),
-        why=f"It ended with {how}{said}, but no line says why.",
+        why=f"It ended with {how}{said}, but no log line says why.",
     )

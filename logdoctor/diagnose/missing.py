@@ -55,8 +55,8 @@ _DONE = regex.compile(
 )
 _BEFORE = 3  # lines before the first report that are looked at
 _WORDS = {
-    "fix_first": "Let all ranks wait for it before the first collective, make it quicker, or raise the time-out.",
-    "restart": "Look at the storage that was written to; restart, and save with more time or in the background.",
+    "fix_first": "Let all ranks wait for it before the first collective, speed it up, or raise the timeout.",
+    "restart": "Check the checkpoint storage; restart, and give checkpoints more time or write them in the background.",
 }
 
 
@@ -93,7 +93,7 @@ def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
             continue
         for shape, words, recovery in _BUSY:
             if shape.search(text[-2000:]):
-                why = f"When the others had waited until the time-out, {words} (line {number})."
+                why = f"When the other ranks timed out, {words} (line {number})."
                 return Delay(why, number, recovery, _WORDS[recovery])
     return None
 
@@ -130,7 +130,7 @@ def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
         if late and waiting > len(late):
             ranks = tuple(sorted(late))
             told = next((number for _, _, number in late.values() if number), None)
-            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, in which the others wait.", told)
+            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, where the others wait.", told)
     return None
 
 
@@ -142,7 +142,7 @@ def _silent(readings: Sequence[StreamReading], found: Sequence[LogFinding], caus
     silent = sorted(known - told)
     if len(told) < 2 or not silent or len(silent) > max(1, _SILENT * len(known)):
         return None
-    return Absence(tuple(silent), f"All ranks report the time-out but {_named(tuple(silent), 'rank')}.", None)
+    return Absence(tuple(silent), f"All ranks report the timeout except {_named(tuple(silent), 'rank')}.", None)
 
 
 def _named(ranks: tuple[int, ...], word: str = "Rank") -> str:

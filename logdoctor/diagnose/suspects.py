@@ -125,7 +125,7 @@ def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
     if not strangers:
         return verdict
     kept = tuple(suspect for suspect in verdict.suspects if suspect.node not in strangers)
-    said = f"Named in the log, but not of this job: {', '.join(strangers[:5])}."
+    said = f"Named in the log, but not part of this job: {', '.join(strangers[:5])}."
     return msgspec.structs.replace(verdict, suspects=kept, why=f"{verdict.why} {said}".strip())
 
 

@@ -91,7 +91,7 @@ def write(
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
-        why = "The line that decides cannot be quoted."
+        why = "The deciding line cannot be quoted."
         return write(
             case,
             "Unknown",
@@ -133,6 +133,7 @@ def write(
 
 
 _THING = regex.compile(r"(?P<thing>\b(?:file|path|folder|option|key|package|line))(?: that)? (?:it|is) name[sd]\b")
+_NAMED = regex.compile(r"\bnamed (?=(?:data |image or )?(?:file|path|folder|option|key|package|line)\b)")
 _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}\b|--?\w[\w-]+")
 
 
@@ -140,7 +141,7 @@ def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
     """Return the next step, without "it names" when no quoted line names anything."""
     if any(_NAME.search(one.quote.partition(": ")[2] or one.quote) for one in evidence):
         return suggestion
-    return _THING.sub(r"\g<thing>", suggestion)
+    return _NAMED.sub("", _THING.sub(r"\g<thing>", suggestion))
 
 
 def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:

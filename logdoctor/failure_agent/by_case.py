@@ -94,7 +94,7 @@ def _by_line(
     if any(_stands_before(one, proof) for one in unknown):
         return None
     times = f"{len(cases)} past failures were" if len(cases) > 1 else "a past failure was"
-    why = f"The line that is quoted named what {times} confirmed to be ({_cited(cases)})."
+    why = f"The quoted line identified what {times} confirmed to be ({_cited(cases)})."
     return _conclusion(cases, 0.95 if len(cases) > 1 else 0.9, why, proofs, streams)
 
 

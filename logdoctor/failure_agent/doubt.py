@@ -18,7 +18,7 @@ _CHEAPER = {frozenset({"restart", "isolate_and_restart"}): "restart"}
 def weighed(by_rules: Verdict, by_model: Verdict | None) -> Verdict:
     """The verdict that stands when the rules were in doubt; None means that the model knows no cause."""
     if by_model is None:
-        why = f"{by_rules.why} A model that was asked could not confirm it.".strip()
+        why = f"{by_rules.why} A model could not confirm it.".strip()
         confidence = round(by_rules.confidence * _UNCONFIRMED, 2)
         return msgspec.structs.replace(by_rules, confidence=confidence, why=why)
     if by_model.reason == by_rules.reason:
@@ -47,7 +47,7 @@ def _agreed(by_rules: Verdict, by_model: Verdict) -> Verdict:
         by_rules,
         recovery=recovery,
         confidence=round(min(both, 0.95), 2),
-        why=f"{by_rules.why} A model that was asked says the same.".strip(),
+        why=f"{by_rules.why} A model agrees.".strip(),
         suggestion=by_rules.suggestion if recovery == by_rules.recovery else _step(recovery, by_rules),
         suspects=by_rules.suspects if recovery == "isolate_and_restart" else (),
     )
@@ -64,6 +64,6 @@ def _who(verdict: Verdict) -> str:
 def _step(recovery: str, verdict: Verdict) -> str:
     if recovery == "ask_human":
         words = taxonomy.advice(verdict.recovery, names_node(verdict))
-        return f"Decide what to do: {words}, or what the other answer asks for."
+        return f"Decide what to do: {words}, or what the other verdict recommends."
     rest = f"{verdict.suggestion[:1].lower()}{verdict.suggestion[1:]}"
     return f"First {taxonomy.ADVICE[recovery]}; if it fails again, {rest}"

@@ -198,4 +198,6 @@ def recoveries() -> str:
 def faults() -> str:
     """Whose fault it may be, for a prompt."""
     words = taxonomy.FAULT_WORDS.items()
-    return "; ".join(f'"{name}" ({meaning})' if name != meaning else f'"{name}"' for name, meaning in words)
+    return "; ".join(
+        f'"{name}" ({meaning})' if meaning not in (name, "none") else f'"{name}"' for name, meaning in words
+    )

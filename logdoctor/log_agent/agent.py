@@ -109,7 +109,7 @@ class LogAgent:
         harmful = self._guards.evidence_taken(fresh)
         for pattern, line in harmful.items():
             life.retire(
-                self._rules, alive[pattern], f"takes a line that tells of a cause: {mask(line)[:200]}", time.time()
+                self._rules, alive[pattern], f"removes a line that states a cause: {mask(line)[:200]}", time.time()
             )
         self._checked.update(set(fresh) - harmful.keys())
         if harmful:
@@ -263,7 +263,7 @@ class LogAgent:
         """Let rules in shadow take lines of their kind that one attempt has shown them so often that they have earned
         it there: `lines` is how many each has matched in it."""
         earned = [rule_id for rule_id, count in lines.items() if count >= self.enough]
-        why = f"watched on {self.enough} lines of one attempt, none of them evidence"
+        why = f"matched {self.enough} lines of one attempt, none of them evidence"
         self._promote(kind, earned, why)
 
     def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:

@@ -127,7 +127,7 @@ class Pattern(NamedTuple):
 def parse(source: str) -> Pattern:
     """The pattern taken apart; `PatternRefused` with the guard that it fails ('anchor', 'grammar', 'compile')."""
     if not source.startswith("^"):
-        raise PatternRefused(source, "anchor", "it does not begin with ^")
+        raise PatternRefused(source, "anchor", "it does not start with ^")
     body = source[1:-1]
     if not source.endswith("$") or len(source) < 2 or (len(body) - len(body.rstrip("\\"))) % 2:
         raise PatternRefused(source, "anchor", "it does not end with $")

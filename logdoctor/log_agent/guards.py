@@ -140,7 +140,7 @@ class Guards:
         taken: set[int] = set(explained)
         for fit, cause in self._matched(fits, sample):
             if fit.candidate.takes <= taken:
-                cause = cause or ("duplicate", "all of its lines are taken already")
+                cause = cause or ("duplicate", "all of its lines are already removed")
             outcomes[fit.place] = _refusal(fit.candidate, *cause) if cause else _approval(fit, sample)
             if not cause:
                 taken |= fit.candidate.takes
@@ -221,7 +221,7 @@ def _fitted(place: int, candidate: Candidate, known: Collection[str]) -> _Fit | 
     automaton = Automaton(pattern)
     refused_by = (
         _named("secret", _secret_cause(pattern))
-        or _named("duplicate", "a live rule has the same pattern" if source in known else None)
+        or _named("duplicate", "another rule has the same pattern" if source in known else None)
         or _named("field", _field_cause(pattern, automaton))
         or _named("literal", _literal_cause(pattern, automaton))
     )
@@ -236,7 +236,7 @@ def _form_cause(source: object) -> str | None:
     if len(source) > LONGEST:
         return f"it has {len(source)} characters, more than {LONGEST}"
     if odd := next((char for char in source if not char.isprintable()), None):
-        return f"it holds the character U+{ord(odd):04X}, which does not print"
+        return f"it holds the character U+{ord(odd):04X}, which is not printable"
     return None
 
 
@@ -255,7 +255,7 @@ def _field_cause(pattern: Pattern, automaton: Automaton) -> str | None:
 def _literal_cause(pattern: Pattern, automaton: Automaton) -> str | None:
     letters, characters = pattern.letters, pattern.characters
     if holds_any_word(automaton):
-        return f"{letters} letters of literal words, at least {_LETTERS} are wanted" if letters < _LETTERS else None
+        return f"{letters} letters of literal words, at least {_LETTERS} are required" if letters < _LETTERS else None
     if letters >= _FEW_LETTERS or characters >= (_FEW_CHARACTERS if pattern.fields else _RULER):
         return None
     return f"{letters} letters of literal words and {characters} literal characters are too few"
@@ -297,7 +297,7 @@ def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
 
 
 def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
-    return f"it matches a line that tells of a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
+    return f"it matches a line that states a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
 
 
 def _some_lines(candidate: Candidate, sample: Sample) -> list[str]:
@@ -316,5 +316,5 @@ def _approval(fit: _Fit, sample: Sample) -> Approval | None:
     source = fit.pattern.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):
-            return Approval(source, "error-word", f"it takes lines that look like trouble, {mask(text)[:200]!r}")
+            return Approval(source, "error-word", f"it removes lines that look like errors, {mask(text)[:200]!r}")
     return None

@@ -39,7 +39,7 @@ def lesson(
     errors = {place for place, count in polled.noticed.items() if count > runs // 2}
     candidates = [one for one in polled.candidates if not one.takes & errors]
     refused = polled.refused + [
-        Refusal(one.proposal.pattern, "noticed", "the agent takes one of its lines for an error")
+        Refusal(one.proposal.pattern, "noticed", "the agent considers one of its lines an error")
         for one in polled.candidates
         if one.takes & errors
     ]

@@ -68,12 +68,12 @@ def count(
     promoted = []
     for rule in rules.list(kind, "shadow"):
         if 0 < terms.jobs <= rule.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
-            why = f"watched in {rule.jobs} attempts on {rule.lines} lines, none of them evidence"
+            why = f"matched {rule.lines} lines in {rule.jobs} attempts, none of them evidence"
             if _step(rules, rule.id, "shadow", "active", "promote", why, at):
                 promoted.append(rule.id)
     for rule_id, idle in rules.idle(kind).items():
         if idle >= _FORGOTTEN:
-            _step(rules, rule_id, "shadow", "retired", "demote", f"no line of it in {idle} attempts", at)
+            _step(rules, rule_id, "shadow", "retired", "demote", f"no match in {idle} attempts", at)
     return promoted
 
 

@@ -66,8 +66,8 @@ class Conducting:
         """Settings, or we ourselves, may have changed since the results on record were made."""
         for world in worlds:
             if (known := self._earlier.get(world.number)) is not None and known.world != world:
-                cause = f"world {world.number} on record is of another plan than ours"
-                raise InputError(f"test {self._name}", cause, "Begin another test.")
+                cause = f"world {world.number} on record belongs to another plan"
+                raise InputError(f"test {self._name}", cause, "Start another test.")
 
     async def _world(self, world: World) -> Result:
         if (known := self._earlier.get(world.number)) is not None:

@@ -7,9 +7,9 @@ from logdoctor.nodes.board import Board
 from logdoctor.nodes.evidence import Link
 from logdoctor.nodes.probe import KINDS
 
-NO_PASS = "no world has passed, so that there is no proven-good node to test with: the fault may as well be the probe's"
+NO_PASS = "no world has passed, so there is no proven-good node to test with: the probe itself may be at fault"
 _COMPARED = 3  # pairs of nodes whose speeds tell what is usual
-PARTED = "the network looks parted"
+PARTED = "the network looks partitioned"
 SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow network", "slow GPU"
 
 
@@ -40,9 +40,11 @@ def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
     passed = _passed(board, node)
     fault = _fault(board, name, worlds)
     if passed:
-        why = f"failed with {_listed(partners)}, which fail with nobody else, and passed in {len(passed)} other worlds"
+        why = (
+            f"failed with {_listed(partners)}, which fail with no other node, and passed in {len(passed)} other worlds"
+        )
         return Finding(name, "faulty", f"{why}: {fault}, {UNSTEADY}", worlds, partners, UNSTEADY, warnings)
-    why = f"{fault}: failed with {_listed(partners)}, which work with others, and passed with nobody"
+    why = f"{fault}: failed with {_listed(partners)}, which work with others, and passed with no node"
     return Finding(name, "faulty", why, worlds, partners, fault, warnings)
 
 
@@ -52,7 +54,7 @@ def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
     passed = _passed(board, node)
     partners = _partners(board, name, passed)
     if node in board.slow_gpus:
-        why = f"{SLOW_GPU}: {board.slow_gpus[node]} as the others have, in a matrix product of its own"
+        why = f"{SLOW_GPU}: {board.slow_gpus[node]} of the others' speed in its own matrix product"
         return Finding(name, "slow", why, passed, (), SLOW_GPU, warnings)
     if board.slow_worlds:
         fast = board.fast
@@ -66,7 +68,7 @@ def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
             why = f"works, but slowly ({_figures(board, slow)}), and it is not proven that this node is the cause"
             return Finding(name, "indeterminate", why, passed, partners, "", warnings)
     figures = _figures(board, passed)
-    few = ", too few worlds to say whether that is slow" if len(board.pairs) < _COMPARED else ""
+    few = ", too few worlds to judge the speed" if len(board.pairs) < _COMPARED else ""
     why = f"passed with {_listed(partners)}{f' ({figures}{few})' if figures else ''}"
     return Finding(name, "healthy", why, passed, partners, "", warnings)
 
@@ -83,19 +85,19 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
         return f"{'it has no partner' if alone else NO_PASS} ({_last_words(board, worlds)})"
     if node in works.doubtful:
         others = _listed(_partners(board, name, works.doubtful[node]))
-        return f"failed with {others} and later did not, though both work with others: a fault that comes and goes"
+        return f"failed with {others} and later did not, though both work with others: an intermittent fault"
     if node in works.parted:
         others = _listed(_partners(board, name, works.parted[node]))
         works_with = _listed(_partners(board, name, _passed(board, node)))
-        return f"fails with {others}, and works with {works_with}: its own link, or what joins these nodes"
+        return f"fails with {others}, and works with {works_with}: its own link, or the connection between these nodes"
     if node in works.wanting:
         accused = works.wanting[node]
         if works.is_parted and accused.enough:
-            return f"failed, but so do good nodes with each other: {PARTED} ({_last_words(board, worlds)})"
+            return f"failed, but good nodes also fail with each other: {PARTED} ({_last_words(board, worlds)})"
         met = len(accused.witnesses)
         if board.groups[node] and met and not accused.enough:
             group = board.groups[node]
-            return f"failed, but what joins {group} to the rest may be the cause ({_last_words(board, worlds)})"
+            return f"failed, but the connection of {group} to the rest may be at fault ({_last_words(board, worlds)})"
         return f"failed, but {met} proven-good partners alone do not prove it ({_last_words(board, worlds)})"
     last = _last_words(board, worlds)
     return f"works with some nodes and not with others, and the test ended before it was clear why ({last})"
@@ -107,25 +109,25 @@ def _open(board: Board, findings: Iterable[Finding]) -> str:
     if not unclear:
         return ""
     if board.results and all(result.ended == "void" for result in board.results.values()):
-        return f"Nothing could be launched: {_last_words(board, tuple(board.results))}. Mend that and test again."
+        return f"Nothing could be launched: {_last_words(board, tuple(board.results))}. Fix that and test again."
     if not board.has_passed and len(board.nodes) == 1:
-        return "One node alone proves nothing: test it together with nodes that are known to work."
+        return "A single node proves nothing: test it together with nodes that are known to work."
     unreached = [finding for finding in unclear if not board.tried[board.place[finding.node]]]
     undecided = _listed([finding.node for finding in unclear if finding not in unreached])
-    told = [f"Not reached: {_listed([one.node for one in unreached])}. Mend that and test again."] if unreached else []
+    told = [f"Not reached: {_listed([one.node for one in unreached])}. Fix that and test again."] if unreached else []
     if not board.has_passed:
         told.append(
             "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
-            "(--regroup), and look at how the probe starts."
+            "(--regroup), and check how the probe starts."
         )
     elif len(unreached) < len(unclear) and board.works.is_parted:
         known = any(board.groups)
-        what = "look at the switches between the nodes" if known else "name the switch of each node (--topology)"
+        what = "check the switches between the nodes" if known else "name the switch of each node (--topology)"
         told.append(
-            f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
+            f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and cordon nothing."
         )
     elif len(unreached) < len(unclear):
-        again = "Test again with more repeats, or a longer deadline; take nothing out on this alone."
+        again = "Test again with more repeats, or a longer deadline; do not cordon nodes because of this alone."
         told.append(f"Undecided: {undecided}. {again}")
     return " ".join(told)
 

@@ -330,7 +330,7 @@ class Cluster:
         except Exception as error:  # the client raises whatever a wrong file brings its code to
             where = harmless(self._kubeconfig, 200) or ("the service account" if inside else "~/.kube/config")
             cause = f"it cannot be used ({harmless(str(error) or type(error).__name__, _WIDTH)})"
-            raise ClusterError(f"kubeconfig {where}", cause, "Give the path of one that kubectl takes.") from error
+            raise ClusterError(f"kubeconfig {where}", cause, "Give the path of one that kubectl accepts.") from error
         # urllib3 by itself would sleep for as long as a Retry-After says, and follow the API server elsewhere
         made.retries = False
         return made
@@ -368,8 +368,8 @@ def _decoded(answer: bytes, kind: type[_Answer]) -> _Answer:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        cause = f"gives an answer that is not of its API ({harmless(str(error), 120)})"
-        raise ClusterError("the Kubernetes cluster", cause, "Look at the address in the kubeconfig.") from error
+        cause = f"returned an answer that is not from its API ({harmless(str(error), 120)})"
+        raise ClusterError("the Kubernetes cluster", cause, "Check the address in the kubeconfig.") from error
 
 
 def _page(answer: bytes, kind: type[_Item]) -> tuple[list[_Item], str]:
@@ -381,16 +381,16 @@ def _unanswered(thing: str, error: Exception, seconds: float) -> _Refused:
     late = isinstance(error, (urllib3.exceptions.TimeoutError, TimeoutError))
     if late and not isinstance(error, urllib3.exceptions.NewConnectionError):  # urllib3 counts a refusal as late
         cause = f"does not answer within {seconds:g} s"
-        step = "Look at its API server, and at the network between."
+        step = "Check its API server and the network in between."
         return _Refused(ClusterError(thing, cause, step, passing=True))
     cause = f"cannot be reached ({harmless(str(error), _WIDTH)})"
-    step = "Look whether it runs, and at the address in the kubeconfig."
+    step = "Check whether it is running, and the address in the kubeconfig."
     return _Refused(ClusterError(thing, cause, step, passing=True), soon=True)
 
 
 def _not_safe(thing: str, why: str) -> ClusterError:
-    cause = f"no safe connection can be made ({harmless(why, _WIDTH)})"
-    return ClusterError(thing, cause, "Compare the certificate authority and the address in the kubeconfig.")
+    cause = f"no secure connection can be made ({harmless(why, _WIDTH)})"
+    return ClusterError(thing, cause, "Check the certificate authority and the address in the kubeconfig.")
 
 
 def _refusal(thing: str, status: int, text: bytes) -> ClusterError:
@@ -415,8 +415,8 @@ def _advice(status: int, words: str) -> str:
     if status == http.HTTPStatus.NOT_FOUND and words.startswith("namespaces"):
         return "Create the namespace, or choose another one."
     if status in _PASSING:
-        return "Try again later, and look at its API server if that does not help."
-    return "Look at what the cluster says, and at its admission policies."
+        return "Try again later, and check its API server if that does not help."
+    return "Check the cluster's message and its admission policies."
 
 
 def _seconds(text: str | None) -> float | None:

@@ -163,7 +163,7 @@ def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> 
     ended by itself, the answer got lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
-    missing = ProbeAnswer("", started=False, launch_error="the launcher gave no answer for it")
+    missing = ProbeAnswer("", started=False, launch_error="the launcher returned no answer for it")
     unreached: dict[str, str] = {}
     readings: list[Reading] = []
     for name in task.world.nodes:
@@ -221,7 +221,7 @@ def _line(output: bytes) -> _ProbeLine | str:
 
     Lines that are something else are passed over: login messages, prologues and loggers print to the same place.
     """
-    why = f"it printed {len(output)} bytes, and no line that looks like an answer"
+    why = f"it printed {len(output)} bytes, but no line that looks like an answer"
     lines = (line for line in reversed(output[:OUTPUT_LIMIT].split(b"\n")) if line.startswith(b"{"))
     for place, line in enumerate(itertools.islice(lines, _CANDIDATES)):
         try:

@@ -13,7 +13,7 @@ from logdoctor.node_types import World
 from logdoctor.nodes.board import Board
 from logdoctor.nodes.evidence import Accused, JointFailure, Members, WorldProof
 
-FIRST, ANEW, OTHERS = "first round", "paired anew, because nothing has passed", "good nodes, with another partner"
+FIRST, ANEW, OTHERS = "first round", "paired again, because nothing has passed", "good nodes, with another partner"
 _Planned = tuple[Members, str]
 _MANY = 4  # partners that an accused node is tried with for its own sake, though their word may not count
 
@@ -135,7 +135,7 @@ def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Pla
     for pair in case.again:
         if free.hold(pair):
             both = " and ".join(board.nodes[node].name for node in pair)
-            yield pair, f"{both} once more: does it change?"
+            yield pair, f"{both} once more: does the result change?"
     for node, name in zip(case.members, names, strict=True):
         if node in case.unconfirmed and (partner := free.take(node, frozenset(case.members))) is not None:
             yield (

@@ -13,7 +13,7 @@ from logdoctor.types import Verdict
 REPEATED = 2
 """Failures and faults on record that make a node one to test first."""
 REBOOTS = 2
-"""Reboots that left the same fault, after which another one is no use."""
+"""Reboots that left the same fault, after which another reboot will not help."""
 NAMED = 4
 """Culprits that a log may name at once to be believed; more are no bad node."""
 
@@ -125,14 +125,14 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
         "auto",
         lambda case: case.by_machines and bool(case.nodes),
         lambda case: [case.first + tuple(name for name in case.nodes if name not in case.first)],
-        lambda case: f"{case.why}: find the node, if it is one{_listed('; suspected first: ', case.first)}.",
+        lambda case: f"{case.why}: find out whether a node is at fault{_listed('; suspected first: ', case.first)}.",
     ),
     _Rule(
         "cordon",
         "ask",
         lambda case: case.by_machines and case.modes.test == "never" and len(case.named) <= NAMED,
         lambda case: [(name,) for name in case.named],
-        lambda case: f"{case.why}, its log names this node, and tests are switched off: look at it first.",
+        lambda case: f"{case.why}, its log names this node, and tests are switched off: check it first.",
     ),
     _Rule(
         "restart",
@@ -146,7 +146,7 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
         "ask",
         lambda case: case.verdict.recovery == "rollback_and_skip",
         lambda case: [()],
-        lambda case: f"{case.why}: go on from an earlier checkpoint and skip the data that followed.",
+        lambda case: f"{case.why}: resume from an earlier checkpoint and skip the data after it.",
     ),
 )
 _AFTER_FINDING: tuple[_Rule[_BadNode], ...] = (
@@ -176,7 +176,9 @@ _AFTER_FINDING: tuple[_Rule[_BadNode], ...] = (
         "ask",
         lambda case: case.finding.standing == "faulty" and case.reboots >= REBOOTS,
         lambda case: [(case.finding.node,)],
-        lambda case: f"{case.reboots} reboots left the same fault ({case.finding.fault}): another one is no use.",
+        lambda case: (
+            f"{case.reboots} reboots left the same fault ({case.finding.fault}): another reboot will not help."
+        ),
     ),
 )
 _AFTER_TEST: tuple[_Rule[_Tested], ...] = (
@@ -185,14 +187,14 @@ _AFTER_TEST: tuple[_Rule[_Tested], ...] = (
         "ask",
         lambda case: any(link.between == "nodes" for link in case.conclusion.links),
         lambda case: [link.ends for link in case.conclusion.links if link.between == "nodes"],
-        lambda case: "Each of the two nodes is good, and they cannot work together: inspect what joins them.",
+        lambda case: "Both nodes are healthy, but they cannot work together: inspect the connection between them.",
     ),
     _Rule(
         "inspect_hardware",
         "ask",
         lambda case: any(link.between == "groups" for link in case.conclusion.links),
         lambda case: [()],
-        lambda case: "Inspect what joins the groups " + "; ".join(_joined(case.conclusion)) + ".",
+        lambda case: "Inspect the connection between the groups " + "; ".join(_joined(case.conclusion)) + ".",
     ),
     _Rule(
         "restart",
@@ -206,7 +208,9 @@ _AFTER_TEST: tuple[_Rule[_Tested], ...] = (
         "ask",
         lambda case: case.verdict is not None and case.proves,
         lambda case: [()],
-        lambda case: "All nodes of the job were tested and are healthy: restart it; if it fails again, look elsewhere.",
+        lambda case: (
+            "All nodes of the job were tested and are healthy: restart it; if it fails again, the cause is elsewhere."
+        ),
     ),
 )
 
@@ -278,7 +282,7 @@ def trouble(conclusion: Conclusion) -> str:
         link = conclusion.links[0]
         others = len(conclusion.links) - 1
         more = f", and {others:,} more such link{'s' if others > 1 else ''}" if others else ""
-        return f"found what joins {link.ends[0]} and {link.ends[1]} faulty, and both of them good{more}"
+        return f"found the connection between {link.ends[0]} and {link.ends[1]} faulty, and both nodes healthy{more}"
     if slow:
         return f"found{_listed(' ', slow)} slow"
     if unclear or conclusion.open:

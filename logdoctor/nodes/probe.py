@@ -122,12 +122,12 @@ def _options(words: list[str]) -> argparse.Namespace:
     options.nodes = [name for name, _, _ in places]
     options.addresses = [address for _, _, address in places]
     if options.node not in options.nodes:
-        raise Unusable(f"node {options.node!r} is not of this world: {', '.join(options.nodes)}")
+        raise Unusable(f"node {options.node!r} is not in this world: {', '.join(options.nodes)}")
     options.place = options.nodes.index(options.node)
     try:
         options.sizes = [int(size) for size in options.sizes.split(",") if size]
     except ValueError:
-        raise Unusable(f"--sizes {options.sizes} are no numbers") from None
+        raise Unusable(f"--sizes {options.sizes} are not numbers") from None
     return options
 
 
@@ -135,7 +135,7 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
     """What the test found: the fields of the line, apart from those that `main` fills in."""
     there = _gpus()
     if options.gpus > there:
-        raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} asked for")
+        raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} requested")
     options.gpus = options.gpus or there
     largest = LARGEST_ON_GPU if options.gpus else LARGEST_ON_CPU
     options.sizes = [min(size, largest) for size in options.sizes] or (GPU_SIZES if options.gpus else CPU_SIZES)
@@ -357,7 +357,7 @@ def _check_port(port: int) -> None:
         try:
             trial.bind(("", port))
         except OSError as error:
-            raise Unusable(f"port {port} cannot be listened on: {error.strerror}") from None
+            raise Unusable(f"port {port} cannot be opened: {error.strerror}") from None
 
 
 # ---- what the driver says ----
@@ -368,7 +368,7 @@ def _gpus() -> int:
     files = [f"/dev/{name}" for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named == "NoDevFiles" and files:  # Slurm's word
-        raise Unusable(f"this job was given none of {len(files)} GPUs: {ASK}")
+        raise Unusable(f"this job was given none of the {len(files)} GPUs: {ASK}")
     if named is not None:
         # CUDA takes what is named before the first word that names no device
         return len(list(itertools.takewhile(re.compile(r" *(\d+|(GPU|MIG)-.+)").match, named.split(","))))
@@ -403,7 +403,7 @@ def _state(options: argparse.Namespace) -> list[str]:
             warnings.append(f"GPU {index}: {ecc} uncorrected ECC errors since the driver was loaded")
         warnings += [f"GPU {index}: {name}, {heat} C" for name, on in zip(SLOWDOWNS, slow) if on == "Active"]
     for uuid, pending, failure in (line.split(", ") for line in rows if line.count(", ") == 2):
-        warnings += [f"{uuid}: rows wait to be remapped"] * (pending in ("Yes", "1"))
+        warnings += [f"{uuid}: rows are waiting to be remapped"] * (pending in ("Yes", "1"))
         warnings += [f"{uuid}: a row could not be remapped"] * (failure in ("Yes", "1"))
     for lines, sign in ((links, r"Link \d+: <inactive>"), (errors, r"(Replay|Recovery|CRC) Errors?: *[1-9]")):
         gpu = ""
@@ -527,7 +527,7 @@ def _torch(options: argparse.Namespace) -> Any:
         except Exception as error:  # noqa: BLE001 -- torch raises what it likes
             why = _one_line(error)
         if re.search("driver.*(too old|insufficient)|not compiled with", why):
-            raise Unusable(f"torch {torch.__version__} does not fit the driver: {why}")
+            raise Unusable(f"torch {torch.__version__} does not match the driver: {why}")
         raise ProbeFailure("error", f"torch cannot use CUDA, and there are GPUs: {why}")
     return torch
 

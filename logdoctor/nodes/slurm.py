@@ -93,7 +93,7 @@ def expanded(hostlist: str) -> list[str]:
     or stands for more than 65,536 names."""
     thing = f"hostlist {hostlist[:80]!r}"
     if not _HOSTLIST.fullmatch(hostlist):
-        raise InputError(thing, "is none that Slurm writes", "Write it as gpu[01-16],login.")
+        raise InputError(thing, "is not in Slurm's notation", "Write it as gpu[01-16],login.")
     if _size(hostlist) > MAX_NODES:
         raise InputError(thing, f"stands for more than {MAX_NODES:,} nodes", "Check its ranges.")
     try:

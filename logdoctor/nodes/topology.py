@@ -104,5 +104,7 @@ def _nodes(hostlist: str, number: int) -> tuple[str, ...]:
 
 def _checked(name: str, number: int) -> str:
     if not _GROUP.fullmatch(name):
-        raise InputError(f"topology, line {number}", "names a switch that cannot be printed", "Give it a plain name.")
+        raise InputError(
+            f"topology, line {number}", "names a switch that cannot be printed", "Give it a printable name."
+        )
     return name

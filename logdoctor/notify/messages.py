@@ -216,7 +216,7 @@ def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary
 
 def trial(by: str, public_url: str, now: float) -> Trial:
     """The message that somebody has sent to see whether it arrives."""
-    text = "This is a test of logdoctor. Incidents will be told here."
+    text = "This is a test message from logdoctor. Incidents will be reported here."
     return Trial(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
 
 

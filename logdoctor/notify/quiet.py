@@ -38,10 +38,10 @@ def read_quiet(hours: str, zone: str) -> Quiet:
     """Quiet hours out of `22:00-07:00` and the name of a time zone; `ValueError` says what is wrong."""
     found = _HOURS.fullmatch(hours.strip())
     if found is None:
-        raise ValueError(f"{hours[:40]!a} is not like 22:00-07:00")
+        raise ValueError(f"{hours[:40]!a} is not a range such as 22:00-07:00")
     start, end = (datetime.time(int(found[at]), int(found[at + 1])) for at in (1, 3))
     if start == end:
-        raise ValueError("it begins when it ends")
+        raise ValueError("it starts and ends at the same time")
     return Quiet(start, end, read_zone(zone))
 
 
@@ -52,4 +52,4 @@ def read_zone(name: str) -> datetime.tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"this machine knows no time zone {name[:60]!a}; it may lack tzdata") from None
+        raise ValueError(f"there is no time zone {name[:60]!a}; is tzdata installed?") from None

@@ -98,7 +98,7 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
     except httpx.HTTPError as error:
         return Answer("later", _trouble(error))
     except msgspec.MsgspecError:
-        return Answer("refused", "another version of logdoctor wrote it, in another form")
+        return Answer("refused", "another version of logdoctor wrote it in another format")
     except (httpx.InvalidURL, UnicodeError, ValueError):
         return Answer("refused", "its URL cannot be used")
     except (OSError, ssl.SSLError) as error:
@@ -128,7 +128,7 @@ class _Loop(asyncio.SelectorEventLoop):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self.call_soon_threadsafe(settle, answer, trouble)
 
-        threading.Thread(target=look_up, name="name look-up", daemon=True).start()
+        threading.Thread(target=look_up, name="name lookup", daemon=True).start()
         return await found
 
 
@@ -173,7 +173,7 @@ def judged(status: int, said: str, retry_after: str | None) -> Answer:
     if status == 410:
         return Answer("gone", why)
     if 300 <= status < 400:
-        return Answer("later", f"{status}: it wants to redirect, which is not followed")
+        return Answer("later", f"{status}: redirects are not followed")
     if 400 <= status < 500 and status not in _LATER:
         return Answer("refused", why)
     return Answer("later", why, _seconds(retry_after))
@@ -200,13 +200,13 @@ def _said(answer: bytes) -> str:
 def _trouble(error: httpx.HTTPError) -> str:
     """An error in words: its own may have the URL in them."""
     if isinstance(error, httpx.ProxyError):
-        return "the proxy refuses"
+        return "the proxy refused the connection"
     if isinstance(error, httpx.ConnectError):
         certificate = isinstance(error.__cause__, ssl.SSLError) or "SSL" in str(error) or "CERTIFICATE" in str(error)
         return "no connection: its certificate is not trusted" if certificate else "no connection"
     if isinstance(error, httpx.TimeoutException):
         return "no answer in time"
-    return f"the connection broke off ({type(error).__name__})"
+    return f"the connection broke ({type(error).__name__})"
 
 
 @cache

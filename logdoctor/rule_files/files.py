@@ -109,7 +109,7 @@ def export(learned: Sequence[Learned], rules: LearnedRules, folder: Path, force:
         present = {path: path.read_bytes() for path in texts if os.path.lexists(path)}
         same = [path for path, content in present.items() if content == texts[path]]
         if not force and (other := next((path for path in present if path not in same), None)):
-            raise StoreError(str(other), "exists and holds something else", "Remove it, or use --force.")
+            raise StoreError(str(other), "exists with different content", "Remove it, or use --force.")
         wanted = [path for path in texts if path not in same]
         for path in wanted:
             _write(path, texts[path], force)
@@ -138,7 +138,7 @@ def _write(path: Path, content: bytes, force: bool) -> None:
 
 def _place(folder: Path, rule: Learned) -> Path:
     if not _SAFE_NAME.fullmatch(rule.id):
-        raise StoreError(f"the rule {ascii(rule.id)[:200]}", "its id makes no file name", "Retire it.")
+        raise StoreError(f"the rule {ascii(rule.id)[:200]}", "its id cannot be a file name", "Retire it.")
     return folder / f"{'filter' if rule.claim is None else 'diagnosis'}/{rule.id}.yaml"
 
 
@@ -178,7 +178,7 @@ def rules_in(content: bytes, where: str) -> list[Rule]:
     except RecursionError as error:
         raise RuleError(where, "it is nested too deeply", _MEND) from error
     except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors, too
-        raise RuleError(where, f"is no rule in YAML ({' '.join(str(error).split())[:300]})", _MEND) from error
+        raise RuleError(where, f"is not a rule in YAML ({' '.join(str(error).split())[:300]})", _MEND) from error
     if not rules:
         raise RuleError(where, "holds no rule", _MEND)
     return rules
@@ -201,7 +201,7 @@ def _require_plain(text: str, where: str) -> None:
     depth = documents = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         if isinstance(event, yaml.AliasEvent):
-            raise RuleError(where, "it holds an alias (*name)", "Write out what it stands for.")
+            raise RuleError(where, "it holds an alias (*name)", "Write out its value.")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
         if depth > _DEEPEST:
@@ -247,14 +247,14 @@ def content_of(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RuleError(str(path), "is no plain file", "Name a file in YAML.")
+                raise RuleError(str(path), "is not a regular file", "Name a YAML file.")
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise RuleError(str(path), "is a symbolic link", "Name the file that it points to.") from error
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check the path.") from error
     except ValueError as error:  # a NUL in its name
-        raise RuleError(str(path), "is no path", "Check the path.") from error
+        raise RuleError(str(path), "is not a path", "Check the path.") from error
     if len(content) > MOST_BYTES:
         raise RuleError(str(path), f"has more than {MOST_BYTES} bytes", "Split it.")
     return content

@@ -87,7 +87,7 @@ def import_files(
             told.append(Imported(file.name, "", "refused", guard="file", cause=error.cause))
             continue
         if len(told) + len(found) > most:
-            cause = f"with its rules there are more than {most}; import it apart, in parts if it alone has more"
+            cause = f"with its rules there are more than {most}; import it separately, in parts if it alone has more"
             told.append(Imported(file.name, "", "refused", guard="file", cause=cause))
             continue
         asked = _Asked(kind, guards, diagnosis, there)
@@ -178,7 +178,11 @@ def _looked_at(rule: FilterRule, kind: str, guards: Guards, there: _There) -> "_
     if any(taken([pattern], rule.must_not_match)):
         return rule, Refusal(pattern, "claims", "it matches a line of its `must_not_match`")
     if isinstance(outcome, Approval) or rule.harmless:
-        cause = outcome.cause if isinstance(outcome, Approval) else "its file says that it takes lines like trouble"
+        cause = (
+            outcome.cause
+            if isinstance(outcome, Approval)
+            else "its file says that it removes lines that look like errors"
+        )
         new = msgspec.structs.replace(new, status="proposed", waits_for=f"{ERROR_WORD}: {cause}")
     return _Fit(rule, new, None)
 
@@ -195,7 +199,7 @@ def _diagnosis_looked_at(
     default = taxonomy.REASONS[said.reason]
     claim = Claim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
     examples = tuple(mask(one.text) for one in rule.must_match)
-    waits = f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else ""
+    waits = f"{CORDON}: {claim.reason} can take a node out of service" if claim.cordons else ""
     new = NewRule(
         DIAGNOSIS, pattern, rule.title, examples, (), "shadow", waits, AGENT, Source(), _UNVOTED, 0, claim=claim
     )
@@ -212,7 +216,7 @@ def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -
     """Why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
     said = rule.verdict
     if guards is None:
-        return "diagnosis rules are not taken here"
+        return "diagnosis rules are not accepted here"
     if len(rule.when.any) != 1 or rule.when.unless:
         return "a learned diagnosis rule has one pattern in `any`, and no `unless`"
     if said.lookup or said.outcome or said.here or rule.explains or rule.scope or said.role != "cause":
@@ -234,13 +238,13 @@ _UNVOTED = Votes(0, (), "")
 def _form_cause(rule: FilterRule, kind: str) -> str | None:
     """Why a rule of a file cannot be a learned rule, whatever it matches."""
     if not kind:
-        return "it names no kind of jobs (scope: {kind: ...}), and none was given"
+        return "it names no kind of job (scope: {kind: ...}), and none was given"
     if len(rule.patterns) != 1:
         return f"it holds {len(rule.patterns)} patterns; a learned rule has one"
     if rule.status == "retired":
         return "it is retired"
     if rule.fallback:
-        return "`fallback` is for rules that come with logdoctor; a learned rule is always tried last"
+        return "`fallback` is for shipped rules; a learned rule is always tried last"
     if any("\n" in text for text in (*rule.must_match, *rule.must_not_match)):
         return "an example holds a line break"
     if not set(rule.metrics) <= KNOWN:

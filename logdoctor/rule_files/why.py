@@ -132,15 +132,15 @@ def _reason(rule: Learned, place: int, facts: _Facts) -> str:
     if rule.status == "retired":
         return "it is retired"
     if rule.status == "proposed":
-        return f"it waits for a human ({rule.waits_for})" if rule.waits_for else "it waits for a human"
+        return f"it is waiting for approval ({rule.waits_for})" if rule.waits_for else "it is waiting for approval"
     if facts.evident:
         return "the line is evidence, which wins"
     if facts.owner is not None:
-        return "another rule takes the line first"
+        return "another rule removes the line first"
     if facts.marked and not rule.harmless:
-        return "the line looks like trouble, and nobody approved the rule for such lines"
+        return "the line looks like an error, and the rule is not approved for such lines"
     if facts.shadow == place:
-        return "it is in shadow, where it counts lines and takes none"
+        return "it is in shadow, where it counts lines but removes none"
     return "another rule in shadow counts the line first"
 
 
@@ -149,9 +149,9 @@ def _because(findings: Sequence[str]) -> Iterator[str]:
     if not any(finding.startswith(_KEPT) for finding in findings):
         return
     if any(finding.startswith("evidence") for finding in findings):
-        yield "because    it is evidence, and no filter rule may take it"
+        yield "because    it is evidence, which no filter rule may remove"
     elif any(finding.startswith(("in vain", "would take")) for finding in findings):
-        yield "because    none of the rules that match it may take it"
+        yield "because    none of the rules that match it may remove it"
     else:
         yield "because    no rule matches it"
 

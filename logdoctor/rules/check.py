@@ -152,7 +152,7 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
         found = captures(rule, example.text)
         wrong = {name: found.get(name) for name, want in example.captures.items() if found.get(name) != want}
         if wrong:
-            yield Problem(rule.id, f"captures {wrong} in {example.text!r}, wanted {example.captures}")
+            yield Problem(rule.id, f"captures {wrong} in {example.text!r}; expected {example.captures}")
         if rule.verdict.lookup and found.get(rule.verdict.lookup) is None:
             yield Problem(rule.id, f"captures no {rule.verdict.lookup!r} to look up in {example.text!r}")
     for example in rule.must_not_match:
@@ -160,7 +160,7 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
             yield Problem(rule.id, f"must not match {example.text!r} but does")
     for wrong_today in rule.known_wrong:
         if number not in hits(scanner, wrong_today.text)[1]:
-            yield Problem(rule.id, f"the known wrong {wrong_today.text!r} is mended: move it to must_not_match")
+            yield Problem(rule.id, f"the known false match {wrong_today.text!r} is fixed: move it to must_not_match")
     if rule.verdict.lookup:
         yield from _table_problems(rule, book)
 

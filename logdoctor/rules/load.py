@@ -165,11 +165,11 @@ def _read_rule(root: Path, path: Path) -> Rule:
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
     except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors
-        raise RuleError(str(path), f"is not YAML ({error})", "Mend the syntax.") from error
+        raise RuleError(str(path), f"is not YAML ({error})", "Fix the syntax.") from error
     except msgspec.ValidationError as error:
         raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error
     if rule.id != wanted:
-        raise RuleError(str(path), f"its id is {rule.id!r}, its place says {wanted!r}", "Make the two the same.")
+        raise RuleError(str(path), f"its id is {rule.id!r}, its path says {wanted!r}", "Make the two match.")
     if complaint := _vocabulary_complaint(rule):
         raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
     return rule

@@ -65,5 +65,7 @@ def _in_vain(status: str, owned: bool, evident: bool) -> str:
     if evident:
         return "the line is evidence, which wins"
     return (
-        "another rule takes the line first" if owned else "the line bears a strong mark and the rule is not `harmless`"
+        "another rule removes the line first"
+        if owned
+        else "the line has a strong error mark and the rule is not `harmless`"
     )

@@ -10,8 +10,17 @@ from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.target import Facts, ShippingTarget, make_target
 
 COULD_NOT_WORK = 2
-_TEXTS = ("name", "user", "framework", "launcher", "image", "checkpoint_dir", "parent", "nodelist")
-_NUMBERS = ("nodes", "ranks_per_node", "gpus")
+_TEXTS = {
+    "name": "name of the job for people",
+    "user": "user who submitted the job",
+    "framework": "training framework, such as megatron",
+    "launcher": "what starts the job, such as slurm or kubernetes",
+    "image": "container image of the job",
+    "checkpoint_dir": "folder of the checkpoints",
+    "parent": "JOB/ATTEMPT that this one continues",
+    "nodelist": "nodes of the job, such as gpu-[01-08]",
+}
+_NUMBERS = {"nodes": "number of nodes", "ranks_per_node": "ranks per node", "gpus": "number of GPUs"}
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m logdoctor.send") -> int:
@@ -31,7 +40,7 @@ def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str
         found.setdefault("command", shlex.join(command)[:4096].encode("utf-8", "replace").decode())
     for label in labels:
         if not label.partition("=")[0] or "=" not in label:
-            raise SendError(f"--label {label[:80]!r}", "is no key=value", "Give --label key=value.")
+            raise SendError(f"--label {label[:80]!r}", "is not key=value", "Give --label key=value.")
     if labels:
         found["labels"] = {label.partition("=")[0]: label.partition("=")[2] for label in labels}
     return found  # type: ignore[return-value]
@@ -42,7 +51,7 @@ def _run(given: argparse.Namespace) -> int:
 
     command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
     if not command:
-        raise SendError("run", "no command is given", "Put it behind --, like: run --job J -- python train.py")
+        raise SendError("run", "no command was given", "Put it after --, like: run --job J -- python train.py")
     environment = read_environment()
     return run(
         command,
@@ -64,9 +73,9 @@ def _ship(given: argparse.Namespace) -> int:
     from logdoctor.send.ship import ship
 
     if not given.files:
-        raise SendError("ship", "no file is given", "Name files, folders or patterns, or give --resume.")
+        raise SendError("ship", "no file was given", "Name files, folders or patterns, or give --resume.")
     if given.end and given.follow:
-        raise SendError("--end", "needs --no-follow", "A file that is followed has no end.")
+        raise SendError("--end", "needs --no-follow", "A followed file has no end.")
     return ship(
         given.files,
         _target(given, environment),
@@ -97,37 +106,50 @@ def _target(given: argparse.Namespace, environment: Environment, command: Sequen
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
     tasks = parser.add_subparsers(dest="task", required=True)
-    run = tasks.add_parser("run", allow_abbrev=False, help="run a command and ship what it prints")
+    run = tasks.add_parser("run", allow_abbrev=False, help="run a command and ship its output")
     _common(run)
-    run.add_argument("--stream", help="default: the host, and the rank where there is one")
-    run.add_argument("--spool-bytes", type=_positive, default=1 << 30, help="bound of what waits to be sent")
-    run.add_argument("--drain-seconds", type=float, default=30.0, help="how long to send after the command's end")
-    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command")
+    run.add_argument("--stream", help="name of the stream; default: the host, and the rank if there is one")
+    run.add_argument("--spool-bytes", type=_positive, default=1 << 30, help="max. buffered bytes")
+    run.add_argument(
+        "--drain-seconds", type=float, default=30.0, help="max. seconds to keep sending after the command has ended"
+    )
+    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run")
     ship = tasks.add_parser("ship", allow_abbrev=False, help="follow files and ship them")
     _common(ship)
     ship.add_argument("files", nargs="*", metavar="FILE", help="a file, a folder or a glob pattern")
-    ship.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="like tail -F")
-    ship.add_argument("--stream-from", choices=("path", "name", "host"), default="path", help="names of streams")
-    ship.add_argument("--end", action="store_true", help="end the attempt when all is sent")
+    ship.add_argument(
+        "--follow", action=argparse.BooleanOptionalAction, default=True, help="follow the files, like tail -F"
+    )
+    ship.add_argument("--stream-from", choices=("path", "name", "host"), default="path", help="name streams by")
+    ship.add_argument("--end", action="store_true", help="end the attempt when everything is sent")
     ship.add_argument("--exit-code", type=int, help="with --end: the exit code of the job")
-    ship.add_argument("--state", metavar="FILE", help="where it is kept how far we are")
-    ship.add_argument("--give-up-seconds", type=float, default=300.0, help="without progress")
+    ship.add_argument("--state", metavar="FILE", help="file that records progress")
+    ship.add_argument(
+        "--give-up-seconds", type=float, default=300.0, help="give up after so many seconds without progress"
+    )
     ship.add_argument("--resume", action="store_true", help="send what earlier runs left in the spool folder")
     return parser
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", help="default: LOGDOCTOR_JOB or SLURM_JOB_ID")
+    parser.add_argument("--job", help="name of the job; default: LOGDOCTOR_JOB or SLURM_JOB_ID")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--attempt", type=int, help="default: the service numbers it by its key")
-    which.add_argument("--attempt-key", help="what all processes of one try share; default: from Slurm, or random")
-    parser.add_argument("--url", help="default: LOGDOCTOR_URL or http://127.0.0.1:8080")
-    parser.add_argument("--token-file", help="a file with the token; default: LOGDOCTOR_TOKEN")
-    for text in (*_TEXTS, "command"):
-        parser.add_argument(f"--{text.replace('_', '-')}", help="of the job")
-    for number in _NUMBERS:
-        parser.add_argument(f"--{number.replace('_', '-')}", type=_positive, help="of the job")
-    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the job")
+    which.add_argument(
+        "--attempt", type=int, help="number of the attempt; default: assigned by the service from the key"
+    )
+    which.add_argument(
+        "--attempt-key", help="key that all processes of one attempt share; default: from Slurm, or random"
+    )
+    parser.add_argument("--url", help="URL of the service; default: LOGDOCTOR_URL or http://127.0.0.1:8080")
+    parser.add_argument("--token-file", help="file with the token; default: LOGDOCTOR_TOKEN")
+    for text, meaning in _TEXTS.items():
+        parser.add_argument(f"--{text.replace('_', '-')}", help=meaning)
+    parser.add_argument("--command", help="command that starts the job; default: the command given to run")
+    for number, meaning in _NUMBERS.items():
+        parser.add_argument(f"--{number.replace('_', '-')}", type=_positive, help=meaning)
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="KEY=VALUE", help="a label of the job; repeatable"
+    )
 
 
 def _positive(text: str) -> int:

@@ -30,10 +30,10 @@ class ServiceAnswer(NamedTuple):
         cause = str(told.get("cause") or "")[:200] if isinstance(told, dict) else ""
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
         if self.status in (401, 403):
-            return NotTaken(f"it does not let us in: {detail}; check the token", self.retry_after or _REFUSED_SECONDS)
+            return NotTaken(f"the server refused the token: {detail}", self.retry_after or _REFUSED_SECONDS)
         if self.status == 429 or self.status >= 500:
-            return NotTaken(f"it answered {detail}", self.retry_after)
-        return NotTaken(f"it refused with {detail}", self.retry_after or _REFUSED_SECONDS, only_this=True)
+            return NotTaken(f"the server answered {detail}", self.retry_after)
+        return NotTaken(f"the server refused with {detail}", self.retry_after or _REFUSED_SECONDS, only_this=True)
 
 
 class Client:
@@ -137,9 +137,9 @@ class Client:
 
 def _cause(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it did not answer in time"
+        return "the server did not answer in time"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return f"it cannot be reached ({str(text)[:200]})"
+    return f"the server cannot be reached ({str(text)[:200]})"
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class FollowedFile:
         self.lost = None
         kept = min(max(offset - lost.start, 0), lost.size)
         if kept < lost.size:
-            self._say(f"{lost.size - kept} bytes of {self.path} were gone before they could be sent.")
+            self._say(f"{lost.size - kept} bytes of {self.path} were lost before they could be sent.")
         for later in self.generations[index + 1 :]:
             later.start -= lost.size - kept
         was_last = lost is self.generations[-1]

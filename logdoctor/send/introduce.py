@@ -15,7 +15,7 @@ def introduce(client: Client, target: ShippingTarget, notices: ShippingNotices) 
     if answer.status in (401, 403, 429) or answer.status >= 500:
         raise answer.refusal()
     if answer.status >= 300:
-        notices.once("job", f"the facts about the job were not taken: {answer.refusal().cause}.")
+        notices.once("job", f"the job's metadata was not accepted: {answer.refusal().cause}.")
     if target.attempt is not None:
         return target.attempt
     answer = client.number_attempt(target.attempt_key)
@@ -23,5 +23,5 @@ def introduce(client: Client, target: ShippingTarget, notices: ShippingNotices) 
     if answer.status >= 300:
         raise answer.refusal()
     if not isinstance(number, int):
-        raise NotTaken("its answer names no attempt; is this logdoctor?", 30.0)
+        raise NotTaken("its response has no attempt; is this logdoctor?", 30.0)
     return number

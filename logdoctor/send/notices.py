@@ -34,10 +34,10 @@ class ShippingNotices:
     def away(self, reason: str) -> None:
         """The service does not take what we send; told at the first failure."""
         if not self._away:
-            self._away = self.once("away", f"logs are kept back: {reason}; they are sent later.")
+            self._away = self.once("away", f"buffering logs: {reason}; they will be sent later.")
 
     def back(self) -> None:
         """The service takes what we send again; told only when its absence was."""
         if self._away:
             self._away = False
-            self.say("logs are being sent again.")
+            self.say("sending logs again.")

@@ -41,7 +41,7 @@ def _resume_one(folder: str, url: str | None, token: str | None, seconds: float,
     about = read_about(folder)
     end = _end(about.get("end"))
     if end is None and about.get("host") != os.uname().nodename:
-        notices.say(f"{folder} is left alone: its run on {about.get('host')!s} may still go on; resume it there.")
+        notices.say(f"{folder} is skipped: its run on {about.get('host')!s} may still be going on; resume it there.")
         return False
     base = about.get("base")
     shipper = Shipper(_target(about, url, token), spool, notices, base=base if isinstance(base, int) else None)

@@ -113,7 +113,7 @@ class _Output:
         if self.spool:
             self._thread.join(_STALLED_SECONDS)
             if self._thread.is_alive():
-                self._notices.say("the last logs are not kept: the spool's disk does not answer.")
+                self._notices.say("the last logs are lost: the disk of the spool folder does not respond.")
 
     def _run(self) -> None:
         try:
@@ -122,7 +122,7 @@ class _Output:
         except Exception as error:  # noqa: BLE001  whatever it is, the command's output must go on being read
             with self._guard:
                 self._closed = True
-            self._notices.say(f"logs are not kept any more: {type(error).__name__}: {error}")
+            self._notices.say(f"logs are no longer kept: {type(error).__name__}: {error}")
 
     def _write(self) -> bool:
         """Write what waits; whether that was the last."""
@@ -148,7 +148,7 @@ def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) 
     try:
         return new_spool(folders, limit)
     except OSError as error:
-        notices.say(f"logs are not sent: no spool folder can be used ({error}); set LOGDOCTOR_SPOOL_DIR.")
+        notices.say(f"logs are not sent: no usable spool folder ({error}); set LOGDOCTOR_SPOOL_DIR.")
         return None
 
 
@@ -202,6 +202,6 @@ def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, 
         spool.remove()
         return
     notices.say(
-        f"not all logs were sent; the rest is in {spool.folder}. "
-        "Send it with: logdoctor ship --resume (python -m logdoctor.send ship --resume)"
+        f"not all logs were sent; unsent logs are in {spool.folder}. "
+        "Send them with: logdoctor ship --resume (python -m logdoctor.send ship --resume)"
     )

@@ -49,7 +49,7 @@ def ship(
     With `follow` it goes on until SIGTERM or SIGINT, like `tail -F`; without, it sends what is there. With `end` the
     attempt is then ended. `stream_from` says what a stream is called: "path" is the file's path below the folder
     that all files share, with `.` for `/`; "name" is its name alone; "host" is the path after the name of the host.
-    `SendError` when the state cannot be kept or another process ships the same files.
+    `SendError` when the state cannot be kept or another process is shipping the same files.
     """
     state = _ShipState(state_file or _state_file(files, target, spool_folders))
     shipping = _Shipping(files, target, stream_from, state, poll_seconds)
@@ -132,7 +132,7 @@ class _Shipping:
         self._discovered_at = -1e9
         self._look(time.monotonic(), settle=0.0)
         if not self._entries and not follow:
-            self._notices.say("no file is there of those that were named.")
+            self._notices.say("none of the given files exist.")
             return 1
         self._progressed_at = time.monotonic()
         patience = min(give_up_seconds, _AFTER_STOP_SECONDS) if self._stops else give_up_seconds
@@ -143,7 +143,7 @@ class _Shipping:
             elif not self._round(at_once=True):
                 time.sleep(0.05)
             if time.monotonic() - self._progressed_at > patience:
-                self._notices.say("not all was sent; run the same command again to go on.")
+                self._notices.say("not everything was sent; run the same command again to continue.")
                 return 1
         if end:
             self._state.forget()
@@ -175,7 +175,7 @@ class _Shipping:
         except NotTaken as refused:
             if refused.only_this and entry:
                 entry.not_before = time.monotonic() + entry.backoff.seconds(refused.retry_after)
-                self._notices.once("stream", f"{entry.file.path} is kept back: {refused.cause}.")
+                self._notices.once("stream", f"{entry.file.path} is not sent for now: {refused.cause}.")
                 return True
             self._notices.away(refused.cause)
             self._pause(self._backoff.seconds(refused.retry_after))
@@ -292,9 +292,9 @@ class _ShipState:
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise SendError(path, "another process ships the same files", "Stop that one first.") from error
+            raise SendError(path, "another process is shipping the same files", "Stop that one first.") from error
         except OSError as error:
-            raise SendError(path, f"cannot be used ({error.strerror})", "Give another --state file.") from error
+            raise SendError(path, f"cannot be used ({error.strerror})", "Use another --state file.") from error
         self._kept: dict[str, Any] = {}
         with suppress(OSError, ValueError), open(path, "rb") as file:
             kept = json.loads(file.read())

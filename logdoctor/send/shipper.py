@@ -101,7 +101,7 @@ class Shipper:
         try:
             self.run()
         except Exception as error:  # noqa: BLE001  the edge of the thread: the command goes on whatever happens here
-            self._notices.say(f"logs are not sent any more: {type(error).__name__}: {error}")
+            self._notices.say(f"logs are no longer sent: {type(error).__name__}: {error}")
 
     def _step(self, client: "Client") -> bool:
         """Makes the next request that is due; whether that was the last one."""

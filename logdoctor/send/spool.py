@@ -201,7 +201,7 @@ def read_about(folder: str) -> dict[str, Any]:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
         about = json.loads(file.read(1 << 20))
     if not isinstance(about, dict):
-        raise ValueError("about.json holds no object")
+        raise ValueError("about.json does not hold a JSON object")
     return about
 
 
@@ -216,7 +216,7 @@ def _check_private(folder: str) -> None:
     """`PermissionError` when somebody else can write there: anybody may have laid that name into /tmp before us."""
     about = os.lstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} can be written by others")
+        raise PermissionError(f"{folder} is writable by others")
 
 
 def _locked(folder: str) -> int:

@@ -105,7 +105,7 @@ class StreamSender:
             self._refused(answer, len(data), encoding)
             return 0
         if (self.stream, self.base, self.offset) == before:
-            raise NotTaken("it wants again what it was just sent", only_this=True)
+            raise NotTaken("the server asks again for what it was just sent", only_this=True)
         return max(0, self.offset - before[2])
 
     def _refused(self, answer: ServiceAnswer, size: int, encoding: str) -> None:
@@ -124,13 +124,13 @@ class StreamSender:
             self._rename(attempt)
         elif local >= self._source.start:
             if local < self.offset:
-                self._notices.once("back", f"the service has lost bytes of {self.stream}; they are sent again.")
+                self._notices.once("back", f"the service lost bytes of {self.stream}; sending them again.")
             self._move(self.stream, self.base, local)
         else:
             self._notices.once(
                 "lost",
-                f"the service wants byte {wanted} of {self.stream}, which is not here any more; "
-                f"{self._source.start - local} bytes are left out.",
+                f"the service asks for byte {wanted} of {self.stream}, which is no longer here; "
+                f"{self._source.start - local} bytes are skipped.",
             )
             self._move(self.stream, wanted - self._source.start, self._source.start)
 
@@ -143,10 +143,10 @@ class StreamSender:
             name = self._first_name[: NAME_CHARACTERS - len(suffix)] + suffix
             if name == taken or self._look(attempt, name):
                 continue
-            self._notices.say(f"somebody else writes the stream {taken}; this one goes on as {name}.")
+            self._notices.say(f"another process writes the stream {taken}; continuing as {name}.")
             self._move(name, -self.offset, self.offset)
             return
-        raise NotTaken(f"somebody else writes the stream {taken}", 30.0, only_this=True)
+        raise NotTaken(f"another process writes the stream {taken}", 30.0, only_this=True)
 
     def _move(self, stream: str, base: int, offset: int) -> None:
         new_place = (stream, base) != (self.stream, self.base)
@@ -168,4 +168,4 @@ class StreamSender:
 def _offset(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    raise NotTaken("its answer names no offset; is this logdoctor?", only_this=True)
+    raise NotTaken("its response has no offset; is this logdoctor?", only_this=True)

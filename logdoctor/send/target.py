@@ -46,7 +46,7 @@ def make_target(
     """The target from what was given, completed from the environment; `SendError` when it cannot be used."""
     job = job or environment.job
     if not job:
-        raise SendError("--job", "no job is named", "Give --job, or set LOGDOCTOR_JOB.")
+        raise SendError("--job", "no job was given", "Give --job, or set LOGDOCTOR_JOB.")
     if attempt is not None and not 0 <= attempt <= 999_999:
         raise SendError("--attempt", f"{attempt} is out of range", "Use 0 to 999999.")
     known_key = attempt_key or environment.attempt_key
@@ -70,7 +70,7 @@ def checked_name(option: str, name: str) -> str:
     if not is_name(name):
         raise SendError(
             f"{option} {name[:80]!r}",
-            "is no usable name",
+            "is not a valid name",
             "Use 1 to 200 printable characters without / and \\, and not . or ..",
         )
     return name
@@ -97,9 +97,9 @@ def checked_url(url: str) -> str:
     except ValueError as error:
         raise SendError(shown, str(error), "Give http://host:port or https://host.") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable():
-        raise SendError(shown, "is no http or https URL", "Give http://host:port or https://host.")
+        raise SendError(shown, "is not an http or https URL", "Give http://host:port or https://host.")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise SendError(shown, "has more than host, port and path", "A token belongs into --token-file.")
+        raise SendError(shown, "has more than a host, a port and a path", "Put a token into --token-file.")
     return url.rstrip("/")
 
 
@@ -108,7 +108,7 @@ def _token(file: str) -> str:
         with open(file, "rb") as opened:
             content = opened.read(_TOKEN_BYTES + 1)
     except OSError as error:
-        raise SendError(f"--token-file {file}", f"cannot be read ({error.strerror})", "Check its path.") from error
+        raise SendError(f"--token-file {file}", f"cannot be read ({error.strerror})", "Check the path.") from error
     token = _checked_token(content.decode("latin-1").strip(), f"--token-file {file}")
     if token is None:
         raise SendError(f"--token-file {file}", "is empty", "Put the token in it, on one line.")
@@ -117,5 +117,5 @@ def _token(file: str) -> str:
 
 def _checked_token(token: str | None, source: str) -> str | None:
     if token and (len(token) > _TOKEN_BYTES or not all("!" <= character <= "~" for character in token)):
-        raise SendError(source, "is no token", "A token is one line of printable ASCII without spaces.")
+        raise SendError(source, "is not a token", "A token is one line of printable ASCII without spaces.")
     return token or None

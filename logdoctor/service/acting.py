@@ -122,7 +122,7 @@ class Actor:
             progress = stored.verdict.progress
             after_steps = progress.step is not None and not progress.learned
             if not nodes and not (nodes := self.nodes_of(stored)):
-                cause = "nobody told which nodes its job had"
+                cause = "the nodes of its job are not known"
                 raise ActionRefused(f"verdict {verdict}", cause, "Name the nodes to test.")
         terms, probe = self._means.bench.terms, self._means.bench.probe
         options = Options(
@@ -194,7 +194,7 @@ class Actor:
         again, with the reason."""
         stored = self.records.action(action)
         if stored is not None and stored.state == "waiting" and (cause := self._superseded(stored)):
-            raise ActionRefused(f"action {action}", f"is superseded: {cause}", "Look at what is known now.")
+            raise ActionRefused(f"action {action}", f"is superseded: {cause}", "Check the current state.")
         return self._perform(self.records.decide(action, True, by, why, time.time()))
 
     def refuse(self, action: int, by: str, why: str) -> StoredAction:
@@ -352,7 +352,7 @@ class Actor:
         for stored in self.records.displaced():
             if not self._needless(stored):
                 with suppress(ActionRefused):  # it was proposed again meanwhile
-                    self.records.reopen(stored.id, "what took its place is superseded itself", time.time())
+                    self.records.reopen(stored.id, "the action that replaced it was superseded itself", time.time())
 
     def _perform(self, stored: StoredAction) -> StoredAction:
         """Carry out an approved action. What cannot or may not be done now, or not without being asked any more, waits

@@ -59,7 +59,7 @@ class Casework:
         self.confirmed = Confirmed(records.database)
         self.exchanges = Exchanges(records.database)
         self.stopping = False
-        """Whether the service stops: nothing more is read."""
+        """Whether the service is stopping: nothing more is read."""
 
     def confirm(self, verdict: int, by: str, ruling: Ruling, known: int | None = None) -> Confirmation:
         """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
@@ -82,10 +82,10 @@ class Casework:
         if stored.current:
             return
         live = self.confirmed.live(stored.job, stored.attempt)
-        meanwhile = f", {live.by} said meanwhile that it was {live.reason}" if live and live.id != known else ""
+        meanwhile = f", {live.by} has said since that it was {live.reason}" if live and live.id != known else ""
         now = self._records.current(stored.job, stored.attempt)
-        where = f"Look at verdict {now.id}, which replaced it." if now else "Look at its attempt."
-        raise ConfirmationSuperseded(f"verdict {stored.id}", f"it no longer stands{meanwhile}", where)
+        where = f"Look at verdict {now.id}, which replaced it." if now else "Check its attempt."
+        raise ConfirmationSuperseded(f"verdict {stored.id}", f"it is no longer current{meanwhile}", where)
 
     def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
         """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.
@@ -98,9 +98,9 @@ class Casework:
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
         drafted = self.confirmed.drafted(new, time.time())
         if self.consultant is None:
-            return Foreseen(drafted, None, "this service only keeps what people say; it learns no rules", bool(unread))
+            return Foreseen(drafted, None, "this service records confirmations but learns no rules", bool(unread))
         if not records:
-            return Foreseen(drafted, None, unread or "nothing is left of its log", bool(unread))
+            return Foreseen(drafted, None, unread or "none of its log is kept", bool(unread))
         return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW), "")
 
     def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:
@@ -109,9 +109,9 @@ class Casework:
             return records, ""
         size = sum(self._archive.open(Key(job, number, name)).offset for name in self._archive.streams(job, number))
         if size > _QUICK:
-            return [], "its lines are not kept apart and its log is long: it is read again when this is saved"
+            return [], "its lines were not stored separately and its log is long: it is read again when you save"
         if self._intake.is_behind():
-            raise Busy("the preview", "more logs come in than can be read beside it", "Try again in a minute.")
+            raise Busy("the preview", "too many logs are coming in to read it now", "Try again in a minute.")
         return self.from_archive(job, number, self._scanner, ()), ""
 
     def withdraw(self, case: int, by: str, why: str) -> Confirmation:
@@ -126,11 +126,11 @@ class Casework:
         to ask, `Busy` when too many wait."""
         stored = self._stored(verdict)
         if self.consultant is None or not stored.current or not is_open(stored.verdict):
-            raise ConfirmationRefused(f"verdict {verdict}", "leaves nothing to ask", "Ask about an Unknown one.")
+            raise ConfirmationRefused(f"verdict {verdict}", "is already decided", "Choose an Unknown verdict.")
         try:
             self.consultant.ask(stored.job, stored.attempt)
         except queue.Full:
-            raise Busy("the Failure Agent", "too many failures wait for it", "Ask later.") from None
+            raise Busy("the Failure Agent", "too many failures are waiting for it", "Ask later.") from None
 
     def ask_anew(self) -> None:
         """Take up the failures of the last day that were left open, unless a model answered and knows no more."""
@@ -260,8 +260,8 @@ class Casework:
         self.watch.ask(attempt)
 
     def _wait(self) -> None:
-        """Until the watch has caught up with what comes in; `Busy` when the service stops."""
+        """Until the watch has caught up with what comes in; `Busy` when the service is stopping."""
         while self.stopping or self._intake.is_behind():
             if self.stopping:
-                raise Busy("a look into the archive", "the service stops", "Start it again.")
+                raise Busy("reading the archive", "the service is stopping", "Start it again.")
             time.sleep(0.1)

@@ -85,9 +85,9 @@ def confirmation(
         raise ConfirmationRefused(thing, f"says {verdict.outcome}, not failed", "Only failures become cases.")
     reason = ruling.reason or verdict.reason
     if reason not in taxonomy.REASONS or reason == "Unknown":
-        raise ConfirmationRefused(thing, f"{ascii(reason)[:80]} is no reason", "Name one of the taxonomy.")
+        raise ConfirmationRefused(thing, f"{ascii(reason)[:80]} is not a reason", "Use a reason of the taxonomy.")
     if by.strip() == AGREEMENT:
-        raise ConfirmationRefused(thing, f"nobody is called {AGREEMENT}", "Say who you are.")
+        raise ConfirmationRefused(thing, f"nobody may be called {AGREEMENT}", "Say who you are.")
     found = episodes(records, book)
     entered = confirmation_of(
         stored.job,
@@ -134,5 +134,5 @@ def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str
         text = next(known, None)
     if text is None:
         thing = f"line {line} of stream {ascii(stream)[:80]}"
-        raise ConfirmationRefused(thing, f"is not in {stored.job}/{stored.attempt}", "Give lines of its log.")
+        raise ConfirmationRefused(thing, f"is not in {stored.job}/{stored.attempt}", "Name lines of its log.")
     return Cited(stream, line, text)

@@ -145,8 +145,8 @@ class Intake:
                 return attempt
         kept = self._records.open_attempt(job, number, time.time())
         if kept.deleted is not None:
-            cause = "its log was deleted, and its verdict stands"
-            raise LimitReached(f"attempt {job}/{number}", cause, "Begin another attempt.")
+            cause = "its log was deleted, and its verdict is final"
+            raise LimitReached(f"attempt {job}/{number}", cause, "Start another attempt.")
         attempt = Attempt(job, number, self._archive.age(job, number))
         attempt.settled = kept.settled
         attempt.ends = {end.stream: end for end in kept.ends}
@@ -241,7 +241,7 @@ class Intake:
     def _number(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
         if stream.accepted + len(data) > self._bounds.stream_bytes:
             cause = f"it would be longer than {self._bounds.stream_bytes} bytes"
-            raise LimitReached(f"stream {stream.key}", cause, "Begin another stream or attempt.")
+            raise LimitReached(f"stream {stream.key}", cause, "Start another stream or attempt.")
         if self._unarchived_bytes > self._bounds.unarchived:
             self._refused += 1
             raise StorageFull("the archive", "it cannot be written fast enough", "The sender will try again.")

@@ -119,13 +119,13 @@ class Notifier:
     def test(self, target: str, by: str, seconds: float = TEST_SECONDS) -> Notice:
         """A test message to a target, after one try to send it; still waiting when that takes longer than `seconds`.
 
-        `NoticeRefused` when there is no such target, or when a test of it is under way. One that arrives opens a target
+        `NoticeRefused` when there is no such target, or when it is being tested. One that arrives opens a target
         that was gone.
         """
         delivery = self._delivery(target)
         if not self._trying[target].acquire(blocking=False):
-            cause = "a test of it is under way"
-            raise NoticeRefused(f"target {target}", cause, "Wait for what comes of it.")
+            cause = "a test of it is in progress"
+            raise NoticeRefused(f"target {target}", cause, "Wait for its result.")
         try:
             now = self._clock()
             body = messages.encode(messages.trial(by, self.terms.public_url, now)).decode()

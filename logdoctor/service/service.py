@@ -84,7 +84,7 @@ class ScratchFile(NamedTuple):
             while view:
                 view = view[os.write(self.descriptor, view) :]
         except OSError as error:
-            cause = f"the log cannot be put aside ({error.strerror})"
+            cause = f"the log cannot be buffered on disk ({error.strerror})"
             raise StorageFull("the disk", cause, "Free some space.") from error
 
 
@@ -287,6 +287,6 @@ def _locked(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        cause = "another service works on this data folder"
+        cause = "another service is using this data folder"
         raise StoreError(str(folder), cause, "Stop it, or choose another folder with --data-dir.") from error
     return descriptor

@@ -84,13 +84,13 @@ def _compiled(source: str, words: str) -> Matcher:
     """What looks for a pattern; when that cannot be used, `RuleError` about the words that somebody gave."""
     thing = f'pattern "{words}"'
     if (len(source) - len(source.rstrip("\\"))) % 2:
-        raise RuleError(thing, "its last backslash stands before nothing", "Write two for a backslash.")
+        raise RuleError(thing, "it ends with a single backslash", "Write two for a backslash.")
     try:
         return _matcher(source)
     except RuleError as error:
         if "empty buffer" in error.cause:
             cause = "it also matches where there is no text"
-            raise RuleError(thing, cause, "Have it match one character at least.") from error
+            raise RuleError(thing, cause, "Make it match at least one character.") from error
         said = regex.search(r"\((.*?)(?: starting at index \d+| at index \d+)?\.?\)$", error.cause)
         cause = f"it cannot be searched for ({said[1]})" if said else "it cannot be searched for"
         raise RuleError(thing, cause, "Correct it, or search for the words as they are.") from error

@@ -31,7 +31,7 @@ def resumed(stored: StoredAction, verdicts: Records) -> str:
     if stored.job is None or stored.attempt is None or not is_restart(stored):
         return ""
     later = verdicts.later_attempt(stored.job, stored.attempt)
-    return f"attempt {later.number} of {stored.job} began after it" if later else ""
+    return f"attempt {later.number} of {stored.job} started after it" if later else ""
 
 
 def is_restart(stored: StoredAction) -> bool:

@@ -34,7 +34,7 @@ _STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
 _LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
 _YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
 _STOPPED = "logdoctor was stopped in the middle of it"
-_LOST = "nothing was heard of the logdoctor that ran it"
+_LOST = "the logdoctor that ran it no longer responds"
 T = TypeVar("T")
 
 
@@ -116,7 +116,7 @@ class Tester:
         if self._stopping or not self._thread.is_alive():
             raise _is_stopping()
         if len(self._beginning) >= _BEGINNING:
-            raise ActionRefused("a test of nodes", f"{_BEGINNING} are being begun", "Try again in a moment.")
+            raise ActionRefused("a test of nodes", f"{_BEGINNING} are being started", "Try again in a moment.")
         options = msgspec.structs.replace(options, keeper=self._keeper.id, minutes=self._bench.minutes)
         begun: Future[int] = Future()
         work = self._schedule(self._begin(names, by, options, verdict, begun))
@@ -207,7 +207,7 @@ class Tester:
             nonlocal claimed
             self._require_free(tested, running)
             if not begun.set_running_or_notify_cancel():
-                raise ActionRefused("a test of nodes", "nobody waits for it any more", "Begin it again.")
+                raise ActionRefused("a test of nodes", "nobody is waiting for it any more", "Start it again.")
             if (lock := self._keeper.lock(test)) is not None:
                 claimed = (test, lock)
 
@@ -231,7 +231,7 @@ class Tester:
         for test in running:
             shared = sorted(node.name for node in test.nodes if node.name in names)
             if shared and (test.id in self._running or not self._keeper.is_dead(test)):
-                cause = f"test {test.id} runs on {shared[0]} now"
+                cause = f"test {test.id} is running on {shared[0]}"
                 raise ActionRefused("a test of nodes", cause, f"Wait for it, or `logdoctor nodes cancel {test.id}`.")
 
     async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
@@ -262,7 +262,7 @@ class Tester:
                 await self._end(test, f"cancelled by {self._cancelled.get(test, 'nobody here')}")
         except Exception as error:
             log.exception("test of nodes failed", test=test)
-            await self._end(test, f"it could not go on: {error}")
+            await self._end(test, f"it could not continue: {error}")
         finally:
             if lock is not None:
                 self._keeper.release(test, lock, ended)
@@ -319,10 +319,10 @@ class Tester:
             finally:
                 await self._close(launcher)
         except TimeoutError:
-            return f", and what it launched could not be looked for within {_SWEEP_SECONDS:.0f} s"
+            return f", and its leftover processes could not be checked within {_SWEEP_SECONDS:.0f} s"
         except Exception as error:
             log.exception("test not swept", test=test.id)
-            return f", and what it launched could not be looked for: {error}"
+            return f", and its leftover processes could not be checked: {error}"
         log.info("test swept", test=test.id, ended=swept)
         return ""
 
@@ -400,8 +400,8 @@ class Tester:
 
 
 def _is_silent() -> LaunchError:
-    cause = f"the launcher has not said within {_BEGIN_SECONDS:.0f} s which nodes there are"
-    return LaunchError("a test of nodes", cause, "Look at the cluster.")
+    cause = f"the launcher has not listed its nodes within {_BEGIN_SECONDS:.0f} s"
+    return LaunchError("a test of nodes", cause, "Check the cluster.")
 
 
 def _is_stopping() -> ActionRefused:

@@ -21,7 +21,7 @@ ActionState = Literal["waiting", "approved", "refused", "done", "failed", "super
 
 _OF_NODES = ("cordon", "reboot", "inspect_hardware")
 """Kinds that are the same whichever job they are proposed for."""
-_AT_ONCE = "the settings say that it is done at once"
+_AT_ONCE = "the settings approve it automatically"
 _BESIDE = 200  # attempts of an incident that are looked at, the newest
 _c, _a = node_actions.c, incident_attempts.c
 
@@ -98,7 +98,7 @@ class Actions:
     def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
         """The action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
         if by.strip() in ("", POLICY):
-            raise ActionRefused(f"action {id}", f"is decided by {by.strip() or 'nobody'}", "Say who you are.")
+            raise ActionRefused(f"action {id}", "names nobody who decides it", "Say who you are.")
         return self._step(id, ("waiting",), "approved" if approved else "refused", by, why, at)
 
     def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:
@@ -120,8 +120,8 @@ class Actions:
             row = _found(connection, id)
             same = sa.select(_c.id).where(_c.subject == row.subject, OPEN_ACTION)
             if row.state != "superseded" or connection.scalar(same) is not None:
-                cause = f"is {row.state}" if row.state != "superseded" else "is proposed again already"
-                raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
+                cause = f"is {row.state}" if row.state != "superseded" else "is already proposed again"
+                raise ActionRefused(f"action {id}", cause, "List the waiting actions.")
             values = {"state": "waiting", "by": "", "why": "", "changed": at}
             connection.execute(sa.update(node_actions).where(_c.id == id).values(values))
             _audit(connection, id, _read(row).action, "waiting", POLICY, why, at)
@@ -209,8 +209,8 @@ class Actions:
         with self._database.writing() as connection:
             found = _read(_found(connection, id))
             if found.state not in former:
-                cause = f"is {found.state}, and cannot be {state} then"
-                raise ActionRefused(f"action {id}", cause, "List the actions that wait.")
+                cause = f"is {found.state}, and cannot become {state}"
+                raise ActionRefused(f"action {id}", cause, "List the waiting actions.")
             by = found.by if by is None else fit(by, MAX_WHO)
             values = {"state": state, "by": by, "why": fit(why, MAX_WORDS), "changed": at}
             connection.execute(sa.update(node_actions).where(_c.id == id).values(values))

@@ -101,13 +101,13 @@ class StreamFile:
                 self._enter(frame)
             if not to_mend and find(descriptor, self._end) is not None:
                 cause = f"it is damaged at byte {self._end}"
-                raise StoreError(str(self.path), cause, "Restore the file, or delete it to give the stream up.")
+                raise StoreError(str(self.path), cause, "Restore the file, or delete it to give up the stream.")
 
     def _enter(self, frame: Frame) -> None:
         offset, line, newlines = _NOTE.unpack_from(frame.note)
         if offset != self.offset:
             cause = f"the frame at byte {frame.begin} holds offset {offset}, not {self.offset}"
-            raise StoreError(str(self.path), cause, "Restore the file, or delete it to give the stream up.")
+            raise StoreError(str(self.path), cause, "Restore the file, or delete it to give up the stream.")
         self.newlines = line - 1 + newlines
         self._offsets.append(offset)
         self._lines.append(line)
@@ -187,7 +187,7 @@ class StreamFile:
                 frame = next(walk(descriptor, self._begins[number]), None)
                 try:
                     if frame is None:
-                        raise StoreError(str(self.path), "a frame is cut off", "It will be written again.")
+                        raise StoreError(str(self.path), "a frame is truncated", "It will be written again.")
                     unpack(descriptor, frame, str(self.path))
                 except StoreError:
                     self._cut(number)
@@ -231,7 +231,7 @@ class StreamFile:
             count += 1
             yield data
         if count < stop - start:
-            raise StoreError(str(self.path), "it was deleted or cut off", "Load the page again.")
+            raise StoreError(str(self.path), "it was deleted or cut off", "Reload the page.")
 
     def _frames(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of the frames from number `start` on."""
@@ -242,8 +242,8 @@ class StreamFile:
                 if frame is None:
                     return
                 if not self._is_known(number, frame):
-                    cause = f"the frame at byte {frame.begin} is another than {self._index.name} says"
-                    raise StoreError(str(self.path), cause, f"Delete {self._index.name}; it is made anew.")
+                    cause = f"the frame at byte {frame.begin} differs from {self._index.name}"
+                    raise StoreError(str(self.path), cause, f"Delete {self._index.name}; it is rebuilt.")
                 yield self._offsets[number], unpack(descriptor, frame, str(self.path))
 
     def _is_known(self, number: int, frame: Frame) -> bool:

@@ -210,7 +210,7 @@ class Confirmed:
         who = _who(by)
         with self._database.writing() as connection:
             if _find(connection, id).withdrawn:
-                raise ConfirmationRefused(f"confirmation {id}", "was withdrawn already", "There is nothing to do.")
+                raise ConfirmationRefused(f"confirmation {id}", "was already withdrawn", "There is nothing to do.")
             _withdraw(connection, id, who, _text(why), at)
             _raise_version(connection)
             return _read(_find(connection, id))
@@ -303,7 +303,7 @@ def _text(text: str, most: int = _MAX_WORDS) -> str:
 
 def _who(by: str) -> str:
     if not by.strip():
-        raise ConfirmationRefused("a confirmation", "names nobody who says so", "Say who you are.")
+        raise ConfirmationRefused("a confirmation", "names nobody who said it", "Say who you are.")
     return _text(by, _MAX_NAME)
 
 
@@ -335,14 +335,14 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
 
 
 def _odd(name: str, value: str) -> ConfirmationRefused:
-    cause = f"its {name} {ascii(value)[:80]} is none that a failure can have"
+    cause = f"its {name} {ascii(value)[:80]} is not one that a failure can have"
     return ConfirmationRefused("a confirmation", cause, "Use a word of the taxonomy.")
 
 
 def _read_cursor(cursor: str) -> int:
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _MAX_ID:
         return int(cursor)
-    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 # rows
@@ -365,15 +365,17 @@ def _require_expected(
     """`ConfirmationSuperseded` when another confirmation counts than the one that was seen."""
     if (former.id if former is not None else 0) == expected:
         return
-    thing = f"what was said of {new.job}/{new.attempt}"
+    thing = f"the case of {new.job}/{new.attempt}"
     if former is not None:
         live = _read(former)
-        cause = f"{live.by} said meanwhile that it was {live.reason}"
-        raise ConfirmationSuperseded(thing, cause, f"Look at case {live.id}, then say it again if you know better.")
+        cause = f"{live.by} has said since that it was {live.reason}"
+        raise ConfirmationSuperseded(
+            thing, cause, f"Look at case {live.id}, then repeat your correction if you know better."
+        )
     seen = connection.execute(sa.select(_table).where(*_of(_table, new.job, new.attempt), _table.c.id == expected))
     gone = seen.first()
-    cause = f"{gone.withdrawn_by} withdrew case {expected} meanwhile" if gone else f"it has no case {expected}"
-    raise ConfirmationSuperseded(thing, cause, "Look at it again, then say it again if it still holds.")
+    cause = f"{gone.withdrawn_by} withdrew case {expected} in the meantime" if gone else f"it has no case {expected}"
+    raise ConfirmationSuperseded(thing, cause, "Look at it again, then repeat it if it still applies.")
 
 
 def _withdraw(connection: sa.Connection, id: int, by: str, why: str, at: float) -> None:

@@ -81,8 +81,8 @@ class Cordons:
         with self._database.writing() as connection:
             former = _found(connection, id)
             if state not in _STEPS.get(former.state, ()):
-                cause = f"is {former.state}, and cannot be {state} then"
-                raise CordonRefused(f"cordon {id} of {former.node}", cause, "Look at its audit.")
+                cause = f"is {former.state}, and cannot become {state}"
+                raise CordonRefused(f"cordon {id} of {former.node}", cause, "Check its audit log.")
             values = {"state": state, "why": fit(why, MAX_WORDS), "changed": at}
             connection.execute(sa.update(node_cordons).where(_c.id == id).values(values))
             enter(connection, "cordon", id, state, _who(by), why, at, former.node)
@@ -140,7 +140,7 @@ def _refusal(
     mine = sa.select(_c.id).where(_c.how == how, _c.node == node, OPEN_CORDON)
     try:
         if former := connection.scalar(mine):
-            cause = f"is cordoned already, or about to be (cordon {former})"
+            cause = f"is already cordoned, or about to be (cordon {former})"
             raise CordonRefused(f"node {node}", cause, "Uncordon it first, or leave it.")
         check(_open(connection, how, at))
     except CordonRefused as refusal:
@@ -163,5 +163,5 @@ def _found(connection: sa.Connection, id: int) -> PastCordon:
 
 def _who(by: str) -> str:
     if not by.strip():
-        raise CordonRefused("a cordon", "names nobody who wants it", "Say who you are.")
+        raise CordonRefused("a cordon", "names nobody who requests it", "Say who you are.")
     return fit(by, MAX_WHO)

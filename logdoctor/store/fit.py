@@ -35,4 +35,4 @@ def below(cursor: str | None) -> int:
         return MAX_ID
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= MAX_ID:
         return int(cursor)
-    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")

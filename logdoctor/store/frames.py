@@ -116,7 +116,7 @@ def unpack(descriptor: int, frame: Frame, name: str) -> bytes:
         return data
     except zstandard.ZstdError as error:
         cause = f"the frame at byte {frame.begin} is damaged ({error})"
-        raise StoreError(name, cause, "Restore the file, or delete it to give the stream up.") from error
+        raise StoreError(name, cause, "Restore the file, or delete it to give up the stream.") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -31,7 +31,7 @@ QUIET = 7 * 86_400.0
 """Seconds after which an open incident that nothing joined is over: the next failure opens a new one, of which people
 are told again."""
 
-_OVER = f"nothing joined it for {QUIET / 86_400:.0f} days"
+_OVER = f"no new attempt for {QUIET / 86_400:.0f} days"
 _COURSE = "progress/"  # what evidence has for a rule when steps, losses or their end decided
 _MAX_NODE = 300
 _MAX_WORD = 300  # characters of one thing in what a search looks through
@@ -146,7 +146,7 @@ def regroup(
         id = _open(connection, group, member, event, told, stored.at)
         _enter(connection, id, member, held)
         if held is not None:
-            _left(connection, held, stored, next_event(connection), f"its verdict says another cause: incident {id}")
+            _left(connection, held, stored, next_event(connection), f"its verdict has another cause: incident {id}")
             if corrected is held and held.state == "resolved":
                 why = f"incident {held.id}, which had it, is over"
                 _resolve(connection, id, stored.at, next_event(connection), why)
@@ -156,7 +156,7 @@ def regroup(
         if merged and held is not None:
             _merge(connection, held, into, stored, next_event(connection))
         elif held is not None:
-            why = f"its verdict says another cause: incident {into.id}"
+            why = f"its verdict has another cause: incident {into.id}"
             _left(connection, held, stored, next_event(connection), why)
 
 
@@ -293,7 +293,7 @@ def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict",
     """Takes an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
     enter_step(connection, held.id, "left", BY_US, note, stored.at, stored.job, stored.attempt)
     if held.attempts == 1:
-        _empty(connection, held, stored.at, event, "no failed attempt is left in it")
+        _empty(connection, held, stored.at, event, "it has no failed attempts left")
         return
     still = connection.execute(_OF_JOB, {"of_id": held.id, "of_job": stored.job}).first()
     newest, first = _newest(connection, held.id), connection.scalar(_FIRST, {"of_id": held.id})

@@ -194,7 +194,7 @@ class Incidents:
         was seen, or cannot take the step; it says who was quicker."""
         id, by, note = fit_id(id), fit(by, MAX_WHO), fit(note, MAX_WORDS)
         if not by.strip():
-            raise IncidentRefused(f"incident {id}", "it is not said who takes the step", "Say who you are.")
+            raise IncidentRefused(f"incident {id}", "no name was given", "Say who you are.")
         with self._database.writing() as connection:
             row = connection.execute(sa.select(incidents).where(_c.id == id)).first()
             if row is None:
@@ -265,16 +265,16 @@ class Incidents:
 
 def _check(connection: sa.Connection, row: sa.Row[Any], step: Step, seen_as: State | None) -> None:
     """`IncidentRefused` unless the incident may take the step."""
-    thing, again = f"incident {row.id}", "Look at it again."
+    thing, again = f"incident {row.id}", "Check it again."
     if row.merged_into is not None:
-        raise IncidentRefused(thing, f"it was merged into incident {row.merged_into}", "Take the step there.")
+        raise IncidentRefused(thing, f"it was merged into incident {row.merged_into}", "Use that incident.")
     allowed = _STEPS[step][0]
     if row.state not in allowed or (seen_as is not None and seen_as != row.state):
         raise IncidentRefused(thing, _quicker(row), again)
     if step != "reopen":
         return
     if row.attempts == 0:
-        raise IncidentRefused(thing, "no failed attempt is left in it", "There is nothing to do.")
+        raise IncidentRefused(thing, "it has no failed attempts left", "There is nothing to do.")
     open_one = connection.scalar(sa.select(_c.id).where(_c.key == row.key, OPEN_INCIDENT))
     if open_one is not None:
         raise IncidentRefused(thing, f"the same failure is open as incident {open_one}", "Look there.")

@@ -199,7 +199,7 @@ class Journal:
             self._commit(group)
         except Exception as error:
             log.exception("journal failed")
-            self._failed(group, StorageFull(str(self._folder), f"a fault of ours ({error!r})", "Try again."))
+            self._failed(group, StorageFull(str(self._folder), f"an internal error ({error!r})", "Try again."))
 
     def _commit(self, group: list[Entry]) -> None:
         notes = [Note(entry.key, entry.offset, len(entry.data), entry.mark) for entry in group]

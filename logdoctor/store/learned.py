@@ -367,9 +367,11 @@ class LearnedRules:
             origin = _origin.decode(row.origin)
             cordons = origin.claim is not None and origin.claim.cordons
             if cordons and status == "active":
-                raise _refused(id, "may take nodes out, so a human must let it", "Approve or retire it.")
+                raise _refused(
+                    id, "can take nodes out of service, so a person must approve it", "Approve or retire it."
+                )
             if row.status in ("proposed", "retired") and status == "shadow" and origin.waits_for and not cordons:
-                raise _refused(id, f"waits for a human ({origin.waits_for})", "Approve or retire it.")
+                raise _refused(id, f"is waiting for approval ({origin.waits_for})", "Approve or retire it.")
             return status, row.harmless
 
         return self._step(id, step, to, by, why, at, expected)
@@ -383,7 +385,7 @@ class LearnedRules:
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
             if row.status == "active":
-                raise _refused(id, "is active already", "There is nothing left to approve.")
+                raise _refused(id, "is already active", "There is nothing left to approve.")
             harmless = row.harmless or _origin.decode(row.origin).waits_for.startswith(ERROR_WORD)
             return "active" if row.status == "shadow" else "shadow", harmless
 
@@ -404,9 +406,9 @@ class LearnedRules:
             row = _find(connection, id)
             last = _last_step(connection, row.number)
             if last is None:
-                raise _refused(id, "has no step that could be taken back", "Approve or retire it instead.")
+                raise _refused(id, "has no step that could be undone", "Approve or retire it instead.")
             if expected is not None and last.id != expected:
-                raise _refused(id, "has another latest step by now", "Look at it again.")
+                raise _refused(id, "has a newer step", "Check it again.")
             return _change(connection, row, "undo", last.from_status, last.from_harmless, who, why, at, last.id)
 
     def events(self, id: str | None = None, limit: int = 100, before: int | None = None) -> builtins.list[Event]:
@@ -438,11 +440,11 @@ class LearnedRules:
         with self._database.writing() as connection:
             row = _find(connection, id)
             if expected is not None and row.status != expected:
-                raise _refused(id, f"is {row.status}, not {ascii(expected)[:50]} any more", "Look at it again.")
+                raise _refused(id, f"is {row.status}, not {ascii(expected)[:50]} any more", "Check it again.")
             status, harmless = to(row)
             if status not in _NEXT[row.status]:
                 cause = f"is {status} already" if status == row.status else f"is {row.status}"
-                raise _refused(id, cause, f"From there it may become {', '.join(_NEXT[row.status])}.")
+                raise _refused(id, cause, f"From there it can become {', '.join(_NEXT[row.status])}.")
             return _change(connection, row, step, status, harmless, who, why, at)
 
     # what the rules matched
@@ -644,14 +646,14 @@ def _text(text: str, most: int = _MAX_TEXT) -> str:
 def _who(by: str) -> str:
     """The name of who takes a step; `RuleRefused` when it is none."""
     if not by.strip():
-        raise RuleRefused("a step of a learned rule", "names nobody who takes it", "Say who you are.")
+        raise RuleRefused("a step of a learned rule", "names nobody who took it", "Say who you are.")
     return _text(by, _MAX_NAME)
 
 
 def _kind(kind: str) -> str:
     """The kind; `RuleRefused` for one that cannot be stored and shown."""
     if not kind.strip() or len(kind) > MAX_KIND or not kind.isprintable():
-        cause = f"is no kind of jobs ({len(kind)} characters)"
+        cause = f"is not a kind of job ({len(kind)} characters)"
         raise RuleRefused(f"the kind {ascii(kind)[:100]}", cause, f"Use 1 to {MAX_KIND} printable characters.")
     return kind
 
@@ -676,21 +678,21 @@ def _sound(rule: NewRule) -> NewRule:
     if any(mark in rule.pattern for mark in "\0\n\r"):
         raise _unfit(rule, "its pattern holds a line break or NUL", "Write it in one line.")
     if rule.status not in ("proposed", "shadow"):
-        raise _unfit(rule, f"it would begin as {ascii(rule.status)[:50]}", "Use proposed or shadow.")
+        raise _unfit(rule, f"it would start as {ascii(rule.status)[:50]}", "Use proposed or shadow.")
     if rule.status != "proposed" and rule.waits_for and not (rule.claim and rule.claim.cordons):
-        raise _unfit(rule, "it waits for a human", "Let it begin as proposed.")
+        raise _unfit(rule, "it needs approval", "Let it start as proposed.")
     if (rule.claim is None) == (rule.kind == DIAGNOSIS):
         raise _unfit(rule, "a diagnosis rule has a claim, and no other has", f"Use the kind {DIAGNOSIS} for them.")
     if rule.claim is not None and (complaint := _claim_complaint(rule.claim)):
         raise _unfit(rule, complaint, "Use a word of logdoctor/taxonomy.py.")
     for name, texts in (("examples", rule.examples), ("metrics", rule.metrics)):
         if len(texts) > _MAX_TEXTS or any(len(text) > _MAX_EXAMPLE for text in texts):
-            raise _unfit(rule, f"its {name} are too long", f"Use {_MAX_TEXTS} of {_MAX_EXAMPLE} characters at most.")
+            raise _unfit(rule, f"its {name} are too long", f"Use {_MAX_TEXTS} of at most {_MAX_EXAMPLE} characters.")
     try:
         for text in (rule.pattern, *rule.examples, *rule.metrics):
             text.encode()
     except UnicodeEncodeError as error:
-        raise _unfit(rule, f"its text is no UTF-8 ({error.reason})", "Leave out halves of surrogate pairs.") from error
+        raise _unfit(rule, f"its text is not UTF-8 ({error.reason})", "Leave out halves of surrogate pairs.") from error
     told = {name: _text(value) for name, value in msgspec.structs.asdict(rule.source).items() if isinstance(value, str)}
     return msgspec.structs.replace(
         rule,
@@ -731,7 +733,7 @@ def _limit(limit: int) -> int:
 def _read_cursor(cursor: str) -> int:
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _MAX_ID:
         return int(cursor)
-    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 # rules

@@ -40,12 +40,12 @@ def checked(kind: str, name: str) -> str:
         raise NameRefused(f"{kind} name", f"it has {len(name)} characters", f"Use 1 to {MAX_NAME}.")
     shown = name.encode("ascii", "backslashreplace").decode()
     if name in (".", "..") or name != name.strip():
-        raise NameRefused(f"{kind} name '{shown}'", "it is a dot, or has blanks at an end", "Use another one.")
+        raise NameRefused(f"{kind} name '{shown}'", "it is a dot, or starts or ends with a space", "Use another one.")
     if bad := next((c for c in name if c in "/\\\N{REPLACEMENT CHARACTER}" or not c.isprintable()), None):
         cause = f"it contains {bad.encode('ascii', 'backslashreplace').decode()!r}"
         raise NameRefused(f"{kind} name '{shown}'", cause, "Use printable characters (UTF-8) without / and \\.")
     if len(file_name(name)) > _MAX_FILE_NAME:
-        raise NameRefused(f"{kind} name '{shown}'", "it makes too long a file name", "Use a shorter one.")
+        raise NameRefused(f"{kind} name '{shown}'", "its file name would be too long", "Use a shorter one.")
     return name
 
 

@@ -137,7 +137,7 @@ def place_after(cursor: str | None) -> Key | None:
     except ValueError:
         place = Key(0, 0, 0, math.nan, "")
     if not math.isfinite(place.last):
-        raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+        raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
     return place
 
 

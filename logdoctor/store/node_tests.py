@@ -83,7 +83,7 @@ class NodeTests:
         """
         nodes = _sound_nodes(nodes)
         if not by.strip():
-            raise NodeTestRefused("a test of nodes", "names nobody who wants it", "Say who you are.")
+            raise NodeTestRefused("a test of nodes", "names nobody who requests it", "Say who you are.")
         values = {
             "at": at,
             "by": fit(by, MAX_WHO),
@@ -240,7 +240,9 @@ def _options_text(options: dict[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         raise InputError("the options of a test", f"are not JSON ({error})", "Use texts and numbers.") from error
     if len(text) > _MAX_OPTIONS or "\\u0000" in text:
-        raise InputError("the options of a test", "are too long or hold a NUL", f"Use up to {_MAX_OPTIONS} characters.")
+        raise InputError(
+            "the options of a test", "are too long or contain NUL", f"Use up to {_MAX_OPTIONS} characters."
+        )
     return text
 
 
@@ -326,7 +328,7 @@ def _running(connection: sa.Connection, test: int) -> sa.Row[Any]:
     if row is None:
         raise NodeTestRefused(f"test {test}", "does not exist", "List the tests.")
     if row.state != "running":
-        raise NodeTestRefused(f"test {test}", f"is {row.state} already", "Begin another test.")
+        raise NodeTestRefused(f"test {test}", f"is {row.state} already", "Start another test.")
     return row
 
 

@@ -194,7 +194,7 @@ class Notices:
         about = _c.incident == incident
         with self._database.writing() as connection:
             unsent = (about, _c.event == OPENED, _c.state.in_(_OPEN), _c.tries == 0, _c.by == "")
-            why = "the incident was resolved before it was told"
+            why = "the incident was resolved before the message was sent"
             connection.execute(sa.update(notices).where(*unsent).values(state="withdrawn", why=why, changed=at))
             whole = notices.alias()
             arrives = sa.exists().where(whole.c.id == _c.summary, whole.c.state != "dead")
@@ -273,7 +273,9 @@ class Notices:
             found = _found(connection, id)
             if found.event == TRIAL or found.state not in (*_OPEN, "dead"):
                 cause = "is a test" if found.event == TRIAL else f"is {found.state}"
-                raise NoticeRefused(f"notification {id}", cause, "Send again what waits or was given up.")
+                raise NoticeRefused(
+                    f"notification {id}", cause, "Only messages that wait or were given up can be sent again."
+                )
             values = {"state": "waiting", "tries": 0, "due": now, "until": until, "changed": now}
             connection.execute(sa.update(notices).where(_c.id == id).values(**values, by=fit(by, MAX_WHO)))
             return _found(connection, id)
@@ -373,7 +375,7 @@ class Notices:
     def keep_only(self, targets: Collection[str], at: float) -> None:
         """Give up what waits for targets that are not set any more."""
         with self._database.writing() as connection:
-            _give_up(connection, _c.target.not_in(list(targets)), "there is no such target any more", at)
+            _give_up(connection, _c.target.not_in(list(targets)), "the target no longer exists", at)
 
 
 def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> sa.ColumnElement[bool]:

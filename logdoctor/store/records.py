@@ -531,7 +531,7 @@ def _read_cursor(cursor: str, kind: type) -> tuple[float, int | str]:
             first, second = _place.decode(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
             if math.isfinite(first) and type(second) is kind and (kind is str or abs(int(second)) <= _MAX_ID):
                 return first, second
-    raise CursorError("the cursor", "was not given by a page of this list", "Begin again without a cursor.")
+    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 def _limit(limit: int) -> int:

@@ -55,9 +55,11 @@ class Tokens:
         """
         token = Token(name, _scopes(scopes), _prefixes(prefixes), self._clock(), expires)
         if not name.isprintable() or not name.strip() or len(name) > _MAX_NAME:
-            raise TokenError(f"the token name {ascii(name)[:100]}", "is no name", "Use 1 to 200 printable characters.")
+            raise TokenError(
+                f"the token name {ascii(name)[:100]}", "is not a name", "Use 1 to 200 printable characters."
+            )
         if expires is not None and not expires > token.created:
-            raise TokenError(f"the token {name!r}", "would have expired already", "Give a time that is to come.")
+            raise TokenError(f"the token {name!r}", "would already be expired", "Give a time in the future.")
         secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         with self._database.writing() as connection:
             if connection.execute(sa.select(tokens.c.name).where(tokens.c.name == name)).first():
@@ -123,7 +125,9 @@ def _scopes(given: Iterable[str]) -> tuple[str, ...]:
 def _prefixes(given: Iterable[str]) -> tuple[str, ...]:
     chosen = tuple(sorted(set(given)))
     if bad := [prefix for prefix in chosen if not prefix or not prefix.isprintable()]:
-        raise TokenError(f"the prefix {ascii(bad[0])[:100]}", "fits no job or all", "Leave it out to allow all jobs.")
+        raise TokenError(
+            f"the prefix {ascii(bad[0])[:100]}", "matches no job, or all jobs", "Leave it out to allow all jobs."
+        )
     return chosen
 
 

@@ -87,7 +87,7 @@ async def _received(request: Request, allowed: Allowed) -> AsyncIterator[bytes]:
 
 
 def _too_slow() -> RequestRefused:
-    return RequestRefused(408, "too_slow", "the body", "it came too slowly", "Send it again, in smaller parts.")
+    return RequestRefused(408, "too_slow", "the body", "it arrived too slowly", "Send it again, in smaller parts.")
 
 
 def too_large(cause: str) -> RequestRefused:
@@ -162,5 +162,5 @@ class _Unzstd:
 
 def _damaged(kind: str, cause: str) -> InputError:
     return InputError(
-        "the body", f"its {kind} data is damaged ({cause})", "Ask for the offset, and send on from there."
+        "the body", f"its {kind} data is damaged ({cause})", "Ask for the offset and continue from there."
     )

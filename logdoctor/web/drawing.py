@@ -40,7 +40,7 @@ def sparkline(
     ]
     first, last = values[0], values[-1]
     least, greatest = figure(min(values)), figure(max(values))
-    told_in_words = f"From {figure(first)} to {figure(last)}; least {least}, greatest {greatest}."
+    told_in_words = f"From {figure(first)} to {figure(last)}; lowest {least}, highest {greatest}."
     return svg.chart(top + height + 22, label, Markup("").join(parts), told_in_words, "axes")
 
 
@@ -112,7 +112,7 @@ def stacked(
         parts.append(svg.text((at + 0.5) * wide, top + height + 16, periods[at], "tick", "middle"))
     parts.append(svg.text(50, top + height + 32, x, "tick", "middle"))
     many = f"{len(periods)} period{'' if len(periods) == 1 else 's'}"
-    said = f"{many}; the greatest sum is {figure(most)} {unit}, the sum of all {figure(sum(totals))}."
+    said = f"{many}; the largest sum is {figure(most)} {unit}, the total is {figure(sum(totals))}."
     return svg.chart(top + height + (38 if x else 22), label, Markup("").join(parts), said, "axes")
 
 

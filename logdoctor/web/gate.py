@@ -48,7 +48,7 @@ class Caller(NamedTuple):
     def unbound(self, why: str) -> "Caller":
         """This caller; `RequestRefused` when the token is bound to jobs, with why that is not enough."""
         if self.prefixes:
-            cause = f"it is bound to jobs, but {why}"
+            cause = f"it is limited to some jobs, but {why}"
             raise RequestRefused(403, "forbidden", f"token {self.name!r}", cause, "Use a token without prefixes.")
         return self
 
@@ -124,7 +124,7 @@ class Gate:
         if level < 1:
             self._buckets[who] = (level, now)
             cause = f"more than {rate:g} requests per second" if rate >= 1 else "too many wrong tokens"
-            raise RequestRefused(429, "too_many", who.removeprefix("wrong "), cause, "Wait, and send less often.")
+            raise RequestRefused(429, "too_many", who.removeprefix("wrong "), cause, "Wait, then send less often.")
         self._buckets[who] = (level - 1, now)
         while len(self._buckets) > _KNOWN:
             self._buckets.popitem(last=False)
@@ -132,7 +132,7 @@ class Gate:
     def _check_host(self, request: Request) -> None:
         """Without tokens, answer only to names of this machine: another site may point its own name here."""
         if not _is_local(request):
-            cause = "the service answers only to localhost, because it wants no token"
+            cause = "without tokens, the service answers only to localhost"
             raise RequestRefused(
                 403, "wrong_host", "the Host header", cause, "Use localhost, or set LOGDOCTOR_AUTH=on."
             )
@@ -144,7 +144,7 @@ class Gate:
             return
         if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
             raise RequestRefused(
-                403, "wrong_origin", "the Origin header", "it is of another site", "Use our own pages."
+                403, "wrong_origin", "the Origin header", "it belongs to another site", "Use the pages of this service."
             )
 
 
@@ -157,7 +157,7 @@ def check_form(request: Request, given: str) -> None:
     """`RequestRefused` when a form was not made by a page of ours for this session."""
     wanted = str(request.session.get(CSRF, ""))
     if not wanted or not secrets.compare_digest(wanted.encode(), given.encode()):
-        raise RequestRefused(403, "bad_form", "the form", "it is not of this session", "Load the page again.")
+        raise RequestRefused(403, "bad_form", "the form", "it does not belong to this session", "Reload the page.")
 
 
 def _secret(request: Request, by_form: bool) -> str:

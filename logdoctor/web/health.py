@@ -40,17 +40,17 @@ class _Figures(Collector):
             "bytes_in": ("Bytes of logs made durable.", figures.bytes_in),
             "lines_in": ("Lines of logs made durable.", figures.lines_in),
             "journal_groups": ("Writes of the journal, each with one sync.", figures.groups),
-            "refused": ("Requests that were refused for their offset or for want of room.", figures.refused),
+            "refused": ("Requests that were refused for their offset or for lack of space.", figures.refused),
             "verdicts": ("Verdicts published.", watch.verdicts),
         }
         gauges: dict[str, tuple[str, float]] = {
             "streams": ("Streams in memory.", figures.streams),
             "attempts": ("Attempts in memory.", figures.attempts),
             "unscanned_bytes": ("Bytes that wait for compression.", figures.unscanned),
-            "unarchived_bytes": ("Bytes that stand in the journal only.", figures.unarchived),
+            "unarchived_bytes": ("Bytes that are in the journal only.", figures.unarchived),
             "scan_lag_seconds": ("How long the oldest bytes have waited for compression.", self._service.intake.lag()),
             "archive_bytes": (
-                "Bytes on disk of the archive when it was last looked at.",
+                "Bytes of the archive on disk when last measured.",
                 self._service.retention.bytes,
             ),
         }
@@ -87,7 +87,7 @@ class _Learning(Collector):
     def collect(self) -> Iterator[Metric]:
         learner = self._service.learner
         lines = CounterMetricFamily(
-            "logdoctor_filter_lines", "Lines that filter rules took, of settled attempts.", labels=["rule"]
+            "logdoctor_filter_lines", "Lines that filter rules removed from finished attempts.", labels=["rule"]
         )
         for rule, count in self._lines(dict(learner.lines) if learner else {}).items():
             lines.add_metric([rule], count)
@@ -120,7 +120,7 @@ class _Learning(Collector):
         yield statuses
         counts = dict.fromkeys(GUARDS, 0) | rules.refusal_counts()
         refused = CounterMetricFamily(
-            "logdoctor_refused_proposals", "Proposed filter rules that were refused, ever.", labels=["guard"]
+            "logdoctor_refused_proposals", "Proposed filter rules that were refused.", labels=["guard"]
         )
         for guard, count in counts.items():
             refused.add_metric([guard], count)
@@ -136,7 +136,7 @@ class _Telling(Collector):
     def collect(self) -> Iterator[Metric]:
         tries = CounterMetricFamily(
             "logdoctor_notification_tries",
-            "Tries to send a notification since the start, tests among them.",
+            "Attempts to send a notification since the start, including tests.",
             labels=["target", "result"],
         )
         messages = GaugeMetricFamily(
@@ -146,7 +146,7 @@ class _Telling(Collector):
         )
         lag = GaugeMetricFamily(
             "logdoctor_notification_lag_seconds",
-            "How long the oldest notification that waits could have been sent.",
+            "How long the oldest waiting notification has been due.",
             labels=["target"],
         )
         with suppress(StoreError):  # the other figures are told all the same
@@ -160,19 +160,19 @@ class _Telling(Collector):
 
 
 def _model_figures(counts: Counts) -> Iterator[Metric]:
-    calls = CounterMetricFamily("logdoctor_model_calls", "Calls of the model since the start.", labels=["result"])
+    calls = CounterMetricFamily("logdoctor_model_calls", "Model calls since the start.", labels=["result"])
     for result in _RESULTS:
         calls.add_metric([result], counts.calls.get(result, 0))
     yield calls
     tokens = CounterMetricFamily(
-        "logdoctor_model_tokens", "Tokens sent to and got from the model since the start.", labels=["direction"]
+        "logdoctor_model_tokens", "Tokens sent to and received from the model since the start.", labels=["direction"]
     )
     tokens.add_metric(["in"], counts.tokens_in)
     tokens.add_metric(["out"], counts.tokens_out)
     yield tokens
-    meaning = "What the model cost since the start, at the prices that are set."
+    meaning = "Cost of the model since the start, at the configured prices."
     yield CounterMetricFamily("logdoctor_model_dollars", meaning, value=counts.dollars)
-    meaning = "0: the model may be asked, 1: once, to try, 2: not at all for a while."
+    meaning = "State of the model's circuit breaker: 0 closed, 1 half-open, 2 open."
     yield GaugeMetricFamily("logdoctor_model_breaker", meaning, value=_BREAKER.index(counts.breaker))
 
 

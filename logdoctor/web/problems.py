@@ -55,7 +55,7 @@ _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: 
 
 _FOR_PEOPLE = {
     404: ("page not found", "nothing is at this address", "Check the address."),
-    405: ("this address is no page", "it takes only what a form sends", "Go back, and load the page again."),
+    405: ("this address is not a page", "it accepts only forms", "Go back and reload the page."),
 }
 """What a wrong address means to a person."""
 
@@ -94,7 +94,7 @@ def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
         401: "no valid token",
         403: "the token may not do this",
         404: "there is no such thing",
-        408: "the body came too slowly",
+        408: "the body arrived too slowly",
         409: "the bytes do not continue the stream; `next_offset` tells where to go on",
         413: "the body is too large",
         415: "the encoding or type is not supported",
@@ -183,7 +183,7 @@ def _wants_page(request: Request) -> bool:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
-    cause = "an error of the service; its log has the details"
-    result = problem(500, "failed", request.url.path, cause, "Try again, and report it if it stays.")
+    cause = "the service failed; its log has the details"
+    result = problem(500, "failed", request.url.path, cause, "Try again, and report it if it happens again.")
     result.raw_headers += SECURITY_HEADERS  # this answer is made outside of the middleware that adds them
     return result

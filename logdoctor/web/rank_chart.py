@@ -53,11 +53,11 @@ def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) ->
     rows = _rows(ranks, cause_line)
     course = _RankCourse.of(rows) if rows else None
     if course is not None and course.same_time:
-        where = "their line" if course.kind == "line" else "their place in the log"
+        where = "line number" if course.kind == "line" else "position in the log"
         what = "second" if all(row.error.time is None or row.error.time % 1 == 0 for row in rows) else "time"
-        return f"All stamps tell the same {what}: marks stand by {where}."
+        return f"All timestamps show the same {what}: marks are placed by {where}."
     if course is not None and course.kind == "time" and any(row.error.time is None for row in rows):
-        return "A line without a stamp has no mark."
+        return "A line without a timestamp has no mark."
     return ""
 
 

@@ -141,7 +141,7 @@ async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, li
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=most, errors="replace")
     except ValueError as error:
-        raise RequestRefused(400, "bad_form", "the form", "it cannot be read", "Load the page again.") from error
+        raise RequestRefused(400, "bad_form", "the form", "it cannot be read", "Reload the page.") from error
 
 
 class _PageRoute(APIRoute):

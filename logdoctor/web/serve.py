@@ -34,7 +34,7 @@ def serve(settings: Settings) -> None:
         raise SettingsError(
             f"host {settings.host}",
             "every request needs a token, and there is none",
-            f"Make one first: logdoctor tokens create NAME --scope admin --data-dir {build.made_folder(settings)}",
+            f"Create one first: logdoctor tokens create NAME --scope admin --data-dir {build.made_folder(settings)}",
         )
     options = AppOptions(
         wants_token,
@@ -49,7 +49,7 @@ def serve(settings: Settings) -> None:
     try:
         service.start()
     except OSError as error:
-        cause = f"what was taken before cannot be archived ({error.strerror})"
+        cause = f"data accepted earlier cannot be archived ({error.strerror})"
         raise StorageFull(str(build.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
     gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
     gc.set_threshold(*_GC)

@@ -110,10 +110,9 @@ def listener(host: str, port: int) -> socket.socket:
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise SettingsError(
-            f"{host}:{port}", f"cannot listen on this address ({why})", "Choose others with --host and --port."
-        ) from error
+        cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+        next_step = "Choose another address with --host and --port."
+        raise SettingsError(f"cannot listen on {host}:{port}", cause.lower(), next_step) from error
 
 
 def server(app: FastAPI, slow_seconds: float) -> HttpServer:

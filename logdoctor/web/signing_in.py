@@ -11,7 +11,7 @@ from logdoctor.web.dependencies import state_of
 from logdoctor.web.gate import TOKEN, check_form, form_key
 from logdoctor.web.rendering import form, local, page, router
 
-_UNSENT = "What you sent was not taken: sign in, then send it again. What you typed may be lost."
+_UNSENT = "Your form was not accepted: sign in, then send it again. What you typed may be lost."
 
 
 pages = router()

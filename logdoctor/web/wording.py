@@ -15,7 +15,7 @@ _DECIDED = {
     "rule": "a rule",
     "case": "a past failure that looks the same",
     "agent": "the Failure Agent",
-    "nobody": "nobody",
+    "nobody": "no rule or case",
 }
 _STRUCTURE = {
     "loss": "the loss curve",
@@ -23,12 +23,12 @@ _STRUCTURE = {
     **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
 }
 _FOUND: dict[FoundBy, str] = {
-    "line": "A failure with the same line is known by it, whatever ranks, hosts, times and numbers say.",
-    "likeness": "It is found by its likeness alone: a model is shown it beside failures like it. It decides none of "
-    "them, because no line that names it was kept.",
-    "nothing": "It is not found again: no line was kept of it that names a failure. Lines that count are the last one "
-    "of a traceback, one that a rule knows, and one with a word of trouble, such as error, failed or aborted, that no "
-    "filter rule takes.",
+    "line": "A failure with the same line is recognised, whatever its ranks, hosts, times and numbers.",
+    "likeness": "It is recognised by similarity only: a model sees it next to similar failures. It decides none of "
+    "them, because no line that identifies it was kept.",
+    "nothing": "It is not recognised again, because no line that identifies it was kept. Such a line is the last "
+    "one of a traceback, one that a diagnosis rule matches, or one with an error word, such as error, failed or "
+    "aborted, that no filter rule removes.",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
@@ -66,7 +66,7 @@ def decided(verdict: Verdict, person: str = "") -> str:
     """Who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is known."""
     by = verdict.decided_by
     if verdict.reason == "Unknown":
-        return "nobody"
+        return _DECIDED["nobody"]
     if by.kind == "case" and verdict.confidence == CERTAIN:
         return person or "a person"
     if by.kind == "structure":

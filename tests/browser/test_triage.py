@@ -198,8 +198,8 @@ def test_a_correction_shows_what_it_teaches_before_it_is_saved(cluster: Cluster,
     page.locator("select[name=reason]").select_option("Dataset Loading Error")
     page.get_by_label("What fixed it").fill("copied the shard again")
     page.get_by_label(re.compile("flux capacitor")).check()
-    page.get_by_role("button", name="Show what it will teach").click()
-    lesson = page.get_by_role("region", name="What it will teach")
+    page.get_by_role("button", name="Preview what will be learned").click()
+    lesson = page.get_by_role("region", name="What will be learned")
     expect(lesson).to_contain_text("Pattern")
     expect(lesson).to_contain_text("Back-test")
     assert cluster.get("/v1/rules")["items"] == [] and cluster.get("/v1/cases")["items"] == [], (

@@ -18,10 +18,10 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     assert hosts == ["gpu-1=root@m1:22", "gpu-2=gpu-2", "gpu-3=m3"]
     assert nodes == [Node("gpu-1", "10.0.0.1", "leaf1"), Node("gpu-2"), Node("gpu-3")]
     assert build.launcher(Settings(ssh_hosts=path), "ssh").name == "ssh"
-    with pytest.raises(InputError, match="no file of hosts"):
+    with pytest.raises(InputError, match="not a hosts file"):
         _hosts(tmp_path / "none")
     path.write_text("-oProxyCommand=x\n")
-    with pytest.raises(InputError, match="no node is called so"):
+    with pytest.raises(InputError, match="not a valid node name"):
         _hosts(path)
 
 

@@ -51,7 +51,7 @@ def test_a_report_of_another_death_yields_to_what_it_wraps(diagnose: Diagnose) -
     for link in (DIRECT, CONTEXT):
         assert diagnose(HEAD + inner + link + outer).reason == "Key Error"
     alone = diagnose(HEAD + traceback("torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated"))
-    assert alone.reason == "Unknown" and "no line says why" in alone.why
+    assert alone.reason == "Unknown" and "no log line says why" in alone.why
 
 
 def test_words() -> None:

@@ -91,7 +91,7 @@ def test_what_others_cordoned_is_left_alone(cordoning: Cordoning, records: NodeR
     for node in ("gpu-1", "gpu-2", "gpu-3"):
         with pytest.raises(CordonRefused, match="by others"):
             cordon(cordoning, node)
-        with pytest.raises(CordonRefused, match="no standing cordon of ours"):
+        with pytest.raises(CordonRefused, match="no cordon by logdoctor"):
             cordoning.uncordon(node, "user-17", "", 11.0)
     assert path.read_bytes() == before
     assert {one.state for one in records.cordons()} == {"refused"} and "fan" in records.cordons(node="gpu-1")[0].why

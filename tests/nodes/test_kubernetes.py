@@ -344,7 +344,7 @@ def test_a_cluster_that_is_down_is_told_at_once(kube: KubeServer, launch: Launch
         lambda launcher: launcher.sweep("t12"),
     ):
         began = time.monotonic()
-        with pytest.raises(LaunchError, match=r"127\.0\.0\.1.*cannot be reached.*Look whether it runs"):
+        with pytest.raises(LaunchError, match=r"127\.0\.0\.1.*cannot be reached.*Check whether it is running"):
             asyncio.run(ask(launch()))
         assert time.monotonic() - began < 60
 
@@ -370,7 +370,7 @@ def test_a_slow_cluster_does_not_hold_up_for_ever(kube: KubeServer, launch: Laun
 
 def test_an_answer_that_is_no_answer_is_told(kube: KubeServer, launch: Launch) -> None:
     kube.nodes["odd"] = {"metadata": {"name": ["?"]}}
-    with pytest.raises(LaunchError, match="not of its API"):
+    with pytest.raises(LaunchError, match="not from its API"):
         asyncio.run(launch().inventory([]))
 
 
@@ -426,7 +426,7 @@ def test_a_kubeconfig_that_is_wrong_is_told(tmp_path: Path, text: str) -> None:
 def test_a_certificate_that_is_not_known_is_told(tmp_path: Path, certificate: tuple[str, str]) -> None:
     with running(tmp_path, "gpu-1", tls=certificate) as kube:
         config = kube.kubeconfig()
-        with pytest.raises(LaunchError, match=r"no safe connection.*certificate"):
+        with pytest.raises(LaunchError, match=r"no secure connection.*certificate"):
             asyncio.run(KubernetesLauncher(Cluster(config), POD).inventory([]))
         known = Cluster(kube.kubeconfig(**{"certificate-authority": certificate[0]}))
         assert [node.name for node in asyncio.run(KubernetesLauncher(known, POD).inventory([]))] == ["gpu-1"]

@@ -127,7 +127,7 @@ def test_another_mark_is_left_alone(kube: KubeServer, cordoner: KubernetesCordon
     cordoner.cordon("gpu-1", other)
     before = copy.deepcopy(kube.nodes["gpu-1"])
     for act in (cordoner.cordon, cordoner.uncordon):
-        with pytest.raises(CordonRefused, match="it carries another cordon"):
+        with pytest.raises(CordonRefused, match="it has another cordon"):
             act("gpu-1", MARK)
     assert kube.nodes["gpu-1"] == before
 
@@ -189,14 +189,14 @@ def test_a_node_that_never_rests_is_given_up(kube: KubeServer, cordoner: Kuberne
         node["metadata"]["resourceVersion"] = kube.version()
 
     kube.before_patch = change
-    with pytest.raises(CordonError, match="others change it all the time"):
+    with pytest.raises(CordonError, match="others keep changing it"):
         cordoner.cordon("gpu-1", MARK)
     assert len([seen for seen in kube.seen if seen.method == "PATCH"]) == 5
 
 
 def test_a_change_that_the_cluster_swallows_is_told(kube: KubeServer, cordoner: KubernetesCordoner) -> None:
     kube.swallows_patches = True
-    with pytest.raises(CordonError, match="took the change and did not make it"):
+    with pytest.raises(CordonError, match="accepted the change but did not apply it"):
         cordoner.cordon("gpu-1", MARK)
 
 

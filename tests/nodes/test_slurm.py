@@ -96,7 +96,7 @@ class TestInventory:
             _run(SlurmLauncher({"PATH": "/nowhere"}).inventory([]))
 
     def test_an_allocation_is_a_number(self) -> None:
-        with pytest.raises(LaunchError, match="no number of a job"):
+        with pytest.raises(LaunchError, match="not a job id"):
             SlurmLauncher({}, allocation="--reboot")
 
 
@@ -202,7 +202,7 @@ class TestNotLaunched:
 
     def test_unknown_node(self, cluster: SlurmCluster) -> None:
         told = self._void(cluster, "n1", "n9")
-        assert told == {"n1": "n9: Slurm knows no such node", "n9": "Slurm knows no such node"}
+        assert told == {"n1": "n9: Slurm does not know this node", "n9": "Slurm does not know this node"}
 
     def test_node_drained_by_others(self, cluster: SlurmCluster) -> None:
         cluster.command("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=bad DIMM")
@@ -294,7 +294,7 @@ class TestNotLaunched:
 
     def test_names_are_checked_before_they_reach_a_command(self, cluster: SlurmCluster) -> None:
         for name in ("--uid=0", "n1,n2", "n[1-6]", "/etc/passwd", "n1 n2", ""):
-            with pytest.raises(Exception, match="no node is called so"):
+            with pytest.raises(Exception, match="not a valid node name"):
                 _run(cluster.launcher().run(_task(name)))
 
 

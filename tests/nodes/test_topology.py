@@ -60,9 +60,9 @@ class TestGroups:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("\nSwitchName=a Nodes=n[1-\n", "topology, line 2, hostlist 'n[1-': is none that Slurm writes"),
-            ("SwitchName=a Nodes=@all", "line 1, hostlist '@all': is none that Slurm writes"),
-            ("SwitchName=a Nodes=n[1-9]&n1", "is none that Slurm writes"),
+            ("\nSwitchName=a Nodes=n[1-\n", "topology, line 2, hostlist 'n[1-': is not in Slurm's notation"),
+            ("SwitchName=a Nodes=@all", "line 1, hostlist '@all': is not in Slurm's notation"),
+            ("SwitchName=a Nodes=n[1-9]&n1", "is not in Slurm's notation"),
             ("SwitchName=a Nodes=n[1-999999999999]", "stands for more than 65,536 nodes"),
             ("SwitchName=a Nodes=r[1-9999]n[1-9999]s[1-9999]", "stands for more than 65,536 nodes"),
             ("Include other.conf", "topology, line 1: includes another file"),

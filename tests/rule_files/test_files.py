@@ -132,17 +132,17 @@ def test_a_file_of_two_rules_is_two_rules() -> None:
     [
         (b"", "holds no rule"),
         (b"# nothing\n", "holds no rule"),
-        (b"a: [", "no rule in YAML"),
-        (b"\xff\xfe\x00", "no rule in YAML"),
-        (b"[1, 2]", "no rule in YAML"),
-        (b"kind: filter", "no rule in YAML"),
+        (b"a: [", "not a rule in YAML"),
+        (b"\xff\xfe\x00", "not a rule in YAML"),
+        (b"[1, 2]", "not a rule in YAML"),
+        (b"kind: filter", "not a rule in YAML"),
         (RULE.replace("title", "titel").encode(), "titel"),
-        (RULE.replace("2026-01-01", "2026-13-41").encode(), "no rule in YAML"),
-        (RULE.replace("kind: filter", "kind: diagnosis").encode(), "no rule in YAML"),
+        (RULE.replace("2026-01-01", "2026-13-41").encode(), "not a rule in YAML"),
+        (RULE.replace("kind: filter", "kind: diagnosis").encode(), "not a rule in YAML"),
         (RULE.replace("kind: filter", "kind: other").encode(), "only filter rules and diagnosis rules"),
-        (RULE.replace("'x'", "!!python/object/apply:os.system ['true']").encode(), "no rule in YAML"),
-        (RULE.replace("title: t", "title: !!binary aGk=").encode(), "no rule in YAML"),
-        (RULE.replace("title: t", "title: " + "9" * 10_000).encode(), "no rule in YAML"),
+        (RULE.replace("'x'", "!!python/object/apply:os.system ['true']").encode(), "not a rule in YAML"),
+        (RULE.replace("title: t", "title: !!binary aGk=").encode(), "not a rule in YAML"),
+        (RULE.replace("title: t", "title: " + "9" * 10_000).encode(), "not a rule in YAML"),
         (BOMB.encode(), "alias"),
         (b"a: &a [*a]", "alias"),
         (b"[" * 100_000, "nested too deeply"),
@@ -178,12 +178,12 @@ def test_files_below_folders_are_found_and_links_are_not_followed(tmp_path: Path
 def test_what_is_no_plain_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    for path, cause in ((tmp_path / "pipe", "no plain file"), (Path("/dev/zero"), "no plain file")):
+    for path, cause in ((tmp_path / "pipe", "not a regular file"), (Path("/dev/zero"), "not a regular file")):
         with pytest.raises(RuleError, match=cause):
             content_of(path)
     with pytest.raises(RuleError, match="No such file"):
         content_of(tmp_path / "none")
-    with pytest.raises(RuleError, match="no path"):
+    with pytest.raises(RuleError, match="not a path"):
         content_of(tmp_path / "a\0b")
     monkeypatch.setattr(files, "MOST_BYTES", 10)
     (tmp_path / "big").write_bytes(b"x" * 11)

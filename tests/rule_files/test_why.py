@@ -28,7 +28,7 @@ def said(scanner: Scanner, rules: LearnedRules, line: str) -> list[str]:
 
 def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> None:
     (rule,) = entered(rules)
-    kept = ["kept       the line stays in the residual", "because    none of the rules that match it may take it"]
+    kept = ["kept       the line stays in the residual", "because    none of the rules that match it may remove it"]
     assert said(scanner, rules, LINE) == [
         f"would take {rule.id}: it is in shadow, where it counts lines and takes none",
         *kept,
@@ -62,7 +62,7 @@ def test_evidence_wins(scanner: Scanner, rules: LearnedRules) -> None:
     found = said(scanner, rules, line)
     assert found[0].startswith("evidence   diagnosis/")
     assert f"in vain    {rule.id}: the line is evidence, which wins" in found
-    assert found[-1] == "because    it is evidence, and no filter rule may take it"
+    assert found[-1] == "because    it is evidence, which no filter rule may remove"
 
 
 def test_shipped_rules_and_older_ones_take_lines_first(scanner: Scanner, rules: LearnedRules) -> None:

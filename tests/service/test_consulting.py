@@ -363,7 +363,7 @@ def test_an_open_failure_can_be_asked_about_again(folder: Path, scanner: Scanner
         eventually(lambda: counts(service)["unavailable"] == 1)
         service.casework.ask(stored.id)
         assert upgraded(service, "a").verdict.reason == "CUDA Error"
-        with pytest.raises(ConfirmationRefused, match="nothing to ask"):
+        with pytest.raises(ConfirmationRefused, match="already decided"):
             service.casework.ask(stored.id)
 
 

@@ -122,7 +122,7 @@ def test_what_was_deleted_does_not_come_back_from_the_journal(folder: Path, scan
         again = Service(place, scanner, plan(place))
         again.start()
         assert left(place) == [5]
-        with pytest.raises(LimitReached, match="its log was deleted, and its verdict stands"):
+        with pytest.raises(LimitReached, match="its log was deleted, and its verdict is final"):
             again.intake.open(Key("job", 1, "s"))
         before = again.records.current("job", 1)
         again.end("job", 1, End("", 9, None, None, 1.0))

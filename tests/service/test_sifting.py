@@ -178,7 +178,7 @@ def test_words_of_one_rank_are_read_where_the_rank_may_be_named_alone(
 @pytest.mark.parametrize(
     ("pattern", "cause"),
     [
-        ("a\\", "its last backslash"),
+        ("a\\", "a single backslash"),
         ("a*", "where there is no text"),
         ("[", "Unterminated character class)"),
         (r"(a)\2", "Invalid back reference"),

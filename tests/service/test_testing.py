@@ -180,7 +180,7 @@ def test_not_too_many_tests_are_begun_at_once(site: Site, monkeypatch: pytest.Mo
     first = threading.Thread(target=lambda: actor.test(["n0", "n1"], "u1"))
     first.start()
     eventually(lambda: bool(actor._tester._beginning))
-    with pytest.raises(ActionRefused, match="are being begun"):
+    with pytest.raises(ActionRefused, match="are being started"):
         actor.test(["n2", "n3"], "u1")
     first.join()
 

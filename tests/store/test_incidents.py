@@ -169,7 +169,7 @@ def test_an_incident_that_all_left_is_resolved(records: Records, incidents: Inci
     assert (one.state, one.by, one.changed, one.newest, one.attempts) == ("resolved", BY_US, 2.0, None, 0)
     assert "no failed attempt" in one.note and steps(incidents, 1) == ["opened", "left", "resolved"]
     assert found(incidents, WantedIncidents()) == [] and found(incidents, WantedIncidents(states=("resolved",))) == [1]
-    with pytest.raises(IncidentRefused, match="no failed attempt is left"):
+    with pytest.raises(IncidentRefused, match="no failed attempts left"):
         incidents.step(1, "reopen", "ops", "", 3.0, "resolved")
     publish(records, "a", 1, BASE, 4.0)
     assert incidents.of("a", 1) == 2 and (known(incidents, 1).others, known(incidents, 2).others) == (1, 0)

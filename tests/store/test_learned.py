@@ -153,8 +153,8 @@ def test_a_full_kind_takes_no_more_and_leaves_nothing(records: Records) -> None:
         ({"examples": ("fine", "\ud800")}, "UTF-8"),
         ({"examples": ("x" * 20_000,)}, "too long"),
         ({"metrics": ("x",) * 51}, "too long"),
-        ({"status": "active"}, "would begin as 'active'"),
-        ({"status": "\ud800"}, "would begin as"),
+        ({"status": "active"}, "would start as 'active'"),
+        ({"status": "\ud800"}, "would start as"),
         ({"waits_for": WAITS}, "waits for a human"),
         ({"kind": ""}, "no kind"),
         ({"kind": " "}, "no kind"),
@@ -218,13 +218,13 @@ def test_rules_whose_digests_begin_alike_differ_in_their_ids(learned: LearnedRul
 
 def test_a_rule_is_watched_before_it_acts(learned: LearnedRules) -> None:
     rule = entered(learned, status="proposed")
-    with pytest.raises(RuleRefused, match=r"is proposed\. From there it may become shadow, retired"):
+    with pytest.raises(RuleRefused, match=r"is proposed\. From there it can become shadow, retired"):
         learned.move(rule.id, "active", "agent", "good", 2.0)
     assert learned.move(rule.id, "shadow", "agent", "good", 2.0, "promote").status == "shadow"
     assert learned.move(rule.id, "active", "agent", "2 jobs", 3.0, "promote").status == "active"
     assert learned.move(rule.id, "shadow", "agent", "took a line", 4.0, "demote").status == "shadow"
     assert learned.move(rule.id, "retired", "agent", "never seen", 5.0, "retire").changed == 5.0
-    with pytest.raises(RuleRefused, match=r"is retired\. From there it may become shadow"):
+    with pytest.raises(RuleRefused, match=r"is retired\. From there it can become shadow"):
         learned.move(rule.id, "active", "agent", "good", 6.0)
     events = learned.events(rule.id)
     assert [(e.step, e.from_status, e.to_status) for e in reversed(events)] == [
@@ -241,7 +241,7 @@ def test_a_rule_is_watched_before_it_acts(learned: LearnedRules) -> None:
 @pytest.mark.parametrize("status", ["", "Active", "gone", "\ud800", "\0"], ids=ascii)
 def test_there_is_no_way_to_an_unknown_status(learned: LearnedRules, status: str) -> None:
     rule = entered(learned)
-    with pytest.raises(RuleRefused, match="From there it may become"):
+    with pytest.raises(RuleRefused, match="From there it can become"):
         learned.move(rule.id, status, "agent", "", 2.0)
     assert learned.list() == [rule]
 
@@ -261,7 +261,7 @@ def test_what_waits_for_a_human_is_not_moved_by_code(learned: LearnedRules) -> N
 def test_approving_leads_on_step_by_step(learned: LearnedRules) -> None:
     rule = entered(learned, status="proposed", waits_for=f"it was imported: {WAITS}")
     assert [learned.approve(rule.id, "user-17", "", 2.0).status for _ in range(2)] == ["shadow", "active"]
-    with pytest.raises(RuleRefused, match="is active already"):
+    with pytest.raises(RuleRefused, match="is already active"):
         learned.approve(rule.id, "user-17", "", 3.0)
     assert not learned.one(rule.id).harmless  # it did not wait because of its lines
     learned.retire(rule.id, "user-17", "", 4.0)
@@ -275,7 +275,7 @@ def test_only_the_step_that_was_seen_is_taken_back(learned: LearnedRules) -> Non
     learned.approve(rule.id, "user-17", "", 2.0)
     seen = learned.events(rule.id)[0].id
     learned.retire(rule.id, "user-18", "", 3.0)
-    with pytest.raises(RuleRefused, match="another latest step"):
+    with pytest.raises(RuleRefused, match="a newer step"):
         learned.undo(rule.id, "user-17", "", 4.0, expected=seen)
     assert learned.undo(rule.id, "user-18", "", 5.0, expected=learned.events(rule.id)[0].id).status == "active"
     assert learned.undo(rule.id, "user-17", "", 6.0, expected=seen).status == "shadow"
@@ -306,7 +306,7 @@ def test_undoing_takes_the_flag_back_too(learned: LearnedRules) -> None:
     assert (learned.undo(first.id, "bob", "a slip", 4.0).status, learned.one(first.id).harmless) == ("shadow", True)
     back = learned.undo(first.id, "bob", "no", 5.0)
     assert (back.status, back.harmless) == ("proposed", False)
-    with pytest.raises(RuleRefused, match="no step that could be taken back"):
+    with pytest.raises(RuleRefused, match="no step that could be undone"):
         learned.undo(first.id, "bob", "", 6.0)
     undoing, other, second, approval, *_ = learned.events(first.id)
     assert (undoing.step, undoing.undoes, undoing.by, undoing.harmless) == ("undo", approval.id, "bob", False)

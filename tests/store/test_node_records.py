@@ -327,7 +327,7 @@ def test_a_cordon_takes_its_steps_and_no_others(records: NodeRecords) -> None:
 
 def test_a_node_is_held_once(records: NodeRecords) -> None:
     first = records.want_cordon("gpu-2", "file", "user-17", 5.0, "faulty")
-    with pytest.raises(CordonRefused, match=rf"cordoned already, or about to be \(cordon {first.id}\)"):
+    with pytest.raises(CordonRefused, match=rf"already cordoned, or about to be \(cordon {first.id}\)"):
         records.want_cordon("gpu-2", "file", "user-18", 6.0, "faulty")
     assert records.want_cordon("gpu-2", "dry-run", "user-18", 6.0, "faulty").state == "wanted"
     assert [one.state for one in records.cordons(node="gpu-2", how="file")] == ["refused", "wanted"]

@@ -554,7 +554,7 @@ BAD_CURSORS = [
 @pytest.mark.parametrize("cursor", BAD_CURSORS, ids=lambda cursor: ascii(cursor)[:20])
 def test_a_bad_cursor_is_a_clear_error(records: Records, cursor: str) -> None:
     for ask in (lambda: records.search(Wanted(), cursor), lambda: records.jobs(cursor)):
-        with pytest.raises(CursorError, match="Begin again without a cursor"):
+        with pytest.raises(CursorError, match="Start again without a cursor"):
             ask()
 
 

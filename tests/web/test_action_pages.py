@@ -36,7 +36,7 @@ def actor(service: Service, tmp_path: Path) -> Actor:
 def test_the_queue_says_what_waits_and_why(actor: Actor, client: TestClient) -> None:
     shown = page(client, "/actions")
     assert "Waiting 3" in shown.text and "Done 0" in shown.text
-    for words in ("Cordon gpu-02", "test 1 found gpu-02 faulty", "Test gpu-01, gpu-02 and 2 more", "advice: a person"):
+    for words in ("Cordon gpu-02", "test 1 found gpu-02 faulty", "Test gpu-01, gpu-02 and 2 more", "advice: somebody"):
         assert words in shown.text
     assert set(named(shown)) == set(NAMES) and "/node-tests/1" in shown.links().values()
     assert shown.links()["Approve"] == "/actions/1/approve"
@@ -91,7 +91,7 @@ def test_a_test_of_nodes_that_the_launcher_does_not_have_is_not_offered(actor: A
 
 def test_advice_is_for_people(actor: Actor, client: TestClient) -> None:
     asked = page(client, "/actions/3/approve")
-    assert "logdoctor does nothing by itself here" in asked.text
+    assert "logdoctor does not do this itself" in asked.text
     assert post(client, "/actions/3/approve").status_code == 303 and "done" in page(client, "/actions/3").text
 
 

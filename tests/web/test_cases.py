@@ -225,7 +225,7 @@ def test_model_calls_tell_a_bound_token_nothing_of_other_jobs(guarded: Guarded) 
 
 def test_model_calls_on_the_page(client: TestClient, service: Service) -> None:
     stored = publish(service)
-    assert "Asked of a model" not in page(client, f"/verdicts/{stored.id}").text
+    assert "Model calls" not in page(client, f"/verdicts/{stored.id}").text
     asked(service, got=f"{HOSTILE}\nsecond line\rhidden?", sent=(("user", f"one\n  {HOSTILE}\ntwo"),))
     asked(service, cached=True)
     shown = page(client, f"/verdicts/{stored.id}")
@@ -322,7 +322,7 @@ def test_it_is_asked_for_by_a_form(tmp_path: Path, scanner: Scanner) -> None:
         form = {"key": page(client, f"/verdicts/{stored.id}").field("key")}
         answer = client.post(f"/verdicts/{stored.id}/ask", data=form, follow_redirects=False)
         assert answer.status_code == 303
-        assert "It is being looked up" in page(client, answer.headers["location"].partition("#")[0]).text
+        assert "Searching past cases" in page(client, answer.headers["location"].partition("#")[0]).text
         wait_for(lambda: counts["unknown"] == 2)
 
 
@@ -404,7 +404,7 @@ def test_one_case_on_a_page(client: TestClient, service: Service) -> None:
     shown = page(client, f"/cases/{case.id}")
     for words in (
         *("ECC Error", "Take out the node, then restart", "board returned", "the third", "return it"),
-        *("the infrastructure", "126", "the other", "2 lines of gpu-12, gpu-13", "0000000000000000", "said the same"),
+        *("the infrastructure", "126", "the other", "2 lines of gpu-12, gpu-13", "0000000000000000", "was right"),
     ):
         assert words in shown.text, words
     assert shown.links()["j"] == "/verdicts/7"

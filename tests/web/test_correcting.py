@@ -270,11 +270,11 @@ def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Sc
         assert (stored.verdict.reason, stored.verdict.decided_by.kind) == ("Out of Memory Error", "rule")
         rule = stored.verdict.decided_by.rule
         shown = correcting(client, stored, **said)
-        assert f"But rule {rule} still calls it Out of Memory Error" in shown.text
-        assert "counts for failures in which no rule names the cause" in shown.text
-        assert "is known by it" not in shown.text and f"/rules/{quote(rule)}" in shown.links().values()
+        assert f"Rule {rule} would still decide Out of Memory Error" in shown.text
+        assert "applies only to failures in which no rule names the cause" in shown.text
+        assert "is recognised, whatever" not in shown.text and f"/rules/{quote(rule)}" in shown.links().values()
         agreed = correcting(client, stored, reason="Out of Memory Error", evidence="main:2")
-        assert "still calls it" not in agreed.text
+        assert "would still decide" not in agreed.text
         answer = client.post(
             f"/verdicts/{stored.id}/correct",
             data={"key": page(client, f"/verdicts/{stored.id}").field("key"), "known": "0", "step": "save", **said},
@@ -285,7 +285,7 @@ def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Sc
         now = service.records.current("j", 1)
         saved = page(client, f"/verdicts/{now.id if now else 0}?case=1").text
         assert "Saved as case 1" in saved
-        assert f"But rule {rule} still calls it Out of Memory Error" in saved and "is known by it" not in saved
+        assert f"Rule {rule} would still decide Out of Memory Error" in saved and "is recognised, whatever" not in saved
         again = sent(client, service, "k", f"starting\n{OUT_OF_MEMORY}\n").verdict
         assert (again.reason, again.decided_by.rule) == ("Out of Memory Error", rule)
 
@@ -307,14 +307,14 @@ def test_until_the_verdict_is_corrected_the_page_says_so(tmp_path: Path, scanner
 def test_a_correction_of_lines_that_are_gone_is_saved_all_the_same(client: TestClient, service: Service) -> None:
     stored = publish(service)
     seen = correcting(client, stored, reason="Key Error", evidence="main:2")
-    assert "nothing is left of its log" in seen.text or "No rule." in seen.text
+    assert "none of its log is kept" in seen.text or "No rule is learned." in seen.text
     assert "Save the correction" in seen.text
     form = fields(seen, f"/verdicts/{stored.id}/correct") | {"step": "save"}
     assert client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False).status_code == 303
     (case,) = service.casework.confirmed.cases()
     assert case.evidence == (Cited("main", 2, "the cause"),)
     told = page(client, "/incidents/1?case=1").text
-    assert "The verdict below stays as it is" in told
+    assert "The verdict below is unchanged" in told
 
 
 # --- what it will teach
@@ -326,7 +326,7 @@ def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: 
         stored = sent(client, service, "a", HEAD + LEASE)
         before = state(service)
         shown = correcting(client, stored, evidence=f"main:{LINE}", fix="ask <b>ops</b> for quota")
-        for words in ("What it will teach", "quota service refused", "shadow", "3 attempts in which it hits"):
+        for words in ("What will be learned", "quota service refused", "shadow", "3 attempts in which it hits"):
             assert words in shown.text, words
         assert "Tried on the newest 1 past attempt, all that are kept: it hits in 1, agrees in 0" in shown.text
         assert state(service) == before, "a preview changes nothing"
@@ -347,7 +347,7 @@ def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: 
         told = page(client, f"/verdicts/{corrected.id}")
         assert "reason: Unknown, now OS Error" in told.text
         again = correcting(client, corrected, known="1", reason="OS Error", evidence=f"main:{LINE}")
-        assert "No rule." in again.text and "it is watched already" in again.text
+        assert "No rule is learned." in again.text and "it is already being watched" in again.text
         assert f"/rules/{rule.id}" in again.links().values()
 
 
@@ -361,7 +361,7 @@ def test_a_preview_names_what_contradicts_and_who_is_put_back(tmp_path: Path, sc
         wait_for(lambda: service.rules.list(DIAGNOSIS)[0].jobs == 2)  # nothing changes after that
         before = state(service)
         shown = correcting(client, stored, reason="Permission Error", evidence=f"main:{LINE}")
-        assert "No rule." in shown.text and "which failed of OS Error" in shown.text
+        assert "No rule is learned." in shown.text and "which failed of OS Error" in shown.text
         assert "others" in [html.unescape("".join(tag.text)) for tag in shown.all("th")]
         assert f"{rule.id} goes out of use: it says OS Error" in shown.text
         assert state(service) == before
@@ -387,7 +387,7 @@ def test_a_rule_that_takes_nodes_out_waits_for_a_person(tmp_path: Path, scanner:
 
 def test_a_service_that_learns_nothing_says_so(client: TestClient, service: Service) -> None:
     stored = send(client, "j", STRANGE)
-    assert "it learns no rules" in correcting(client, stored).text
+    assert "learns no rules" in correcting(client, stored).text
     lesson = client.post(f"/v1/verdicts/{stored.id}/lesson", json={"reason": "Key Error"}).json()
     assert lesson["rule"] is None and "learns no rules" in lesson["why"] and lesson["corrects"]
 
@@ -423,7 +423,7 @@ def test_lines_are_checked_and_typed_ones_come_after_them(client: TestClient, se
     kept = boxes(shown)
     assert [value for value, on in kept.items() if on] == ["main:61", "main:62"]
     assert [html.unescape("".join(tag.text)).strip() for tag in shown.all("textarea")][-1] == "main:7"
-    assert "shard 12 came out short" in shown.text.split("Change something")[0]
+    assert "shard 12 came out short" in shown.text.split("Edit before")[0]
     assert saved_lines(client, service, stored, shown) == [62, 61, 7]
 
 
@@ -476,7 +476,7 @@ def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scan
         for stored, line, way in ways:
             shown = correcting(client, stored, reason="Dataset Loading Error", line=[f"main:{line}"])
             words = wording._FOUND[way]
-            assert words in shown.text and ("Name such a line below" in shown.text) == (way == "nothing")
+            assert words in shown.text and ("select it below" in shown.text) == (way == "nothing")
             form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
             answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
             assert words in page(client, answer.headers["location"].partition("#")[0]).text

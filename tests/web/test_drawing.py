@@ -175,7 +175,7 @@ def test_an_error_without_a_stamp_has_no_place_among_times() -> None:
     drawn = rank_chart.rank_times(some, ("main", 1123))
     assert ["node gpu-7 - unknown error", "line 1,300"] == words(drawn)[4:6]
     assert len([svg for svg in elements(drawn, "svg") if "x" in svg.attrib]) == 2
-    assert rank_chart.rank_note(some, ("main", 1123)) == "A line without a stamp has no mark."
+    assert rank_chart.rank_note(some, ("main", 1123)) == "A line without a timestamp has no mark."
 
 
 def test_who_failed_is_called_what_it_is() -> None:

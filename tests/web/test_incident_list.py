@@ -86,7 +86,7 @@ def test_attempts_on_one_node_are_one_row_that_counts_them(client: TestClient, s
     shown = page(client, "/")
     assert ids(shown) == [of(service, "elsewhere"), of(service, "job-7")]
     assert "7 failures" in shown.text and "job-7 / 1" in shown.text and "job-3" not in shown.text
-    assert shown.text.count("1 other like it") == 2
+    assert shown.text.count("1 similar incident") == 2
 
 
 def test_a_row_says_when_its_job_was_started_again(client: TestClient, service: Service) -> None:
@@ -110,10 +110,10 @@ def test_others_that_look_the_same_are_a_list_of_their_own(client: TestClient, s
     publish(service, "a")
     publish(service, "b", changed(suspects=(Suspect("node-2", None, None, "x"),)))
     publish(service, "c", SCRIPT)
-    link = page(client, "/").links()["1 other like it"]
+    link = page(client, "/").links()["1 similar incident"]
     shown = page(client, link)
     assert set(ids(shown)) == {of(service, "a"), of(service, "b")}
-    assert "Only incidents that look the same" in shown.text and shown.links()["Show others, too"] == "/?state=all"
+    assert "Only incidents with the fingerprint" in shown.text and shown.links()["Show all"] == "/?state=all"
 
 
 def test_a_row_says_who_took_it(client: TestClient, service: Service) -> None:
@@ -259,7 +259,7 @@ def test_an_incident_whose_attempts_all_left_is_settled(client: TestClient, serv
     publish(service, "j", changed(outcome="completed", reason="None"), NOW + 1)
     assert ids(page(client, "/")) == []
     shown = page(client, "/?state=resolved")
-    assert ids(shown) == [number] and "No failure any more" in shown.text
+    assert ids(shown) == [number] and "No longer a failure" in shown.text
 
 
 # --- who sees what

@@ -267,7 +267,7 @@ def test_an_incident_that_all_left_says_so(client: TestClient, service: Service)
     id = incident_of(service, fail(service, "a"))
     fail(service, "a", verdict=changed(outcome="recovered"), at=NOW + 1)
     shown = page(client, f"/incidents/{id}")
-    assert f"Nothing is left of incident {id}" in shown.text and "resolved" in shown.text
+    assert f"Incident {id} has no failures left" in shown.text and "resolved" in shown.text
 
 
 # --- its state
@@ -309,7 +309,7 @@ def test_who_was_quicker_is_told(client: TestClient, service: Service) -> None:
     id = incident_of(service, fail(service, "a"))
     service.incidents.step(id, "acknowledge", "ops", "on it", NOW, "new")
     shown = checked(step(client, id, "acknowledge", "new", "mine", 409))
-    assert "Somebody was quicker." in shown.text and "ops acknowledged it at" in shown.text
+    assert "Somebody else acted first." in shown.text and "ops acknowledged it at" in shown.text
     assert shown.field("note") == "mine" and shown.field("seen_as") == "acknowledged"
     found = service.incidents.one(id)
     assert found is not None and (found.by, found.note) == ("ops", "on it")
@@ -332,7 +332,7 @@ def test_resolved_ones_of_the_same_kind_tell_what_fixed_them(client: TestClient,
     service.incidents.step(id, "resolve", "ops", "swapped the <i>board</i>", NOW - 8000, "new")
     stored = fail(service, "b")
     shown = page(client, f"/incidents/{incident_of(service, stored)}")
-    told = shown.text.partition("Other incidents of the same kind")[2]
+    told = shown.text.partition("Similar incidents")[2]
     assert "resolved Incident 1 on node-1: 1 attempt" in told and "ops: swapped the <i>board</i>" in told
 
 
@@ -426,10 +426,10 @@ def test_past_cases_stand_beside_what_fixed_them(client: TestClient, service: Se
     service.casework.confirmed.keep_lines(
         "j", 1, [Kept("main", 2, "the cause", 3)], outcome="failed", reason="ECC Error", digest="1" * 16
     )
-    told = page(client, f"/verdicts/{stored.id}").text.partition("What it was before")[2]
+    told = page(client, f"/verdicts/{stored.id}").text.partition("Similar past failures")[2]
     first, second = told.index(f"Case {same.id}"), told.index(f"Case {alike.id}")
     assert first < second and "board <returned>" in told and "rebooted it" in told and "not this" not in told
-    assert "the same line names it" in told[first:second] and "the same reason" in told[second:]
+    assert "same line" in told[first:second] and "the same reason" in told[second:]
 
 
 def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, service: Service) -> None:
@@ -588,11 +588,11 @@ def test_what_waits_for_an_incident_is_on_its_page(client: TestClient, service: 
     action = propose(service, "test_nodes", ("gpu-1", "gpu-2"), older)
     shown = page(client, f"/incidents/{incident_of(service, stored)}")
     assert "Find the faulty node: test the job's nodes, then restart" in shown.text
-    assert "After other attempts of the incident a / 1: Test gpu-1, gpu-2" in shown.text
+    assert "From other attempts of this incident a / 1: Test gpu-1, gpu-2" in shown.text
     own = page(client, f"/incidents/{incident_of(service, stored)}?verdict={older.id}").text
-    assert "Waits for a person Test gpu-1, gpu-2" in own and "other attempts of the incident" not in own
+    assert "Waiting for approval Test gpu-1, gpu-2" in own and "other attempts of the incident" not in own
     assert f"/actions/{action}" in shown.links().values()
-    assert "Waits for a person" not in page(client, "/incidents/2").text
+    assert "Waiting for approval" not in page(client, "/incidents/2").text
     kept = NodeRecords(service.records.database)
     kept.decide(action, False, "ops", "not tonight", NOW)
     told = page(client, f"/incidents/{incident_of(service, stored)}").text
@@ -617,7 +617,7 @@ def test_what_a_test_found_is_on_the_page(
     assert shown.links()[f"Test {test}"] == f"/node-tests/{test}"
 
 
-ASIDE = "After other attempts of the incident"
+ASIDE = "From other attempts of this incident"
 FIND = "Find the faulty node: "
 
 
@@ -793,7 +793,7 @@ def test_a_bound_token_is_told_that_its_incident_is_empty(guarded: Guarded) -> N
         guarded.client.cookies.clear()
         sign_in(guarded, guarded.secret("read", "operate", prefixes=(prefix,)))
         shown = page(guarded.client, f"/incidents/{id}", status)
-        assert (f"Nothing is left of incident {id}" in shown.text) == (status == 200)
+        assert (f"Incident {id} has no failures left" in shown.text) == (status == 200)
         assert forms(shown) == []
 
 
@@ -865,8 +865,8 @@ def test_of_a_long_log_only_the_end_is_sifted_and_that_is_said(client: TestClien
     shown = page(client, f"/verdicts/{stored.id}")
     left = shown.text.split("Evidence", 1)[1].split("The last 20 lines of", 1)[0]
     assert re.search(r"Of the last [0-9,]+ lines 30 lines are left after the filter rules", left)
-    assert "The last 20 of them" in left and "was not looked at" in left and "at the beginning" not in left
-    assert shown.links()["all that is left"] == "/jobs/j/attempts/1/streams/main?view=compressed"
+    assert "The last 20 of them" in left and "were not filtered" in left and "at the beginning" not in left
+    assert shown.links()["see everything that is left"] == "/jobs/j/attempts/1/streams/main?view=compressed"
 
 
 def test_a_log_of_which_nothing_is_left_says_so(client: TestClient) -> None:

@@ -119,7 +119,7 @@ def test_the_url_holds_the_search_and_the_filters(client: TestClient, kept: Node
 
 def test_a_name_that_was_never_heard_of_is_said_to_be(actor: Actor, client: TestClient) -> None:
     shown = page(client, "/nodes?text=gpu-99")
-    assert "No node on record is like this" in shown.text
+    assert "No recorded node matches" in shown.text
     assert shown.links()["Look at gpu-99 all the same"] == "/nodes/gpu-99"
     there = page(client, "/nodes/gpu-99")
     assert "Nothing is on record of gpu-99" in there.text and "does not know it either" in there.text
@@ -210,7 +210,7 @@ def test_a_node_is_cordoned_and_put_back(actor: Actor, client: TestClient, servi
     answer = post(client, "/nodes/gpu-02/uncordon", why="board replaced")
     assert "gpu-02 is in service again" in page(client, answer.headers["location"]).text
     assert "gpu-02" not in (tmp_path / "cordoned").read_text()
-    assert "No cordon of ours" in page(client, "/nodes/gpu-02/uncordon").text
+    assert "logdoctor has no cordon" in page(client, "/nodes/gpu-02/uncordon").text
 
 
 def test_a_cap_is_told_before_and_after(actor: Actor, client: TestClient) -> None:
@@ -226,7 +226,7 @@ def test_a_cap_is_told_before_and_after(actor: Actor, client: TestClient) -> Non
 
 def test_cordons_of_others_are_left_alone(actor: Actor, client: TestClient, tmp_path: Path) -> None:
     (tmp_path / "cordoned").write_text("gpu-03 # cable, ops\n")
-    assert "cordoned already, by others" in page(client, "/nodes/gpu-03/cordon").text
+    assert "already cordoned by others" in page(client, "/nodes/gpu-03/cordon").text
     assert "cordoned by others" in page(client, "/nodes/gpu-03").text
     assert "cable, ops" in page(client, "/nodes/gpu-03/uncordon").text
     form = filled(page(client, "/nodes/gpu-04/cordon"), reason="x")
@@ -335,8 +335,11 @@ def test_nodes_that_the_launcher_does_not_have_are_told_before_a_test_is_begun(
     service.records.put_job("llama", JobFacts(nodelist="gpu-01,rack-9"), time.time())
     verdict = suspect(service, "llama", "rack-9")
     asked = page(client, f"/node-tests/new?verdict={verdict}")
-    assert "Not now: node rack-9: is not known here. Check its name." in asked.text and "so it must have" in asked.text
-    assert "Look again" in buttons(asked) and not [one for one in buttons(asked) if one.startswith("Test")]
+    assert (
+        "Not now: node rack-9: is not known here. Check its name." in asked.text
+        and "which must be able to reach" in asked.text
+    )
+    assert "Check again" in buttons(asked) and not [one for one in buttons(asked) if one.startswith("Test")]
     assert "".join(asked.all("textarea")[0].text) == "gpu-01,rack-9" and asked.field("verdict") == str(verdict)
     assert "Test 2 nodes" in buttons(page(client, "/node-tests/new?nodes=gpu-01,gpu-02"))
     form = filled(page(client, "/node-tests/new?nodes=gpu-01,gpu-02")) | {"nodes": "gpu-01,rack-9"}
@@ -365,8 +368,8 @@ def test_the_nodes_of_a_verdict_are_tested(actor: Actor, client: TestClient, ser
     ("given", "status", "words"),
     [
         ({"nodes": "gpu-01,gpu-99"}, 422, "gpu-99"),
-        ({"nodes": "-x"}, 400, "no node is called so"),
-        ({"nodes": "gpu-01; reboot"}, 400, "is none that Slurm writes"),
+        ({"nodes": "-x"}, 400, "not a valid node name"),
+        ({"nodes": "gpu-01; reboot"}, 400, "is not in Slurm's notation"),
         ({"nodes": ""}, 422, "neither nodes nor a verdict"),
     ],
 )
@@ -389,7 +392,7 @@ def test_a_running_test_shows_its_worlds_and_is_cancelled(
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in answer.text
     assert [tag for tag in shown.all("script") if "node_test.js" in tag.attributes["src"]]
     assert f"in test {test}" in page(client, "/nodes?testing=1").text
-    assert "being tested now" in page(client, "/nodes/gpu-01").text
+    assert "A test is running" in page(client, "/nodes/gpu-01").text
     ask = page(client, f"/node-tests/{test}/cancel")
     assert f"Cancel test {test}" in buttons(ask)
     assert {"gpu-03", "gpu-04"} <= set(named(ask))

@@ -113,8 +113,8 @@ def test_a_test_names_the_faulty_node_with_its_proof(actor: Actor, client: TestC
     ("body", "status", "words"),
     [
         ({"nodes": ["gpu-01", "gpu-99"]}, 422, "gpu-99"),
-        ({"nodes": ["-x"]}, 400, "no node is called so"),
-        ({"nodes": ["gpu-01; reboot"]}, 400, "no node is called so"),
+        ({"nodes": ["-x"]}, 400, "not a valid node name"),
+        ({"nodes": ["gpu-01; reboot"]}, 400, "not a valid node name"),
         ({"nodes": []}, 422, "neither nodes nor a verdict"),
         ({"verdict": 99}, 409, "verdict 99"),
         ({"nodes": NAMES, "launcher": "ssh"}, 422, "is not set up"),

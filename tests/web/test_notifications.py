@@ -120,11 +120,11 @@ def test_the_page_sends_a_test(client: TestClient, receiver: Receiver) -> None:
     assert page.status_code == 200 and page.text.count("Send a test") == 2
     form = {"key": form_key(page), "target": "ops"}
     told = client.post("/notifications/test", data=form)
-    assert told.status_code == 200 and "The test arrived at ops" in told.text
+    assert told.status_code == 200 and "The test reached ops" in told.text
     receiver.always(410, body=b"<b>gone</b>")
     told = client.post("/notifications/test", data=form)
     assert 'role="alert"' in told.text and "410" in told.text and "gone</b>" not in told.text
-    assert "It is sent nothing until a test arrives" in told.text
+    assert "Nothing is sent to it until a test succeeds" in told.text
     assert client.post("/notifications/test", data={"target": "ops"}).status_code == 403, "a form of others"
     assert client.post("/notifications/test", data=form | {"target": "nobody"}).status_code == 404
 
@@ -139,7 +139,7 @@ def test_the_page_sends_a_dead_letter_again(client: TestClient, receiver: Receiv
     receiver.always(204)
     told = client.post(f"/notifications/{id}/retry", data={"key": form_key(page)})
     assert told.status_code == 200 and str(told.url).endswith(f"/notifications?sent={id}")
-    wait_for(lambda: "arrived at" in client.get(f"/notifications?sent={id}").text)
+    wait_for(lambda: "reached" in client.get(f"/notifications?sent={id}").text)
     assert client.post(f"/notifications/{id}/retry", data={"key": form_key(page)}).status_code == 409
 
 
@@ -184,7 +184,7 @@ def test_a_service_that_tells_nobody(tmp_path: Path, scanner: Scanner) -> None:
         assert client.get("/v1/notifications").json() == {"targets": [], "items": [], "next": None}
         assert client.post("/v1/notifications/test", json={"target": "ops"}).status_code == 409
         page = client.get("/notifications")
-        assert page.status_code == 200 and "Nobody is told yet" in page.text
+        assert page.status_code == 200 and "No targets configured" in page.text
 
 
 def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:

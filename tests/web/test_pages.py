@@ -148,7 +148,7 @@ def checked(answer: Any) -> Page:
     assert all(after <= before + 1 for before, after in pairwise(levels)), levels
     outside = Page(re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))  # pictures have titles of their own
     assert [len(outside.all(name)) for name in ("title", "main")] == [1, 1]
-    assert made.links()["Skip to the content"] == "#main"
+    assert made.links()["Skip to content"] == "#main"
     labelled = {tag.attributes["for"] for tag in made.all("label") if "for" in tag.attributes}
     places = [made.tags.index(tag) for tag in made.all("input", "select") if tag.attributes.get("type") != "hidden"]
     for place in places:
@@ -213,7 +213,7 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
         "Cancelled 1",
         "Running 1",
         "Completed 1",
-        "End not known 1",
+        "End unknown 1",
         "All 6",
     ):
         assert tab in tabs
@@ -236,7 +236,7 @@ def test_what_runs_without_a_verdict_is_listed(client: TestClient, service: Serv
     shown = page(client, "/attempts?outcome=running")
     for words in ("Running 3", "All 3", "No verdict yet 3", "llm / 1", "2 h ago", "u17", "and 2 more"):
         assert words in shown.text, words
-    assert "nothing has come yet" in shown.text and "being judged" in shown.text
+    assert "no log yet" in shown.text and "being diagnosed" in shown.text
     assert shown.links()["llm"] == shown.links()["rank-0"] == "/jobs/llm/attempts/1/streams/rank-0"
     assert client.get(shown.links()["rank-3"]).status_code == 200
     assert "No verdict yet" in page(client, "/attempts?outcome=all").text
@@ -250,7 +250,7 @@ def test_what_runs_without_a_verdict_is_listed(client: TestClient, service: Serv
 def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, service: Service) -> None:
     nothing = changed(outcome="unknown", reason="None", category="None", recovery="none", fault="unknown", evidence=())
     stored = publish(service, "j", msgspec.structs.replace(nothing, suspects=(), symptoms=()))
-    assert "End not known" in page(client, "/attempts?outcome=unknown").text
+    assert "End unknown" in page(client, "/attempts?outcome=unknown").text
     shown = page(client, f"/verdicts/{stored.id}").text
     assert "End not known" in shown and "No advice: it is not known how the job ended" in shown
     assert page(client, "/").rows() == []
@@ -297,7 +297,7 @@ def test_hostile_names_of_what_runs_do_nothing(client: TestClient, service: Serv
 def test_no_incidents_is_good_news(client: TestClient, service: Service) -> None:
     publish(service, "fine", changed(outcome="completed", reason="None"))
     shown = page(client, "/attempts")
-    assert "Nothing to look at" in shown.text
+    assert "Nothing needs attention" in shown.text
     assert shown.links()["Show all 1 attempt"] == "/attempts?outcome=all"
 
 

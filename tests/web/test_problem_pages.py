@@ -53,7 +53,7 @@ def test_who_is_signed_out_by_a_form_comes_back_to_its_page(guarded: Guarded) ->
         answer = guarded.client.post(sender, headers={"Referer": referer}, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/login?next={wanted}&unsent=1"), referer
     asked = page(guarded.client, answer.headers["location"])
-    assert "What you sent was not taken" in asked.text and "may be lost" in asked.text
+    assert "Your form was not accepted" in asked.text and "may be lost" in asked.text
     assert asked.field("next") == f"/incidents/{incident}"
     assert "not taken" not in page(guarded.client, "/login?next=/cases").text
     assert guarded.client.post("/actions", headers=BROWSER).status_code == 405

@@ -84,9 +84,9 @@ def test_shares_in_csv_are_not_rounded_away(service: Service, client: TestClient
 def test_days_the_wrong_way_round_are_said_to_be(service: Service, client: TestClient) -> None:
     fill(service)
     shown = page(client, "/report?from=2026-12-01&to=2026-01-01")
-    assert "The days are the wrong way round" in shown.text and "No job failed" not in shown.text
-    assert shown.links()["Look at the days between"] == "/report?from=2026-01-01&to=2026-12-01"
-    assert "wrong way round" not in page(client, "/report?from=2026-12-01&to=2026-12-01").text
+    assert "The dates are reversed" in shown.text and "No job failed" not in shown.text
+    assert shown.links()["Swap them"] == "/report?from=2026-01-01&to=2026-12-01"
+    assert "are reversed" not in page(client, "/report?from=2026-12-01&to=2026-12-01").text
 
 
 @pytest.mark.parametrize(("query", "linked"), [("to=1969-12-30", "?until=0"), ("from=1969-01-01", "?since=0")])
@@ -148,7 +148,7 @@ def test_a_period_is_chosen_by_days_and_stays_in_the_address(service: Service, c
     assert shown.links()["CSV"] == f"/v1/report.csv?since={MONDAY:.0f}&until={MONDAY + 86_400:.0f}"
     assert client.get(shown.links()["CSV"]).text.count("\n") == 3
     assert "No job failed in this period" in page(client, "/report?to=2026-11-22").text
-    assert "wrong way round" in page(client, "/report?from=2026-11-24&to=2026-11-01").text
+    assert "are reversed" in page(client, "/report?from=2026-11-24&to=2026-11-01").text
     sent = client.get("/report?from=2026-11-23&to=", follow_redirects=False)
     assert (sent.status_code, sent.headers["location"]) == (303, "/report?from=2026-11-23")
 

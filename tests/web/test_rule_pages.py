@@ -57,7 +57,7 @@ def ids(made: Page) -> list[str]:
 
 def counts(made: Page) -> dict[str, int]:
     """The numbers at the tabs."""
-    found = re.findall(r"(Waiting for a person|Active|Shadow|Retired|All) ([\d,]+)", made.text)
+    found = re.findall(r"(Waiting for approval|Active|Shadow|Retired|All) ([\d,]+)", made.text)
     return {name: int(count.replace(",", "")) for name, count in found[:5]}
 
 
@@ -80,7 +80,7 @@ def test_what_waits_for_a_person_comes_first(client: TestClient, service: Servic
     book = service.scanner.book
     shipped = len(book.filters) + len(book.diagnoses)
     assert counts(everything) == {
-        "Waiting for a person": 2,
+        "Waiting for approval": 2,
         "Active": shipped,
         "Shadow": 4,
         "Retired": 0,
@@ -88,7 +88,7 @@ def test_what_waits_for_a_person_comes_first(client: TestClient, service: Servic
     }
     for rule in (some[1], some[4]):
         service.rules.retire(rule.id, "ops", "", 5.0)
-    assert "Nothing waits" in page(client, "/rules?state=waiting").text
+    assert "Nothing is waiting" in page(client, "/rules?state=waiting").text
     assert len(ids(page(client, "/rules"))) == PAGE, "without a state all are shown then"
 
 
@@ -187,9 +187,9 @@ def test_a_step_says_what_will_happen_and_is_taken(client: TestClient, service: 
     answer = send(client, f"{url}/approve", note="read it", seen_as=asked.field("seen_as"))
     assert answer.headers["location"] == f"{url}?done=1"
     done = page(client, f"{url}?done=1").text
-    assert "Written down" in done and "The rule is active" in done and "read it" in done
+    assert "Saved" in done and "The rule is active" in done and "read it" in done
     retiring = page(client, f"{url}?step=retire")
-    assert "counts and takes no lines" in retiring.text
+    assert "neither counts nor removes lines" in retiring.text
     send(client, f"{url}/retire", seen_as=retiring.field("seen_as"))
     undoing = page(client, f"{url}?step=undo")
     assert "from retired to active" in undoing.text
@@ -200,7 +200,7 @@ def test_a_step_says_what_will_happen_and_is_taken(client: TestClient, service: 
 
 def test_what_a_step_means_is_said_of_each_sort(client: TestClient, service: Service, some: list[Learned]) -> None:
     trouble = page(client, f"/rules/{some[1].id}?step=approve").text
-    assert "counts lines" in trouble and "harmless, although they look like trouble" in trouble
+    assert "counts lines" in trouble and "harmless, although they look like errors" in trouble
     cause = page(client, f"/rules/{some[3].id}?step=approve").text
     assert "named Runtime Error" in cause and "take nodes out" not in cause
     assert "take nodes out" in page(client, f"/rules/{some[4].id}?step=approve").text
@@ -285,7 +285,7 @@ def test_a_line_is_explained_without_being_stored(client: TestClient, service: S
     assert "pci 0000:3b:00" in made.text and "Take out the node" in made.text
     lines = f"{SHARD.examples[0]}\r\n\r\n{CAUSE.examples[0]}\nhello"
     made = checked(send(client, "/rules/try", 200, lines=lines))
-    assert f"would take it (in shadow) {some[0].id}" in made.text
+    assert f"would remove it (in shadow) {some[0].id}" in made.text
     assert f"would name it (in shadow) {some[3].id}" in made.text
     assert len([tag for tag in made.all("li") if tag.attributes.get("id", "").startswith("line-")]) == 3
     other = checked(send(client, "/rules/try", 200, lines=lines, kind="nemo/train.py"))

@@ -105,7 +105,7 @@ def test_steps_are_taken_and_written_down(guarded: Guarded, some: list[Learned])
     }
     assert step("approve")["status"] == "active"
     error = step("approve", 409)["error"]
-    assert (error["code"], error["cause"]) == ("rule_refused", "is active already")
+    assert (error["code"], error["cause"]) == ("rule_refused", "is already active")
     assert step("undo", why="too early")["status"] == "shadow"
     assert step("retire")["status"] == "retired"
     story = items(client, f"{url}/events", headers=read)

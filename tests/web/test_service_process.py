@@ -166,7 +166,7 @@ def test_a_folder_has_one_service(running: Running, tmp_path: Path) -> None:
     other.messages_in(tmp_path / "other.err")
     process = other.spawn()
     assert process.wait(90) == 2
-    assert "another service works on this data folder" in other.messages()
+    assert "another service is using this data folder" in other.messages()
     assert "--data-dir" in other.messages() and "Traceback" not in other.messages()
     assert post(running.client, 0, b"x\n").status_code == 200
 

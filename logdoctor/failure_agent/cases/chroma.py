@@ -136,7 +136,9 @@ class Folder(_Place):
             except OSError as error:
                 if time.monotonic() > until:
                     os.close(descriptor)
-                    raise RecallError(self.thing, "another process uses it for long", "Try again later.") from error
+                    raise RecallError(
+                        self.thing, "another process has been using it for too long", "Try again later."
+                    ) from error
             time.sleep(0.005)
 
     def _opened(self) -> Any:
@@ -171,7 +173,7 @@ class Server(_Place):
         return system
 
     def _refusal(self, error: BaseException) -> RecallError:
-        return RecallError(self.thing, f"does not answer as it should ({_told(error)})", "Check LOGDOCTOR_CHROMA_URL.")
+        return RecallError(self.thing, f"does not answer correctly ({_told(error)})", "Check LOGDOCTOR_CHROMA_URL.")
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:
@@ -183,7 +185,7 @@ def _parts(url: str) -> tuple[SplitResult, int]:
             return parts, parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         pass
-    raise RecallError("LOGDOCTOR_CHROMA_URL", "it is no URL of a server", "Set it to http://HOST:PORT.")
+    raise RecallError("LOGDOCTOR_CHROMA_URL", "it is not the URL of a server", "Set it to http://HOST:PORT.")
 
 
 def _shown(url: SplitResult) -> str:

@@ -107,7 +107,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """The vectors with length 1."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or (lengths == 0).any():
-        raise RecallError("the embedding model", "it gave a vector without a direction", "Set another model.")
+        raise RecallError("the embedding model", "it returned a zero vector", "Set another model.")
     unit: NDArray[np.float32] = vectors / lengths
     return unit
 

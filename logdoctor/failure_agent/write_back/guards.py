@@ -222,12 +222,12 @@ class Guards:
             said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
             return (
                 "effect",
-                f"with it the verdict on its own attempt is {said} by {verdict.decided_by.rule or 'nobody'}",
+                f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt: {said}",
             )
         if verdict.decided_by.rule != rule.id or all(one.rule != rule.id for one in verdict.evidence):
             return (
                 "effect",
-                f"the verdict on its own attempt is by {verdict.decided_by.rule or 'nobody'}, not by its line",
+                f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt, not its line",
             )
         return None
 
@@ -241,9 +241,9 @@ def _form_cause(pattern: str) -> str | None:
     if len(pattern) > LONGEST:
         return f"it has {len(pattern)} characters, more than {LONGEST}"
     if odd := next((char for char in pattern if not char.isprintable()), None):
-        return f"it holds the character U+{ord(odd):04X}, which does not print"
+        return f"it holds the character U+{ord(odd):04X}, which is not printable"
     if not pattern.startswith("^"):
-        return "it does not begin with ^"
+        return "it does not start with ^"
     return None
 
 

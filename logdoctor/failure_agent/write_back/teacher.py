@@ -206,7 +206,7 @@ class Teacher:
             if duplicate := _duplicate(twin):
                 refused = (*refused, duplicate)
             else:
-                known = Lesson(twin.id, twin.status, "it has the same pattern and says the same")
+                known = Lesson(twin.id, twin.status, "it has the same pattern and verdict")
             rule = None
         why = known.why if known else refused[-1].cause if rule is None and refused else ""
         asks = self._writer.name if self._writer.name != writer.name and known is None else ""
@@ -306,9 +306,7 @@ class Teacher:
         trial = Trial(confirmation.job, confirmation.attempt, records, claim, digests)
         candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
         if not candidates:
-            return _Proposal(
-                None, refused=(refusal("", "evidence", "none of its lines is among those that rules look at"),)
-            )
+            return _Proposal(None, refused=(refusal("", "evidence", "rules look at none of its lines"),))
         chosen, refused = self.guards.first_fit(candidates, trial, backtest)
         tried = backtest.of(None if chosen is None else candidates.index(chosen)) if backtest else Tried()
         rule = None if chosen is None else _new_rule(chosen, by[chosen.pattern], trial, confirmation)
@@ -324,7 +322,7 @@ class Teacher:
             if rule.id not in hits or not _contradicts(rule, confirmation):
                 continue
             stream, line = hits[rule.id][0]
-            said = f"{confirmation.by} confirmed {confirmation.reason} of {where}, where it hits {stream}:{line}"
+            said = f"{confirmation.by} confirmed {confirmation.reason} for {where}, where it matches {stream}:{line}"
             back = rule.status == "active" and not _is_from(rule, confirmation)
             steps.append(PutBack(rule, "shadow" if back else "retired", said))
         return tuple(steps)
@@ -346,11 +344,11 @@ class Teacher:
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""
-            return Lesson(mine, "active" if mine else "", f"{by.rule or by.kind} knows it already")
+            return Lesson(mine, "active" if mine else "", f"{by.rule or by.kind} already covers it")
         hits = taught.hits(records)
         for rule in standing:
             if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
-                return Lesson(rule.id, rule.status, "it is watched already")
+                return Lesson(rule.id, rule.status, "it is already being watched")
         return None
 
     def _enter(self, new: NewRule, chosen: Candidate) -> Lesson | Refusal:
@@ -464,7 +462,7 @@ def _new_rule(chosen: Candidate, by: str, trial: Trial, confirmation: Confirmati
         (mask(shown(chosen.text))[:_MOST_EXAMPLE],),
         (),
         "shadow",
-        f"{CORDON}: {claim.reason} takes a node out" if claim.cordons else "",
+        f"{CORDON}: {claim.reason} can take a node out of service" if claim.cordons else "",
         by,
         Source(trial.job, trial.attempt),
         Votes(1, (0,), f"confirmed by {confirmation.by}"),

@@ -91,6 +91,6 @@ def plain_reason(reason: str) -> str:
 def checked_owner(owner: str) -> str:
     """The owner, when a mark can bear its name; `CordonError` otherwise."""
     if not _OWNER.fullmatch(owner):
-        cause = "cannot stand on a node"
+        cause = "cannot be written on a node"
         raise CordonError(f"the owner {owner[:60]!r}", cause, "Use 1 to 40 letters, digits, '.', '_' and '-'.")
     return owner

@@ -80,7 +80,7 @@ class Cordoning:
         """
         states = self._fleet()
         if checked_name(node) not in states:
-            raise CordonError(f"node {node}", "is not known to the cluster", "Check its name.")
+            raise CordonError(f"node {node}", "is unknown to the cluster", "Check the name.")
 
         def allowed(held: OpenCordons) -> None:
             _check_state(states[node])
@@ -109,8 +109,10 @@ class Cordoning:
         """
         standing = self._records.cordons("standing", checked_name(node), self._cordoner.how, 1)
         if not standing:
-            cause = f"has no standing cordon of ours ({self._cordoner.how})"
-            raise CordonRefused(f"node {node}", cause, "We undo only our own: ask those who did it, or wait.")
+            cause = f"has no cordon by logdoctor ({self._cordoner.how})"
+            raise CordonRefused(
+                f"node {node}", cause, "logdoctor removes only its own cordons: ask whoever cordoned it, or wait."
+            )
         (cordon,) = standing
         self._records.note_cordon(cordon.id, "undo wanted", by, why, at)
         try:
@@ -143,7 +145,7 @@ class Cordoning:
             if one.node in states and not carries(states[one.node], _mark(one)):
                 why = f"others changed the node: {states[one.node].raw} {states[one.node].reason}"
                 settled.append(self._step(one.id, "undone", BY, why, at))
-        settled += [self._step(one.id, "standing", BY, "its deed came late", at) for one in late]
+        settled += [self._step(one.id, "standing", BY, "it took effect late", at) for one in late]
         for one in settled:
             log.warning("cordon settled", node=one.node, cordon=one.id, state=one.state, why=one.why[:200])
         return settled
@@ -170,7 +172,7 @@ class Cordoning:
 
     def _compared(self, wanted: PastCordon, state: NodeState | None, why: str, at: float) -> PastCordon:
         stands = carries(state, _mark(wanted))
-        said = "the node carries it" if stands else "the node does not carry it"
+        said = "the node has it" if stands else "the node does not have it"
         return self._step(wanted.id, "standing" if stands else "failed", BY, f"{said}: {why}", at)
 
     def _step(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
@@ -204,5 +206,5 @@ def _mark(cordon: PastCordon) -> Mark:
 def _check_state(state: NodeState) -> None:
     """`CordonRefused` for a node that is out already and not by a cordon on record."""
     if state.cordoned:
-        cause = f"is cordoned already, by others: {plain_reason(state.reason or state.raw)[:200]}"
-        raise CordonRefused(f"node {state.name}", cause, "Leave it, or ask those who did it.")
+        cause = f"is already cordoned by others: {plain_reason(state.reason or state.raw)[:200]}"
+        raise CordonRefused(f"node {state.name}", cause, "Leave it, or ask whoever cordoned it.")

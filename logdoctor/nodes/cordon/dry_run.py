@@ -42,7 +42,7 @@ class DryRun:
         """Tells what would be written on the node, when it could be."""
         state = self.node(name)
         if state is None:
-            raise CordonError(f"node {name[:80]!r}", "is not known to the cluster", "Check its name.")
+            raise CordonError(f"node {name[:80]!r}", "is unknown to the cluster", "Check the name.")
         if state.cordoned:
             raise CordonRefused(f"node {name}", f"is cordoned by others ({state.reason[:200]!r})", "Leave it.")
         log.info("would cordon", node=name, reason=reason_text(mark))

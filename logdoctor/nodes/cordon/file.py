@@ -96,7 +96,7 @@ class FileCordoner:
     def _lines(self) -> list[str]:
         try:
             if self._path.exists() and not self._path.is_file():  # a pipe would be waited for
-                raise CordonError(f"the file {self._path}", "is no plain file", "Name another one.")
+                raise CordonError(f"the file {self._path}", "is not a regular file", "Name another file.")
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class FileCordoner:
         except OSError as error:
             raise self._unusable(error) from error
         if len(content) > MAX_BYTES:
-            raise CordonError(f"the file {self._path}", f"has over {MAX_BYTES} bytes", "Name another one.")
+            raise CordonError(f"the file {self._path}", f"has over {MAX_BYTES} bytes", "Name another file.")
         lines = content.decode(*_CODING).split("\n")
         return lines if lines[-1] else lines[:-1]
 
@@ -126,7 +126,9 @@ class FileCordoner:
             raise self._unusable(error) from error
 
     def _unusable(self, error: OSError) -> CordonError:
-        return CordonError(f"the file {self._path}", f"cannot be used ({error})", "Check its folder and its rights.")
+        return CordonError(
+            f"the file {self._path}", f"cannot be used ({error})", "Check its folder and its permissions."
+        )
 
 
 def _name(line: str) -> str:
@@ -168,7 +170,7 @@ def _state(name: str, lines: list[str]) -> NodeState:
 
 def _of_others(name: str, state: NodeState) -> CordonRefused:
     cause = f"is cordoned by others ({state.reason[:200]!r})" if state.cordoned else "is not cordoned"
-    return CordonRefused(f"node {name}", cause, "Leave it, or ask those who did it.")
+    return CordonRefused(f"node {name}", cause, "Leave it, or ask whoever cordoned it.")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -94,8 +94,8 @@ class KubernetesCordoner:
                 return False
             raise _cordon_error(error) from error
         if not wanted(after):
-            cause = "the cluster took the change and did not make it"
-            raise CordonError(f"node {name}", cause, "Look for a webhook that changes nodes.")
+            cause = "the cluster accepted the change but did not apply it"
+            raise CordonError(f"node {name}", cause, "Look for an admission webhook that changes nodes.")
         return True
 
 
@@ -151,16 +151,16 @@ def _others(node: KubeNode) -> list[dict[str, Any]]:
 
 def _of_others(state: NodeState) -> CordonRefused:
     if state.mark is not None:
-        cause = f"it carries another cordon ({reason_text(state.mark)})"
+        cause = f"it has another cordon ({reason_text(state.mark)})"
     elif state.cordoned:
         cause = f"others cordoned it ({state.reason or 'no reason is written on it'})"
     else:
-        cause = "it carries no cordon"
+        cause = "it has no cordon"
     return CordonRefused(f"node {state.name}", cause, "See `kubectl describe node`; nothing was changed.")
 
 
 def _restless(name: str) -> CordonError:
-    return CordonError(f"node {name}", "others change it all the time", "Try again later.")
+    return CordonError(f"node {name}", "others keep changing it", "Try again later.")
 
 
 def _cordon_error(error: ClusterError) -> CordonError:

@@ -40,43 +40,43 @@ class SlurmCordoner:
         if carries(before, mark):
             return
         if before.cordoned:
-            cause = f"is taken out by others: {before.raw}, {before.reason or 'without a reason'}"
+            cause = f"was taken out of service by others: {before.raw}, {before.reason or 'without a reason'}"
             raise CordonRefused(f"node {name}", cause, "Ask them, or leave it as it is.")
         self._update(name, "State=DRAIN", f"Reason={reason}")
         after = self._known(name)
         if not carries(after, mark):
-            cause = f"was told to drain and is {after.raw}, {after.reason or 'without a reason'}"
+            cause = f"was set to drain, but is {after.raw}, {after.reason or 'without a reason'}"
             raise CordonError(f"node {name}", cause, "Look at it with `scontrol show node`.")
 
     def uncordon(self, name: str, mark: Mark) -> None:
         """Undrains the node; `CordonRefused` unless it carries exactly this mark."""
         before = self._known(name)
         if not carries(before, mark):
-            cause = f"does not carry cordon {mark.cordon} of {mark.owner}: {before.raw}, {before.reason or 'no reason'}"
-            raise CordonRefused(f"node {name}", cause, "Undrain it with `scontrol` if it shall be used.")
+            cause = f"does not have cordon {mark.cordon} of {mark.owner}: {before.raw}, {before.reason or 'no reason'}"
+            raise CordonRefused(f"node {name}", cause, "Undrain it with `scontrol` if it is to be used.")
         # A node that is down keeps its reason when it is undrained: the mark must not stay as one.
         down = "DOWN" in words(before.raw)
         self._update(name, "State=UNDRAIN", *((f"Reason={_UNDONE}: {reason_text(mark)}",) if down else ()))
         after = self._known(name)
         if carries(after, mark) or words(after.raw) & _TAKEN_OUT:
-            cause = f"was told to undrain and is {after.raw}, {after.reason or 'without a reason'}"
+            cause = f"was set to undrain, but is {after.raw}, {after.reason or 'without a reason'}"
             raise CordonError(f"node {name}", cause, "Look at it with `scontrol show node`.")
 
     def _known(self, name: str) -> NodeState:
         if (state := self.node(name)) is None:
-            raise CordonError(f"node {name}", "is not known to Slurm", "Check its name with `sinfo -N`.")
+            raise CordonError(f"node {name}", "is unknown to Slurm", "Check the name with `sinfo -N`.")
         return state
 
     def _shown(self, *name: str) -> list[SlurmNode]:
         ran = run(("scontrol", "show", "node", *name), self._env)
         if ran.status != 0 and not (ran.status == 1 and name and f"Node {name[0]} not found" in ran.output):
-            raise CordonError("Slurm", f"does not tell its nodes ({ran.complaint})", "Check `scontrol show node` here.")
+            raise CordonError("Slurm", f"does not list its nodes ({ran.complaint})", "Check `scontrol show node` here.")
         return nodes_in(ran.output)
 
     def _update(self, name: str, *changes: str) -> None:
         ran = run(("scontrol", "update", f"NodeName={checked_name(name)}", *changes), self._env)
         if ran.status != 0:
-            step = "Run logdoctor as an administrator of Slurm, and check `scontrol` here."
+            step = "Run logdoctor as a Slurm administrator, and check `scontrol` here."
             raise CordonError(f"node {name}", f"Slurm does not change it ({ran.complaint})", step)
 
 

@@ -200,8 +200,8 @@ class KubernetesLauncher:
             async with asyncio.timeout_at(end):
                 await asyncio.gather(*creations)
         except TimeoutError:
-            step = "Look at its API server, or test fewer nodes at once."
-            raise LaunchError("the Kubernetes cluster", "did not take the Jobs before the deadline", step) from None
+            step = "Check its API server, or test fewer nodes at once."
+            raise LaunchError("the Kubernetes cluster", "did not accept the Jobs before the deadline", step) from None
 
     def _create_one(self, member: "_Member") -> None:
         for attempt in range(_NAMES):
@@ -285,7 +285,7 @@ class KubernetesLauncher:
         errors = b"".join(line for line in lines if not line.startswith(b"{"))
         if sight.state == "ended" and not output and STARTED not in text and len(lines) < _LOG_LINES:
             last = harmless(lines[-1].decode(errors="replace"), _WIDTH) if lines else "it wrote nothing"
-            why = f"its container ended with status {sight.exit} before the probe began ({last}). Check the image."
+            why = f"its container ended with status {sight.exit} before the probe started ({last}). Check the image."
             return ProbeAnswer(node, started=False, errors=errors, exit=sight.exit, launch_error=why)
         return ProbeAnswer(node, started=True, output=output, errors=errors, exit=sight.exit)
 
@@ -298,7 +298,7 @@ class KubernetesLauncher:
                 warnings = await self._asked(self._cluster.warnings, self._pod.namespace, "Job", member.jobs[-1])
                 said += warnings[-1:]
             found = await self._asked(self._cluster.node, node)
-            said += ["the cluster does not know the node any more"] if found is None else not_ready(found)
+            said += ["the cluster no longer knows the node"] if found is None else not_ready(found)
         except ClusterError as error:
             log.info("kubernetes.reason_unknown", node=node, cause=error.cause)
         return f"{'; '.join(said)}. See `kubectl describe` of the node and of the Job's events."
@@ -341,7 +341,7 @@ class _Member:
         self.doubtful = False  # the cluster may make the last one after all
         self.creation: concurrent.futures.Future[None] | None = None
         self.pod = ""
-        self.sight = Sight("waiting", "no pod was made")
+        self.sight = Sight("waiting", "no pod was created")
         self.ran_from: float | None = None
 
     def job(self, name: str, pod: PodOptions, owner: str) -> dict[str, Any]:
@@ -392,13 +392,13 @@ def sight(pod: Pod) -> Sight:
     for each in status.conditions or ():
         if each.type == "PodScheduled" and each.status == "False":
             return Sight("waiting", harmless(f"{each.reason}: {each.message}", _WIDTH))
-    return Sight("waiting", "the node has not taken it up")
+    return Sight("waiting", "the node has not started it")
 
 
 def _waiting(reason: str, message: str) -> Sight:
     words = harmless(f"{reason}: {message}" if message else reason, _WIDTH)
     if reason in _BROKEN:
-        step = "Check the image, and that the nodes may pull it." if "mage" in reason else "Check the pod's options."
+        step = "Check the image, and that the nodes can pull it." if "mage" in reason else "Check the pod's options."
         return Sight("lost", f"its container cannot run: {words}. {step}")
     return Sight("waiting", words)
 
@@ -432,7 +432,7 @@ def without_latecomers(
     late = [at - min(began) for at in began]
     return [
         ProbeAnswer(
-            answer.node, started=False, launch_error=f"its pod began {after:.0f} s late. Pull the image beforehand."
+            answer.node, started=False, launch_error=f"its pod started {after:.0f} s late. Pull the image beforehand."
         )
         if after > task.probe.seconds / 4
         else answer

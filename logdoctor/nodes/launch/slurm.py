@@ -61,7 +61,7 @@ class SlurmLauncher:
 
     def __init__(self, env: Mapping[str, str], allocation: str = "", options: tuple[str, ...] = ()) -> None:
         if allocation and not regex.fullmatch(r"[0-9]{1,12}", allocation):
-            raise LaunchError(f"allocation {allocation[:40]!r}", "is no number of a job", "Give it SLURM_JOB_ID.")
+            raise LaunchError(f"allocation {allocation[:40]!r}", "is not a job id", "Give it SLURM_JOB_ID.")
         self._env = environment(env)
         self._allocation = allocation
         self._options = options
@@ -75,10 +75,10 @@ class SlurmLauncher:
         within = await self._allocated() if self._allocation else list(known)
         for name in names:
             if name not in known:
-                raise LaunchError(f"node {name[:80]!r}", "is not known to Slurm", "Check its name with `sinfo -N`.")
+                raise LaunchError(f"node {name[:80]!r}", "is unknown to Slurm", "Check the name with `sinfo -N`.")
             if name not in within:
                 cause = f"is not in the allocation {self._allocation}"
-                raise LaunchError(f"node {name}", cause, "Leave it out, or test it in a job of its own.")
+                raise LaunchError(f"node {name}", cause, "Leave it out, or test it in a separate job.")
         leaves = await self._leaves()
         wanted = [known[name] for name in (names or within) if name in known]
         try:
@@ -113,8 +113,8 @@ class SlurmLauncher:
         limit = asyncio.get_running_loop().time() + _CANCELLING
         while left := await self._running(ours):
             if asyncio.get_running_loop().time() > limit:
-                step = "Cancel them with `scancel`, as their user or as an administrator of Slurm."
-                raise LaunchError(f"test {test}", f"Slurm does not end its jobs {', '.join(left[:20])}", step)
+                step = "Cancel them with `scancel`, as their user or as a Slurm administrator."
+                raise LaunchError(f"test {test}", f"Slurm does not cancel its jobs {', '.join(left[:20])}", step)
             await asyncio.sleep(0.1)
         return found
 
@@ -189,7 +189,7 @@ class SlurmLauncher:
         causes = [f"{name}: {why}" for name, why in unfit.items() if why]
         if not causes and not _NOT_GIVEN.search(said) and not _ENDED.search(said):
             step = "Check the options for srun, the partition and the account, and that Slurm answers here."
-            raise LaunchError("srun", harmless("; ".join(_complaints(said)), 300) or "ended without a word", step)
+            raise LaunchError("srun", harmless("; ".join(_complaints(said)), 300) or "ended without a message", step)
         shared = harmless("; ".join(causes), 300)
         return [answer._replace(launch_error=unfit[answer.node] or shared or answer.launch_error) for answer in answers]
 
@@ -214,7 +214,9 @@ class SlurmLauncher:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
         if not names:
             cause = "is not running"
-            raise LaunchError(f"allocation {self._allocation}", cause, "Allocate nodes with `salloc`, or do without.")
+            raise LaunchError(
+                f"allocation {self._allocation}", cause, "Allocate nodes with `salloc`, or unset SLURM_JOB_ID."
+            )
         return names
 
     async def _leaves(self) -> dict[str, str]:
@@ -365,7 +367,7 @@ def _started(errors: bytes) -> str:
 def _unfit(node: SlurmNode | None) -> str:
     """Why Slurm does not give a node away, "" when its state does not say."""
     if node is None:
-        return "Slurm knows no such node"
+        return "Slurm does not know this node"
     if not node.states & _UNFIT:
         return ""
-    return f"Slurm gives it to no job: {node.raw}{f', {harmless(node.reason, 120)}' if node.reason else ''}"
+    return f"Slurm does not schedule jobs on it: {node.raw}{f', {harmless(node.reason, 120)}' if node.reason else ''}"

@@ -134,7 +134,7 @@ class SshLauncher:
         name that the SSH configuration has for it, unless `nodes` says more. `LaunchError` for names that are not
         among the hosts given, and when neither names nor hosts are."""
         if not names and not self._listed:
-            raise LaunchError("SSH", "it knows no nodes by itself", "Name the nodes, or give their hosts.")
+            raise LaunchError("SSH", "it has no node list of its own", "Name the nodes, or give their hosts.")
         wanted = tuple(names) or tuple(self._targets)
         hosts = [(await self._options(name)).host for name in wanted]
         return [self._nodes.get(name) or Node(name, host) for name, host in zip(wanted, hosts, strict=True)]
@@ -230,7 +230,7 @@ class SshLauncher:
                     f"{where}: its host key is not the one in known_hosts, or is not in it; check it and add it"
                 ) from error
             except asyncssh.PermissionDenied as error:
-                raise _NotReached(f"{where}: it does not let this user in with the keys there are") from error
+                raise _NotReached(f"{where}: it rejected the available keys of this user") from error
             except (asyncssh.Error, OSError, ValueError) as error:
                 raise _NotReached(f"{where}: {_words(error)}") from error
         raise AssertionError("the last try returns or raises")
@@ -238,7 +238,7 @@ class SshLauncher:
     async def _options(self, name: str) -> asyncssh.SSHClientConnectionOptions:
         """How the SSH server of a node is reached; `LaunchError` when configuration or keys cannot be read."""
         if self._listed and name not in self._targets:
-            raise LaunchError(f"node {name[:80]!r}", "is none of the SSH hosts given", "Check its name.")
+            raise LaunchError(f"node {name[:80]!r}", "is not among the given SSH hosts", "Check the name.")
         target = self._targets.setdefault(checked_name(name), _SshTarget(name))
         try:
             return await asyncio.to_thread(self._read_options, target)
@@ -289,7 +289,7 @@ async def _start(
         )
         return channel
     except (asyncssh.Error, OSError) as error:
-        raise _NotReached(f"the SSH server runs no command: {_words(error)}") from error
+        raise _NotReached(f"the SSH server does not run commands: {_words(error)}") from error
 
 
 def _read_host(host: str) -> tuple[str, _SshTarget]:
@@ -299,7 +299,7 @@ def _read_host(host: str) -> tuple[str, _SshTarget]:
         raise LaunchError(f"SSH host {host[:80]!r}", "it cannot be read", "Write it as [NAME=][USER@]HOST[:PORT].")
     place, port = found["v6"] or found["host"], int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:
-        raise LaunchError(f"SSH host {host[:80]!r}", f"{port} is no port", "Ports are 1 to 65535.")
+        raise LaunchError(f"SSH host {host[:80]!r}", f"{port} is not a port", "Ports are 1 to 65535.")
     return checked_name(found["name"] or place), _SshTarget(place, found["user"], port)
 
 
@@ -325,7 +325,7 @@ def _unless_started(heard: _SshOutput) -> str:
 def _words(error: Exception) -> str:
     """What an error says, on one line, whatever a server put into it."""
     if isinstance(error, socket.gaierror):
-        return "there is no host of this name"
+        return "there is no host with this name"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return harmless(" ".join(str(error).split()) or type(error).__name__, _WIDTH)

@@ -76,7 +76,7 @@ def _parts(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> I
         yield "What the filter rules leave of its end", [(end.stream, [_read(row) for row in end.left.rows])]
     yield f"The end of {end.stream}", [(end.stream, [_read(row) for row in end.rows])]
     yield (
-        "What else looked remarkable",
+        "Other lines that stood out",
         [(stream, [_read(row) for run in runs for row in run]) for stream, runs in end.kept],
     )
 
@@ -122,7 +122,7 @@ def _line(row: str, streams: Sequence[str]) -> Place:
     if not stream and len(streams) == 1:
         stream = streams[0]
     if not stream or not number.isascii() or not number.isdecimal() or len(number) > 15 or int(number) < 1:
-        next_step = "Write one a row, STREAM:NUMBER, such as gpu-12:126."
+        next_step = "Write one per row, STREAM:NUMBER, such as gpu-12:126."
         raise RequestRefused(422, "bad_line", f"the line {row.strip()[:80]!a}", "names none", next_step)
     return stream, int(number)
 
@@ -130,4 +130,4 @@ def _line(row: str, streams: Sequence[str]) -> Place:
 def _require_few(count: int) -> None:
     if count > MOST:
         cause = f"there are {count}, more than {MOST}"
-        raise RequestRefused(422, "bad_line", "the lines", cause, "Give those that name the failure.")
+        raise RequestRefused(422, "bad_line", "the lines", cause, "Give the lines that identify the failure.")

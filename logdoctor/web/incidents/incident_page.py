@@ -62,7 +62,7 @@ async def step(request: Request, caller: FormOperator, service: TheService, id: 
     def take() -> Response:
         found = _visible_incident(service, caller, id)
         if not may_step(service, caller, found):
-            cause = "it may not decide about all attempts of it"
+            cause = "it is not allowed to decide for all of its attempts"
             raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
         try:
             service.incidents.step(id, step, caller.who, note, time.time(), seen)

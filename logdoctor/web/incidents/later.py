@@ -8,7 +8,7 @@ from logdoctor.web import wording
 
 
 class Later(NamedTuple):
-    """The last attempt after the one that failed: what became of it, behind its name ("runs", "completed"), and when.
+    """The last attempt after the one that failed: what became of it, behind its name ("is running"), and when.
     `current` is the verdict on it, if there is one."""
 
     number: int
@@ -37,13 +37,13 @@ def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
         return None
     number, current = found.number, service.records.current(found.job, found.number)
     if found.ended is None and not (current and current.final):
-        return Later(number, True, "runs", found.started, current)
+        return Later(number, True, "is running", found.started, current)
     if current is None or not current.final or current.verdict.outcome in ("running", "unknown"):
         return Later(number, False, "ended", found.ended or found.started, current)
     if current.verdict.outcome == "failed":
         failed = service.incidents.failed_at([(found.job, number)])
         at = failed.get((found.job, number), current.at)
-        return Later(number, False, f"failed, too: {wording.title(current.verdict)}", at, current)
+        return Later(number, False, f"also failed: {wording.title(current.verdict)}", at, current)
     outcome = current.verdict.outcome
     did = "was cancelled" if outcome == "cancelled" else outcome
     return Later(number, False, did, found.ended or current.at, current)

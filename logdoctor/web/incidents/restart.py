@@ -64,9 +64,9 @@ def _not_told(facts: JobFacts) -> str:
     """What has to be known of a job before it can be started again."""
     launcher = (facts.launcher or "").strip()[:40]
     if facts.command:
-        return "The command on record cannot be read as one command. Send it again, on one line."
+        return "The command on record cannot be read as one command. Report it again, on one line."
     if launcher.lower() in _KUBERNETES:
-        return f"It was started with {launcher}, where it has another name. Send that as the name of the job."
+        return f"It was started with {launcher}, where it has another name. Report that as the name of the job."
     if launcher:
         return f"It was started with {launcher}, but its command is not on record. Send it with the job."
     return "How the job was started is not on record. Send its launcher and its command."
@@ -194,7 +194,7 @@ def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str
         return Restart(why_not=_not_told(facts), untold=True)
     first = tuple(f"kubectl cordon {shlex.quote(node)}" for node in nodes)
     gone = f"kubectl delete {kind} {shlex.quote(name)} --ignore-not-found"
-    return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is what the job was made from.",))
+    return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is the manifest of the job.",))
 
 
 def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
@@ -202,8 +202,8 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
     folder = f" in {facts.checkpoint_dir[:300]}" if facts.checkpoint_dir else ""
     step = "" if verdict.progress.step is None else f" (it came to step {verdict.progress.step:,})"
     if verdict.recovery == "rollback_and_skip":
-        return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data behind it.",)
-    return (f"It goes on from its last checkpoint{folder}{step}.",)
+        return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data after it.",)
+    return (f"It resumes from its last checkpoint{folder}{step}.",)
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:

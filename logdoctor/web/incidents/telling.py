@@ -200,7 +200,7 @@ def remark(incident: Incident) -> str:
     """What was said of an incident when it came into its state, and by whom; "" when nothing was said of an open one.
     What logdoctor did by itself is told as that."""
     if incident.by in ("", BY_US):
-        return f"closed by itself: {incident.note}" if incident.state == "resolved" and incident.note else ""
+        return f"closed automatically: {incident.note}" if incident.state == "resolved" and incident.note else ""
     if incident.state == "resolved":
         return f"{incident.by}: {incident.note}" if incident.note else f"{incident.by} resolved it without a note"
     return f"{incident.by}: {incident.note}" if incident.note else ""
@@ -243,7 +243,7 @@ def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
         found.append(f"lines of evidence: {len(old.evidence)}, now {len(new.evidence)}")
     elif {(one.stream, one.line) for one in old.evidence} != {(one.stream, one.line) for one in new.evidence}:
         found.append("other lines of evidence")
-    return found or ["the same answer from more of the log" if old.compression != new.compression else "details"]
+    return found or ["the same verdict from more of the log" if old.compression != new.compression else "details"]
 
 
 def _said_suspects(verdict: Verdict) -> str:

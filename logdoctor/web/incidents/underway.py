@@ -174,7 +174,7 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
     if known.culprits:
         return f"Take out {few(known.culprits)}{_THEN}", True
     if known.running:
-        return f"Wait for test {known.running.id}: it looks for the faulty node", False
+        return f"Wait for test {known.running.id}: it is looking for the faulty node", False
     if known.left_open:
         test, found = known.left_open
         first = "Inspect the network" if found.links and not found.named("faulty") else "Find the faulty node"
@@ -190,7 +190,7 @@ def outcome(test: StoredTest) -> str:
     if test.state == "running":
         return f"{count} are being tested" if len(test.nodes) != 1 else "1 node is being tested"
     if test.conclusion is None:
-        return f"aborted before it found anything{f': {test.why}' if test.why else ''}"
+        return f"ended without a result{f': {test.why}' if test.why else ''}"
     named = {standing: test.conclusion.named(standing) for standing in ("faulty", "slow", "indeterminate")}
     parts = [f"{len(names)} {standing}: {few(names)}" for standing, names in named.items() if names]
     if links := test.conclusion.links:
@@ -201,4 +201,4 @@ def outcome(test: StoredTest) -> str:
         return f"all {count} are healthy" if len(test.nodes) != 1 else "the node is healthy"
     if healthy:
         parts.append(f"{healthy:,} healthy")
-    return "; ".join([*parts, f"left open: {left_open}"] if left_open else parts)
+    return "; ".join([*parts, f"open: {left_open}"] if left_open else parts)

@@ -142,7 +142,7 @@ def standing(caller: Sender, service: TheService, job: JobName, attempt: Attempt
     if known := service.intake.known(name):
         return Json(known.standing()._asdict())
     if not service.has_stream(name):
-        return problem(404, "not_found", f"stream {name}", "nothing of it was sent", "Send from offset 0.")
+        return problem(404, "not_found", f"stream {name}", "nothing was sent for it", "Send from offset 0.")
     size, lines = service.intake.archived(name)
     return Json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
 

@@ -27,7 +27,7 @@ Done = TypeVar("Done")
 def actor_of(service: Service) -> Actor:
     """What acts on nodes; `ActionRefused` when the service acts on none."""
     if service.actor is None:
-        raise ActionRefused("nodes", "this service acts on none", "Use one that `logdoctor serve` began.")
+        raise ActionRefused("nodes", "this service does not act on nodes", "Start it with `logdoctor serve`.")
     return service.actor
 
 

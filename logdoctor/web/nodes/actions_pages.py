@@ -131,8 +131,8 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
         _stored(visit.kept, id)
         actor = visit.service.actor
         if actor is None:
-            next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-            raise RequestRefused(409, "refused", f"action {id}", "this service acts on no nodes", next_step)
+            next_step = f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}."
+            raise RequestRefused(409, "refused", f"action {id}", "this service does not act on nodes", next_step)
         if step == "refuse":
             performed(lambda: actor.refuse(id, visit.caller.who, why))
             return f"/actions/{id}"

@@ -50,7 +50,7 @@ class Deeds:
         What the act raises in that time is raised here. `Busy` when too many are at work.
         """
         if sum(not deed.done.done() for deed in self._known.values()) >= _AT_WORK:
-            raise Busy("nodes", f"{_AT_WORK} acts are under way", "Try again in a moment.")
+            raise Busy("nodes", f"{_AT_WORK} acts are in progress", "Try again in a moment.")
         key, deed = secrets.token_urlsafe(12), Deed(what, back, in_background(act))
         self._known[key] = deed  # before it is waited for: those that came with it are counted, too
         waited = asyncio.wrap_future(deed.done)
@@ -104,7 +104,7 @@ class Fleet:
     def ask(self) -> FleetAnswer:
         """What the cluster says now, or said seconds ago."""
         if self._actor is None:
-            return FleetAnswer(None, "this service acts on no nodes")
+            return FleetAnswer(None, "this service does not act on nodes")
         with self._lock:
             old = time.monotonic() - self._at > _FRESH
             if self._asked is None or (self._asked.done() and old):
@@ -113,7 +113,7 @@ class Fleet:
         try:
             return FleetAnswer(asked.result(_SOON))
         except TimeoutError:
-            return FleetAnswer(None, "the cluster has not answered yet: load the page again in a moment")
+            return FleetAnswer(None, "the cluster has not answered yet: reload the page in a moment")
         except LogdoctorError as error:
             return FleetAnswer(None, str(error))
 
@@ -144,7 +144,7 @@ def in_background(act: Callable[[], T]) -> "Future[T]":
             future.set_exception(error)
         except Exception as error:
             log.exception("act failed")
-            failed = ActionRefused("what was asked for", "it failed unexpectedly", "Look at the log of the service.")
+            failed = ActionRefused("your request", "it failed unexpectedly", "Check the log of the service.")
             failed.__cause__ = error
             future.set_exception(failed)
 

@@ -256,10 +256,8 @@ def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
 
 
 def _acts_on_none() -> RequestRefused:
-    cause = "this service acts on none"
-    return RequestRefused(
-        409, "refused", "nodes", cause, f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-    )
+    cause = "this service does not act on nodes"
+    return RequestRefused(409, "refused", "nodes", cause, f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}.")
 
 
 def _number(text: str) -> int | None:

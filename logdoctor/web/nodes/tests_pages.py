@@ -186,8 +186,8 @@ def _incident_of(service: Service, verdict: int | None) -> int | None:
 
 def _acting(service: Service) -> Actor:
     if service.actor is None:
-        next_step = f"Use one that `logdoctor serve` began: {node_wording.DOCUMENT}."
-        raise RequestRefused(409, "refused", "nodes", "this service acts on none", next_step)
+        next_step = f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}."
+        raise RequestRefused(409, "refused", "nodes", "this service does not act on nodes", next_step)
     return service.actor
 
 

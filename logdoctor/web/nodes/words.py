@@ -40,7 +40,8 @@ _LAUNCHED: dict[str, str] = {
     "local": "The probes are processes on the machine of this service.",
 }
 _TOLD = 3  # nodes, or links, that have a sentence each
-_STATES = {"waiting": "waits for a person", "approved": "is approved and under way"}
+_AUDITED = {"wanted": "requested", "standing": "in effect", "undone": "removed"}
+_STATES = {"waiting": "is waiting for approval", "approved": "is approved and in progress"}
 
 
 def cordoned(how: str, node: str) -> str:
@@ -63,7 +64,7 @@ def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
     caps, fleet = prospect.caps, prospect.fleet
     most = caps.most_out(fleet)
     out_of = f"{prospect.out:,} of {fleet:,} nodes"
-    share = f"at most {most:,} ({100 * caps.share:.4g}% of the fleet, whoever took them out)"
+    share = f"at most {most:,} ({100 * caps.share:.4g}% of the fleet, whoever cordoned them)"
     return [
         ("Out of service now", out_of, share, prospect.out >= most),
         (
@@ -113,7 +114,7 @@ def _range(bare: str, width: int, numbers: list[int]) -> str:
 
 def step(name: str) -> str:
     """A step of the audit, as it is read."""
-    return name.replace("_", " ")
+    return _AUDITED.get(name) or name.replace("_", " ")
 
 
 def state(word: str) -> str:
@@ -168,7 +169,7 @@ def answers(found: Conclusion) -> list[tuple[str, str]]:
         else:
             said += [(word, f"{one.node} is {word}: {one.why}") for one in bad]
     for link in found.links[:_TOLD]:
-        said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both ends are good"))
+        said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both nodes are healthy"))
     if len(found.links) > _TOLD:
         said.append(("link", f"{len(found.links) - _TOLD:,} more links are bad"))
     undecided = found.named("indeterminate")

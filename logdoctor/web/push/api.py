@@ -102,7 +102,7 @@ async def _take(service: Service, gathered: Gathered, caller: Caller) -> tuple[i
     """Take each stream's lines, durably: how many entries were refused for good, and why."""
     for placed in gathered.placed:
         if not caller.may("ingest", placed.key.job):
-            cause = f"it does not allow to send logs of job {placed.key.job!r}"
+            cause = f"it is not allowed to send logs of job {placed.key.job!r}"
             raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
     while service.intake.is_behind():
         await asyncio.sleep(BREATH)

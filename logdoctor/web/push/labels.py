@@ -86,7 +86,7 @@ class LabelMap(NamedTuple):
             ("attempt", self.attempt, str(FIRST_ATTEMPT)),
             ("stream", self.stream, ONLY_STREAM),
         )
-        lines = ["| what | labels, the first that is there counts | when none is |", "|---|---|---|"]
+        lines = ["| what | labels, the first one present is used | if none is present |", "|---|---|---|"]
         for what, choices, default in rows:
             lines.append(f"| {what} | {', '.join(f'`{_spelt(choice)}`' for choice in choices)} | {default} |")
         return "\n".join(lines)

@@ -207,7 +207,7 @@ def parse_labels(text: str, limits: PushLimits | None = None) -> dict[str, str]:
             at = _after(text, at, ",")
     at = _skip(text, _after(text, at, "}"))
     if at < len(text):
-        _refuse_label(text, at, "there is something behind the last brace")
+        _refuse_label(text, at, "there is text after the last brace")
     return labels
 
 

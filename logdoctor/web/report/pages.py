@@ -23,11 +23,11 @@ PERIODS = {"week": 7, "month": 30, "quarter": 91, "year": 365}
 _DECIDERS = {
     "rule": "a rule",
     "learned": "a learned rule",
-    "structure": "the structure of the log",
+    "structure": "the log's structure",
     "case": "a past case",
     "agent": "the Failure Agent",
     "person": "a person",
-    "nobody": "nobody",
+    "nobody": "not decided",
 }
 _COLOURS = {"Infrastructure": 0, "Framework": 1, "Script": 2, "Anomaly": 3, "Unknown": 5}
 """Those of the marks that stand before the names of categories."""

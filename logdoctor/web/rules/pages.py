@@ -169,7 +169,7 @@ def _taking(service: Service, name: str, seen_as: str) -> Callable[[str, str, st
         return partial(service.rules.undo, expected=int(seen_as))
     if name != "undo" and seen_as in STATUSES:
         return partial(service.rules.approve if name == "approve" else service.rules.retire, expected=seen_as)
-    raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Load the page again.")
+    raise RequestRefused(400, "bad_form", "the form", "it does not say what you saw", "Reload the page.")
 
 
 def _learned(

@@ -15,18 +15,18 @@ _STEPS = {
     "demote": "moved it back",
 }
 _WORDS = {
-    "taken by": "takes the line",
-    "would take": "would take it (in shadow)",
+    "taken by": "removes the line",
+    "would take": "would remove it (in shadow)",
     "evidence": "evidence",
     "named by": "names the cause",
     "would name": "would name it (in shadow)",
-    "in vain": "matches in vain",
-    "marks": "looks like trouble",
+    "in vain": "matches without effect",
+    "marks": "looks like an error",
     "kept": "kept",
     "because": "because",
 }
 _RISES = ("promote", "approve")
-_LOOKED_AT = "failures of all jobs with a remarkable line that matches"
+_LOOKED_AT = "failures of all jobs with a suspicious line that matches"
 
 
 def step(event: Event) -> str:
@@ -42,7 +42,7 @@ def does(word: str) -> str:
 def waits_for(rule: Learned) -> str:
     """What a rule that waits for a person waits for."""
     if rule.waits_for.startswith(ERROR_WORD):
-        what = "a person must say whether lines that look like trouble are harmless"
+        what = "a person must confirm that lines which look like errors are harmless"
     elif rule.waits_for.startswith(CORDON):
         what = "it may take nodes out, so a person must approve it"
     else:
@@ -80,10 +80,10 @@ def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
     status = leads_to(rule, name, last)
     said = []
     if name == "undo" and last is not None:
-        said.append(f"The step that {last.by} took is taken back: it {_way(last)}.")
+        said.append(f"The step that {last.by} took is undone: it {_way(last)}.")
     said.append(_effect(rule, status or rule.status, name == "undo" and last is not None and last.step in _RISES))
     if name == "approve" and rule.waits_for.startswith(ERROR_WORD) and not rule.harmless:
-        said.append("You say with it that its lines are harmless, although they look like trouble.")
+        said.append("By approving it you confirm that its lines are harmless, although they look like errors.")
     if status == "active" and rule.claim is not None and rule.claim.cordons:
         said.append("Such a verdict asks to take nodes out: what is done then is up to the policy of actions.")
     said.append("It is recorded with your name, and can be undone.")
@@ -101,7 +101,7 @@ def _way(event: Event) -> str:
 def _effect(rule: Learned, status: str, stays: bool) -> str:
     """What is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
     if rule.claim is not None:
-        named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a rule that knows more names them"
+        named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a more specific rule names them"
         return {
             "active": f"From now on {_LOOKED_AT} are {named}.",
             "shadow": f"From now on it counts {_LOOKED_AT}, and decides nothing.{_rise(rule, stays)}",
@@ -120,4 +120,4 @@ def _effect(rule: Learned, status: str, stays: bool) -> str:
 def _rise(rule: Learned, stays: bool) -> str:
     if stays or (rule.claim is not None and rule.claim.cordons):
         return " It becomes active only when a person approves it again."
-    return " It becomes active when it was watched in enough attempts, or when a person approves it again."
+    return " It becomes active after it was watched in enough attempts, or when a person approves it again."

@@ -11,7 +11,7 @@
   const REST = 1500; // after which a pointer rests
   const TOP = 160; // pixels that count as the top
   const PATIENCE = 5000; // milliseconds before a lost connection is told
-  const LOST = "The connection is lost: this list may be old. Trying again.";
+  const LOST = "Connection lost: this list may be out of date. Retrying.";
   const RETRY = [2000, 5000, 15_000, 30_000];
   let after = status.dataset.after; // the last event
   let seen = Number(after); // the last event when rows were last in order
@@ -118,7 +118,7 @@
   const leave = () => {
     out = true;
     rest();
-    tell("You are signed out, and this list no longer changes.", `/login?next=${encodeURIComponent(location.pathname + location.search)}`, "Sign in");
+    tell("You are signed out; this list is no longer updated.", `/login?next=${encodeURIComponent(location.pathname + location.search)}`, "Sign in");
   };
 
   const look = (wait = GATHER) => {

@@ -137,7 +137,7 @@ def test_a_withdrawn_confirmation_takes_its_rule_along(world: World) -> None:
 def test_what_is_known_is_not_taught_again(world: World) -> None:
     first = world.teach("a", HEAD + LEASE, "OS Error", LINE)
     again = world.teach("b", HEAD + LEASE_AGAIN, "OS Error", LINE)
-    assert again.rule == first.rule and "watched already" in again.why
+    assert again.rule == first.rule and "already being watched" in again.why
     shipped = world.teach("c", HEAD + "KeyError: 'labels'\n", "Key Error")
     assert shipped.rule == "" and "knows it already" in shipped.why
     assert len(world.rules.list(DIAGNOSIS)) == 1 and world.guards() == {}
