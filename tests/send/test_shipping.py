@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +24,18 @@ def counted(n: int) -> bytes:
     return b"".join(b"line %d %s\n" % (i, b"x" * 100) for i in range(n))
 
 
-def test_a_service_that_comes_late_gets_everything(sender: Sender, service: Service, until: Until) -> None:
+def test_a_service_that_comes_late_gets_everything(
+    sender: Sender, service: Service, until: Until, tmp_path: Path
+) -> None:
     service.stop()
-    process = sender.start("run", "--stream", "s", "--", sys.executable, "-c", COUNT.format(n=1000, pause=0.001))
-    time.sleep(0.6)
+    said = tmp_path / "said"
+    command = ("--", sys.executable, "-c", COUNT.format(n=1000, pause=0.001))
+    with said.open("wb") as errors:
+        process = sender.start("run", "--stream", "s", *command, stderr=errors)
+    until(lambda: b"kept back" in said.read_bytes())
     service.start()
-    out, err = process.communicate(timeout=180)
+    out, _ = process.communicate(timeout=180)
+    err = said.read_bytes()
     assert (process.returncode, out) == (0, counted(1000))
     assert service.text("s") == out
     assert err.count(b"logs are kept back") == 1
@@ -70,8 +77,8 @@ def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Serv
 
 
 def test_retry_after_is_kept(sender: Sender, service: Service, until: Until) -> None:
-    service.fail_with, service.retry_after = 503, "3"
-    process = sender.start("run", "--stream", "s", "--", "sleep", "2")
+    service.fail_with, service.retry_after = 503, "30"
+    process = sender.start("run", "--stream", "s", "--", "sleep", "60")
     until(lambda: service.requests)
     time.sleep(1.2)
     assert len(service.requests) == 1

@@ -145,8 +145,8 @@ def test_garbage_is_refused(hasty: Served, garbage: bytes) -> None:
     assert alive(hasty)
 
 
-def test_idle_connections_keep_nobody_waiting(served: Served) -> None:
-    with ExitStack() as stack:
+def test_idle_connections_keep_nobody_waiting(service: Service) -> None:
+    with serving(service, slow=300.0) as served, ExitStack() as stack:
         for number in range(200):
             connection = stack.enter_context(connect(served))
             if number % 2:
@@ -154,8 +154,8 @@ def test_idle_connections_keep_nobody_waiting(served: Served) -> None:
         begin = time.monotonic()
         for number in range(20):
             log = f"{served.url}/v1/jobs/j/attempts/1/streams/s{number}/log"
-            assert httpx.post(log, params={"offset": 0}, content=b"x\n").status_code == 200
-        assert time.monotonic() - begin < 4
+            assert httpx.post(log, params={"offset": 0}, content=b"x\n", timeout=60).status_code == 200
+        assert time.monotonic() - begin < 60
 
 
 def test_requests_may_be_sent_without_waiting_for_answers(served: Served) -> None:
