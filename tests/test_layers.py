@@ -93,6 +93,7 @@ LIBRARIES = {
     },
     "sqlalchemy": {
         "store/schema.py",
+        "store/work.py",
         "store/records.py",
         "store/learned.py",
         "store/confirmed.py",

@@ -38,11 +38,10 @@ from logdoctor.store.names import Key
 from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
 from logdoctor.store.rule_totals import RuleTotals
 from logdoctor.store.tokens import Tokens
+from logdoctor.store.work import Work
 from logdoctor.text import decode
 
 _READ = 1 << 20
-_PAGES = 20  # of verdicts that are looked through when a case is withdrawn
-_ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
 
 class Plan(NamedTuple):
@@ -112,6 +111,7 @@ class Service:
         self.tokens = Tokens(self.records.database)
         self.rules = LearnedRules(self.records.database)
         self.rule_totals = RuleTotals(self.records.database)
+        self.work = Work(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
         self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
@@ -119,12 +119,14 @@ class Service:
         self.learner: Learner | None = None
         if log_agent:
             agent = log_agent(self.records, self.rules)
-            self.learner = Learner(agent, self.records, self._text_of, self._recheck, self._reconsider)
-        self.casework = Casework(self.intake, self.archive, self.records, scanner, self.learner, self.streams)
+            self.learner = Learner(agent, self.records, self.work, self._text_of, self._recheck, self._reconsider)
+        self.casework = Casework(
+            self.intake, self.archive, self.records, self.work, scanner, self.learner, self.streams
+        )
         self.consultant: Consultant | None = None
         if ladder:
             climbing = ladder(self._stores(folder))
-            self.consultant = Consultant(climbing, self.casework.confirmed, self.casework)
+            self.consultant = Consultant(climbing, self.casework.confirmed, self.work, self.casework)
         self.watch = Watch(
             scanner,
             self.intake,
@@ -150,6 +152,7 @@ class Service:
         if self._started:
             return
         self._started = True
+        self.work.resume(time.time())
         self.incidents.catch_up(time.time())
         self.rule_totals.catch_up()
         self.intake.start()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ from logdoctor.service.learning import Learner
 from logdoctor.service.streams import Attempt, Scan, Stream
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.work import NewWork
 from logdoctor.text import natural
 from logdoctor.types import Record, Segment, Verdict
 
@@ -336,15 +337,17 @@ class Watch:
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:
             found = self._told_by_others(attempt, verdict)
-            self._publish(attempt, found or verdict, final)
+            judged = Judged(attempt.job, attempt.number, records, book, verdict) if found is None else None
+            self._publish(attempt, found or verdict, final, self._work(attempt, verdict, judged) if final else [])
             with self._intake.lock:
                 attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
-            self._learn_from(attempt, verdict)
-            if self._consultant and found is None:
-                self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
+            if self._learner:
+                self._learner.settled(attempt, verdict)
+            if self._consultant:
+                self._consultant.wake()
 
     def _nodes(self, job: str) -> list[str]:
         """The nodes that were told of a job; none when nobody told, or they cannot be read."""
@@ -356,17 +359,12 @@ class Watch:
         except InputError:
             return []
 
-    def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
-        """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""
-        if self._learner is None:
-            return
-        self._learner.collect(attempt, over=True)
-        hits: dict[str, tuple[int, int]] = {}
-        for stream in attempt.streams.values():
-            for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
-                before = hits.get(rule, (0, 0))
-                hits[rule] = before[0] + matched, before[1] + taken
-        self._learner.settled(attempt, verdict, hits)
+    def _work(self, attempt: Attempt, verdict: Verdict, judged: Judged | None) -> list[NewWork]:
+        """What is to be done in the background with an attempt that is about to be settled."""
+        work = [self._consultant.hold(judged)] if self._consultant and judged else []
+        if self._learner is not None:
+            work.append(self._learner.due(attempt, verdict, _hits(attempt)))
+        return work
 
     def _told_by_others(self, attempt: Attempt, verdict: Verdict) -> Verdict | None:
         """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
@@ -381,12 +379,12 @@ class Watch:
         same = current.verdict.compression.lines_in == verdict.compression.lines_in
         return current.verdict if same else None
 
-    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
+    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
         unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
-        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
+        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time(), work)
         attempt.provisional = not final
         if stored is not None:
             self._announced(stored)
@@ -492,3 +490,13 @@ class Watch:
                 self._scan(stream)
             if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
                 self._keep(stream, stream.scan)
+
+
+def _hits(attempt: Attempt) -> dict[str, tuple[int, int]]:
+    """How many lines each learned rule matched and took in an attempt."""
+    hits: dict[str, tuple[int, int]] = {}
+    for stream in attempt.streams.values():
+        for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
+            before = hits.get(rule, (0, 0))
+            hits[rule] = before[0] + matched, before[1] + taken
+    return hits
