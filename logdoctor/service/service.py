@@ -26,8 +26,9 @@ from logdoctor.service.intake import Bounds, Intake
 from logdoctor.service.learning import Learner, Settled
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.retention import Retention, Rules
+from logdoctor.service.silence import Timing
 from logdoctor.service.streams import Attempt
-from logdoctor.service.watch import Timing, Watch
+from logdoctor.service.watch import Watch
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
 from logdoctor.store.exchanges import Exchanges
@@ -35,7 +36,10 @@ from logdoctor.store.incidents import Incidents
 from logdoctor.store.journal import Journal
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.notices import Notices
 from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
+from logdoctor.store.report import Reports
 from logdoctor.store.rule_totals import RuleTotals
 from logdoctor.store.tokens import Tokens
 from logdoctor.store.work import Work
@@ -112,6 +116,9 @@ class Service:
         self.rules = LearnedRules(self.records.database)
         self.rule_totals = RuleTotals(self.records.database)
         self.work = Work(self.records.database)
+        self.nodes = NodeRecords(self.records.database)
+        self.notices = Notices(self.records.database)
+        self.reports = Reports(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
         self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)

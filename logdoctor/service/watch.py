@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -20,9 +19,11 @@ from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.nodes.slurm import expanded
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
+from logdoctor.service.silence import Timing
 from logdoctor.service.streams import Attempt, Scan, Stream
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
@@ -38,24 +39,11 @@ _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
-_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
 _TRIES = 5  # to read a stream before its rest is given up
-_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
 
 NOTHING_TAUGHT = Taught(())
-
-
-class Timing(NamedTuple):
-    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
-    a hang, until a settled one leaves memory, until a silent one is given up."""
-
-    scan: float
-    quiet: float
-    hang: float
-    linger: float
-    abandon: float
 
 
 class Watch:
@@ -395,36 +383,30 @@ class Watch:
         log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
 
     def _look(self) -> None:
-        """Judge attempts that are silent or make no steps, and let go of those that are settled."""
+        """Do what silence asks for (service/silence.py)."""
         self._intake.reopen_changed()
         now = time.monotonic()
         with self._intake.lock:
             attempts = list(self._intake.attempts.values())
         for attempt in attempts:
-            silent = now - attempt.changed_at
-            if attempt.asked:
-                continue
-            if attempt.settled:
-                if silent > self._timing.linger:
+            with self._intake.lock:
+                step = silence.step(attempt, self._timing, now)
+            match step:
+                case "forget":
                     self._intake.forget(attempt)
-            elif attempt.over:
-                self.ask(attempt)
-            elif silent > self._patience(attempt):
-                self._abandon(attempt)
-            elif self._wants_a_look(attempt, now):
-                attempt.looked_at = self._seen_until(attempt, now)
-                self._judge_safely(attempt, self._idle(attempt, now))
-            elif silent > self._timing.hang + 2 * self._timing.quiet:
-                self._rest(attempt)
-        self._abandon_resting()
+                case "judge":
+                    self.ask(attempt)
+                case "abandon":
+                    self._abandon(attempt)
+                case "look":
+                    attempt.looked_at = self._seen_until(attempt, now)
+                    self._judge_safely(attempt, silence.idle_seconds(attempt, self._timing, now))
+                case "unload":
+                    self._unload(attempt)
+        self._abandon_unloaded()
 
-    def _patience(self, attempt: Attempt) -> float:
-        """Seconds of silence after which an attempt counts as ended; few when a part of it has failed, because the
-        rest may have died without a word."""
-        return min(_WAKE * self._timing.quiet, self._timing.abandon) if attempt.died else self._timing.abandon
-
-    def _rest(self, attempt: Attempt) -> None:
-        """Let an attempt leave memory of which nothing is heard; its snapshots tell where to go on."""
+    def _unload(self, attempt: Attempt) -> None:
+        """Unload an attempt that has gone quiet; its snapshots tell where to go on."""
         for stream in attempt.streams.values():
             if (
                 stream.ready
@@ -435,8 +417,8 @@ class Watch:
                 self._keep(stream, stream.scan)
         self._intake.forget(attempt)
 
-    def _abandon_resting(self) -> None:
-        """Take as ended what rested too long; looked for now and then."""
+    def _abandon_unloaded(self) -> None:
+        """Take as ended what was unloaded and silent for too long; looked for now and then."""
         now = time.monotonic()
         if now < self._next_sweep:
             return
@@ -452,22 +434,6 @@ class Watch:
         with self._intake.lock:
             waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
         return min([now, *waiting])
-
-    def _wants_a_look(self, attempt: Attempt, now: float) -> bool:
-        """Whether a running attempt fell silent since it was looked at, or has made no step for too long."""
-        with self._intake.lock:
-            if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
-                return False
-        if attempt.looked_at <= attempt.changed_at:
-            since = attempt.looked_at if attempt.provisional else attempt.changed_at
-            if now - since > self._timing.quiet:
-                return True
-        return self._idle(attempt, now) is not None and now - attempt.looked_at > self._timing.hang / _LOOKS
-
-    def _idle(self, attempt: Attempt, now: float) -> float | None:
-        """Seconds since an attempt last made a step, when these are too many."""
-        last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
-        return now - last if now - last > self._timing.hang else None
 
     def _abandon(self, attempt: Attempt) -> None:
         """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
