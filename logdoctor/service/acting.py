@@ -19,7 +19,7 @@ from logdoctor.nodes.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.service.keeping import Keeper
 from logdoctor.service.outcomes import result_of
 from logdoctor.service.superseding import displaced, is_restart, resumed, superseded, verdict_superseded
-from logdoctor.service.testing import Bench, Options, Tester
+from logdoctor.service.testing import Bench, NodeTestOptions, Tester
 from logdoctor.service.turns import shielded
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
@@ -108,7 +108,7 @@ class Actor:
         repeats: int | None = None,
         seconds: float | None = None,
         regroups: int | None = None,
-    ) -> tuple[Sequence[str], Options]:
+    ) -> tuple[Sequence[str], NodeTestOptions]:
         """The nodes that a test would be of, and how it would be made; nothing is begun. As for `test`."""
         name = launcher or self._means.launcher
         if not name:
@@ -126,7 +126,7 @@ class Actor:
                 cause = "nobody told which nodes its job had"
                 raise ActionRefused(f"verdict {verdict}", cause, "Name the nodes to test.")
         terms, probe = self._means.bench.terms, self._means.bench.probe
-        options = Options(
+        options = NodeTestOptions(
             name,
             repeats or (self._means.repeats_after_steps if after_steps else terms.repeats),
             seconds or probe.seconds,

@@ -15,7 +15,7 @@ from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectifi
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
-from logdoctor.service.streams import Noticed
+from logdoctor.service.streams import NoticedLine
 from logdoctor.service.watch import Watch
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmation, Confirmed
@@ -158,7 +158,7 @@ class Casework:
         """What is known of an attempt: its lines that were kept, or its log."""
         return self._revive(job, number) or self.from_archive(job, number, self._scanner, ())
 
-    def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[Noticed]) -> list[Record]:
+    def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
         """What diagnosis needs to know of the streams of an attempt, read anew."""
         with self._intake.lock:
             live = self._intake.attempts.get((job, number))

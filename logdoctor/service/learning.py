@@ -23,7 +23,7 @@ from logdoctor.log_agent.agent import Left, LogAgent
 from logdoctor.log_agent.kind import kind_of
 from logdoctor.log_agent.model import ModelAgent
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service.streams import Attempt, Noticed
+from logdoctor.service.streams import LiveAttempt, NoticedLine
 from logdoctor.service.turns import Turns, shielded
 from logdoctor.service.worker import Worker
 from logdoctor.store.learned import Noticed as StoredNotice
@@ -41,7 +41,7 @@ _STOP_SECONDS = 2.0
 _REST = 60.0  # seconds without lessons after a model did not answer, at least
 
 
-class Settled(NamedTuple):
+class SettledAttempt(NamedTuple):
     """An attempt with its final verdict, what learned rules matched and took in it, how it ended, and the error lines
     that an agent noticed in it."""
 
@@ -51,14 +51,14 @@ class Settled(NamedTuple):
     hits: dict[str, tuple[int, int]]
     verdict: Verdict
     reported: ReportedEnd
-    noticed: tuple[Noticed, ...]
+    noticed: tuple[NoticedLine, ...]
 
 
 class _Lesson(NamedTuple):
     """A lesson of an attempt; the last of one that is over also keeps what hardly repeats, and when the attempt ended
     well its rules may take lines at once. One that is not due looks only which jobs print alike."""
 
-    attempt: Attempt
+    attempt: LiveAttempt
     kind: str
     groups: list[Group]
     over: bool
@@ -73,7 +73,7 @@ class _Earned(NamedTuple):
     lines: Mapping[str, int]
 
 
-_settled = msgspec.json.Decoder(Settled)
+_settled = msgspec.json.Decoder(SettledAttempt)
 
 
 class Learner:
@@ -88,9 +88,9 @@ class Learner:
         agent: LogAgent,
         records: Records,
         work: Work,
-        text_of: Callable[[Attempt, str, int], str | None],
-        recheck: Callable[[Settled], None],
-        reconsider: Callable[[Attempt], None],
+        text_of: Callable[[LiveAttempt, str, int], str | None],
+        recheck: Callable[[SettledAttempt], None],
+        reconsider: Callable[[LiveAttempt], None],
     ) -> None:
         self.agent = agent
         self._records, self._text_of, self._reconsider = records, text_of, reconsider
@@ -132,18 +132,18 @@ class Learner:
         """Whether the service stops."""
         return self.agent.stopping
 
-    def enroll(self, attempt: Attempt) -> None:
+    def enroll(self, attempt: LiveAttempt) -> None:
         """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was
         noticed in it."""
         with shielded("rules not loaded", job=attempt.job, attempt=attempt.number):
             self.agent.books.load(self._kind(attempt))
             self._notice(attempt, self.agent.noticed(attempt.job, attempt.number))
 
-    def scanner(self, attempt: Attempt) -> Scanner:
+    def scanner(self, attempt: LiveAttempt) -> Scanner:
         """The rules for an attempt as they stand now."""
         return self.agent.books.scanner(self._kind(attempt))
 
-    def gather(self, attempt: Attempt, residual: Residual) -> None:
+    def gather(self, attempt: LiveAttempt, residual: Residual) -> None:
         """Look at what no rule explains of a segment, unless no lesson will come of it."""
         if not self.agent.has_room(attempt.lessons):
             attempt.leftovers = None
@@ -155,7 +155,7 @@ class Learner:
             self._count_watched(attempt, residual)
             self.collect(attempt, over=False)
 
-    def _count_watched(self, attempt: Attempt, residual: Residual) -> None:
+    def _count_watched(self, attempt: LiveAttempt, residual: Residual) -> None:
         """Count the lines that rules in shadow match, and tell of those that have shown enough of them."""
         watched = np.unique(residual.scan.shadow[: len(residual.ends)], return_counts=True)
         book = self.scanner(attempt).book
@@ -171,7 +171,7 @@ class Learner:
             self._earned.append(_Earned(self._kind(attempt), earned))
             self._reader.wake()
 
-    def collect(self, attempt: Attempt, over: bool) -> None:
+    def collect(self, attempt: LiveAttempt, over: bool) -> None:
         """Hand the lines without an explanation to the thread when they are enough for a lesson."""
         left = attempt.leftovers
         if left is None or attempt.in_lesson:
@@ -190,14 +190,14 @@ class Learner:
             left.count_anew()
         self._teacher.wake()
 
-    def due(self, attempt: Attempt, verdict: Verdict, hits: dict[str, tuple[int, int]]) -> NewWork:
+    def due(self, attempt: LiveAttempt, verdict: Verdict, hits: dict[str, tuple[int, int]]) -> NewWork:
         """Return the work on an attempt that is about to be settled: to count what the rules did in it, and to look at
         its verdict."""
         reported, noticed = attempt.reported, tuple(attempt.noticed)
-        settled = Settled(self._kind(attempt), attempt.job, attempt.number, hits, verdict, reported, noticed)
+        settled = SettledAttempt(self._kind(attempt), attempt.job, attempt.number, hits, verdict, reported, noticed)
         return NewWork(COUNT, key_of(attempt.job, attempt.number), msgspec.json.encode(settled).decode())
 
-    def settled(self, attempt: Attempt, verdict: Verdict) -> None:
+    def settled(self, attempt: LiveAttempt, verdict: Verdict) -> None:
         """Learn from the last lines of an attempt that is settled, and count what filter rules took of it."""
         self.collect(attempt, over=True)
         removed = {rule: count.lines for rule, count in verdict.compression.rules.items()}
@@ -206,7 +206,7 @@ class Learner:
         attempt.removed = removed
         self._counter.wake()
 
-    def _kind(self, attempt: Attempt) -> str:
+    def _kind(self, attempt: LiveAttempt) -> str:
         retold, attempt.is_redescribed = attempt.is_redescribed, False  # first: another thread may set it now
         if retold and not self.agent.knows(attempt.kind or ""):
             attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
@@ -216,7 +216,7 @@ class Learner:
                 attempt.kind = kind_of(attempt.job, self._facts(attempt))
         return attempt.kind
 
-    def _facts(self, attempt: Attempt) -> JobFacts:
+    def _facts(self, attempt: LiveAttempt) -> JobFacts:
         job = self._records.job(attempt.job)
         return job.facts if job else JobFacts()
 
@@ -288,12 +288,12 @@ class Learner:
         log.info("kind recognised", job=attempt.job, kind=kind)
         return kind if lesson.due and (self.agent.agent.free or not self.agent.knows(kind)) else ""
 
-    def _notice(self, attempt: Attempt, lines: Sequence[StoredNotice]) -> None:
+    def _notice(self, attempt: LiveAttempt, lines: Sequence[StoredNotice]) -> None:
         """Have lines looked at that the agent took for errors, with the text that stands in the log."""
         for one in lines:
             if (text := self._text_of(attempt, one.stream, one.line)) is not None:
-                attempt.noticed.append(Noticed(one.stream, one.line, text))
+                attempt.noticed.append(NoticedLine(one.stream, one.line, text))
 
-    def _source(self, attempt: Attempt) -> Source:
+    def _source(self, attempt: LiveAttempt) -> Source:
         facts = self._facts(attempt)
         return Source(attempt.job, attempt.number, facts.framework, facts.image, facts.command, facts.user, facts.name)

@@ -23,11 +23,11 @@ from logdoctor.service.acting import Actor
 from logdoctor.service.casework import Casework
 from logdoctor.service.consulting import Climbing, Consultant
 from logdoctor.service.intake import Bounds, Intake
-from logdoctor.service.learning import Learner, Settled
+from logdoctor.service.learning import Learner, SettledAttempt
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.retention import Retention, Rules
 from logdoctor.service.silence import Timing
-from logdoctor.service.streams import Attempt
+from logdoctor.service.streams import LiveAttempt
 from logdoctor.service.watch import Watch
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
@@ -224,7 +224,7 @@ class Service:
         with tempfile.NamedTemporaryFile(dir=self._scratch, buffering=0) as file:
             yield ScratchFile(Path(file.name), file.fileno(), self._min_free)
 
-    def _text_of(self, attempt: Attempt, stream: str, number: int) -> str | None:
+    def _text_of(self, attempt: LiveAttempt, stream: str, number: int) -> str | None:
         """A raw line of an attempt, None when it is gone."""
         lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
@@ -246,7 +246,7 @@ class Service:
                 attempt.is_redescribed = attempt.is_redescribed or attempt.job == job
         return kept
 
-    def _reconsider(self, attempt: Attempt) -> None:
+    def _reconsider(self, attempt: LiveAttempt) -> None:
         """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
         with self.intake.lock:
             if self.intake.attempts.get((attempt.job, attempt.number)) is not attempt:
@@ -257,7 +257,7 @@ class Service:
             self.intake.unsettle(attempt)
             self.watch.ask(attempt)
 
-    def _recheck(self, settled: Settled) -> None:
+    def _recheck(self, settled: SettledAttempt) -> None:
         """Diagnose an attempt again without learned rules when it is one of the chosen, or when rules took lines of it
         that few attempts have tried; should the verdict differ, issue that one and put the rules back that took what
         it needs."""

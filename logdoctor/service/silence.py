@@ -12,7 +12,7 @@ A log that has ended shows a Hang by its own times: `diagnose.progress.stall`.
 
 from typing import Literal, NamedTuple
 
-from logdoctor.service.streams import Attempt
+from logdoctor.service.streams import LiveAttempt
 
 _LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
 _WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
@@ -34,7 +34,7 @@ Step = Literal["wait", "forget", "judge", "abandon", "look", "unload"]
 snapshots and let it go until more comes."""
 
 
-def step(attempt: Attempt, timing: Timing, now: float) -> Step:
+def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
     """Return what to do with an attempt now; the caller holds the lock of the intake."""
     silent = now - attempt.changed_at
     if attempt.asked:
@@ -50,19 +50,19 @@ def step(attempt: Attempt, timing: Timing, now: float) -> Step:
     return "unload" if silent > timing.hang + 2 * timing.quiet else "wait"
 
 
-def idle_seconds(attempt: Attempt, timing: Timing, now: float) -> float | None:
+def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
     """Return the seconds since an attempt last made a step when it hangs; None when it does not."""
     last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
     return now - last if now - last > timing.hang else None
 
 
-def patience(attempt: Attempt, timing: Timing) -> float:
+def patience(attempt: LiveAttempt, timing: Timing) -> float:
     """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
     the rest may have died without a word."""
     return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
 
 
-def _wants_a_look(attempt: Attempt, timing: Timing, now: float) -> bool:
+def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
     """Return whether a running attempt fell silent since it was looked at, or has made no step for too long."""
     if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
         return False

@@ -24,7 +24,7 @@ from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
 from logdoctor.service.silence import Timing
-from logdoctor.service.streams import Attempt, Scan, Stream
+from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.work import NewWork
@@ -64,7 +64,7 @@ class Watch:
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
-        self._asked: dict[Attempt, None] = {}
+        self._asked: dict[LiveAttempt, None] = {}
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._next_look = self._next_sweep = 0.0
         self.verdicts = 0
@@ -92,7 +92,7 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def ask(self, attempt: Attempt) -> None:
+    def ask(self, attempt: LiveAttempt) -> None:
         """Want a verdict on an attempt now."""
         with self._intake.lock:
             attempt.asked = True
@@ -149,7 +149,7 @@ class Watch:
             self._look()
         return worked
 
-    def _due(self) -> list[Stream]:
+    def _due(self) -> list[LiveStream]:
         """Streams with enough to scan, or that have waited long enough."""
         now = time.monotonic()
         with self._intake.lock:
@@ -162,7 +162,7 @@ class Watch:
                 or stream.attempt.asked
             ]
 
-    def _advance(self, stream: Stream) -> None:
+    def _advance(self, stream: LiveStream) -> None:
         """Compress what comes next of a stream; one that cannot be read is given up for now."""
         try:
             if stream.ready:
@@ -182,7 +182,7 @@ class Watch:
             log.exception("stream not compressed", stream=str(stream.key))
             self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
 
-    def _scan(self, stream: Stream) -> None:
+    def _scan(self, stream: LiveStream) -> None:
         scan = stream.scan
         if scan is None:
             scan = stream.scan = self._fresh(stream)
@@ -194,7 +194,7 @@ class Watch:
             if chunks := self._intake.scanned(stream, _SEGMENT):
                 self._push(stream, scan, b"".join(chunks))
 
-    def _catch_up(self, stream: Stream) -> None:
+    def _catch_up(self, stream: LiveStream) -> None:
         """Read the next part of a stream's archive, from its last snapshot on."""
         scan = stream.scan
         if scan is None:
@@ -206,18 +206,18 @@ class Watch:
         elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
             stream.scan = self._fresh(stream)  # the snapshot is of bytes that a loss of power took
 
-    def _resumed(self, stream: Stream) -> Scan:
+    def _resumed(self, stream: LiveStream) -> StreamScan:
         kept = self._archive.state(stream.key)
         scanner = self._rules(stream.attempt)
         resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, scanner) if kept else None
-        return Scan(*resumed, scanner) if resumed else self._fresh(stream)
+        return StreamScan(*resumed, scanner) if resumed else self._fresh(stream)
 
-    def _fresh(self, stream: Stream) -> Scan:
+    def _fresh(self, stream: LiveStream) -> StreamScan:
         scanner = self._rules(stream.attempt)
         name = stream.key.stream
-        return Scan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
+        return StreamScan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
 
-    def _rules(self, attempt: Attempt) -> Scanner:
+    def _rules(self, attempt: LiveAttempt) -> Scanner:
         """The rules that an attempt is read with now."""
         return self._learner.scanner(attempt) if self._learner else self._scanner
 
@@ -228,14 +228,14 @@ class Watch:
             kept = self._gauges[scanner.book.kind] = (scanner, Gauges(scanner.book))
         return kept[1]
 
-    def _push(self, stream: Stream, scan: Scan, data: bytes) -> None:
+    def _push(self, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
         for segment in scan.cutter.push(data):
             self._add(stream, scan, segment)
         grown = scan.cutter.offset - scan.kept_at
         if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
             self._keep(stream, scan)
 
-    def _add(self, stream: Stream, scan: Scan, segment: Segment) -> None:
+    def _add(self, stream: LiveStream, scan: StreamScan, segment: Segment) -> None:
         scanner = self._rules(stream.attempt)
         if scanner is not scan.scanner:
             scan.scanner = scanner
@@ -248,7 +248,7 @@ class Watch:
         if self._learner and not stream.attempt.settled:
             self._learner.gather(stream.attempt, residual)
 
-    def _keep(self, stream: Stream, scan: Scan) -> None:
+    def _keep(self, stream: LiveStream, scan: StreamScan) -> None:
         state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
         try:
             self._archive.keep_state(stream.key, state)
@@ -256,7 +256,7 @@ class Watch:
             log.warning("snapshot not written", stream=str(stream.key), cause=str(error))
         scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
 
-    def _give_up(self, stream: Stream, cause: str) -> None:
+    def _give_up(self, stream: LiveStream, cause: str) -> None:
         """Judge without the rest of a stream whose archive is damaged, and say so."""
         scan = stream.scan or self._fresh(stream)
         if cause not in scan.recorder.problems:
@@ -284,7 +284,7 @@ class Watch:
                 worked = True
         return worked
 
-    def _judge_safely(self, attempt: Attempt, idle: float | None) -> None:
+    def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Judge; a fault of ours costs this attempt a minute, and no other anything."""
         try:
             self._judge(attempt, idle)
@@ -295,7 +295,7 @@ class Watch:
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
             attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
 
-    def _judge(self, attempt: Attempt, idle: float | None) -> None:
+    def _judge(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
         rules = self._rules(attempt)
@@ -347,14 +347,14 @@ class Watch:
         except InputError:
             return []
 
-    def _work(self, attempt: Attempt, verdict: Verdict, judged: Judged | None) -> list[NewWork]:
+    def _work(self, attempt: LiveAttempt, verdict: Verdict, judged: Judged | None) -> list[NewWork]:
         """What is to be done in the background with an attempt that is about to be settled."""
         work = [self._consultant.hold(judged)] if self._consultant and judged else []
         if self._learner is not None:
             work.append(self._learner.due(attempt, verdict, _hits(attempt)))
         return work
 
-    def _told_by_others(self, attempt: Attempt, verdict: Verdict) -> Verdict | None:
+    def _told_by_others(self, attempt: LiveAttempt, verdict: Verdict) -> Verdict | None:
         """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
         rules are asked again after a restart."""
         anew, attempt.anew = attempt.anew, False
@@ -367,7 +367,7 @@ class Watch:
         same = current.verdict.compression.lines_in == verdict.compression.lines_in
         return current.verdict if same else None
 
-    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
+    def _publish(self, attempt: LiveAttempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
         unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
@@ -405,7 +405,7 @@ class Watch:
                     self._unload(attempt)
         self._abandon_unloaded()
 
-    def _unload(self, attempt: Attempt) -> None:
+    def _unload(self, attempt: LiveAttempt) -> None:
         """Unload an attempt that has gone quiet; its snapshots tell where to go on."""
         for stream in attempt.streams.values():
             if (
@@ -429,20 +429,20 @@ class Watch:
             if not here and self._archive.age(kept.job, kept.number) > self._timing.abandon:
                 self._abandon(self._intake.load(kept.job, kept.number))
 
-    def _seen_until(self, attempt: Attempt, now: float) -> float:
+    def _seen_until(self, attempt: LiveAttempt, now: float) -> float:
         """When the last bytes came that a look now sees: those that wait for compression want another."""
         with self._intake.lock:
             waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
         return min([now, *waiting])
 
-    def _abandon(self, attempt: Attempt) -> None:
+    def _abandon(self, attempt: LiveAttempt) -> None:
         """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
         with self._intake.lock:
             attempt.ends[""] = End("", None, None, None, time.time())
             attempt.abandoned = True
         self.ask(attempt)
 
-    def _drop_states(self, attempt: Attempt) -> None:
+    def _drop_states(self, attempt: LiveAttempt) -> None:
         """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
         for stream in attempt.streams.values():
             self._archive.drop_state(stream.key)
@@ -458,7 +458,7 @@ class Watch:
                 self._keep(stream, stream.scan)
 
 
-def _hits(attempt: Attempt) -> dict[str, tuple[int, int]]:
+def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:
     """How many lines each learned rule matched and took in an attempt."""
     hits: dict[str, tuple[int, int]] = {}
     for stream in attempt.streams.values():

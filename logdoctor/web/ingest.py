@@ -16,7 +16,7 @@ from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
 from logdoctor.pipeline import Limits
 from logdoctor.service.service import Service
-from logdoctor.service.streams import Stream
+from logdoctor.service.streams import LiveStream
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, chunks
@@ -92,13 +92,13 @@ def routes(service: Service, gate: Gate, allowed: Allowed, limits: Limits) -> AP
         finally:
             intake.close(opened)
 
-    async def _durable_offset(stream: Stream) -> int:
+    async def _durable_offset(stream: LiveStream) -> int:
         while not isinstance(reached := intake.durable_offset(stream), int):
             with suppress(StorageFull):
                 await asyncio.wrap_future(reached)
         return reached
 
-    async def _take_body(request: Request, stream: Stream, offset: int) -> None:
+    async def _take_body(request: Request, stream: LiveStream, offset: int) -> None:
         waiting: deque[tuple[Future[None], int]] = deque()
         ahead = 0  # bytes
         try:

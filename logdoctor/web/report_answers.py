@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from logdoctor.report import Report, reckon
-from logdoctor.store.report import Failure, Failures
+from logdoctor.store.report import Failures, ReportedFailure
 
 _AT = 1795255505.2
-_FAILURE = Failure("ECC Error", "Infrastructure", "rule", _AT - 7200, _AT, _AT + 1800, 1024)
+_FAILURE = ReportedFailure("ECC Error", "Infrastructure", "rule", _AT - 7200, _AT, _AT + 1800, 1024)
 
 ALL = (Report,)
 EXAMPLES: dict[str, Any] = {"Report": msgspec.to_builtins(reckon(Failures([_FAILURE], False), _AT - 86_400, None))}

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.node_types import PERFORMED
 from logdoctor.service.service import Service
-from logdoctor.service.testing import Options
+from logdoctor.service.testing import NodeTestOptions
 from logdoctor.store.actions import POLICY, ActionState, StoredAction
 from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
@@ -211,7 +211,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
     return pages
 
 
-def _plan(service: Service, stored: StoredAction) -> Options | None:
+def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
     """How the test that an action wants would be made; None when it cannot be."""
     actor = service.actor
     if actor is None:
