@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logdoctor import taxonomy
-from logdoctor.store.report import Failure, Failures
+from logdoctor.store.report import Failures, ReportedFailure
 
 Floats = npt.NDArray[np.float64]
 
@@ -116,7 +116,7 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
     )
 
 
-def _decider(failure: Failure) -> str:
+def _decider(failure: ReportedFailure) -> str:
     """Who decided; nobody where all that is known is that it failed, whatever told that."""
     return "nobody" if failure.reason == "Unknown" and failure.decided != "person" else failure.decided
 
@@ -170,7 +170,7 @@ _COLUMNS = (
 )
 
 
-def _taken(items: Sequence[Failure]) -> _Taken:
+def _taken(items: Sequence[ReportedFailure]) -> _Taken:
     """What failures took; a next attempt that began before this one failed is a restart at once."""
     gpus = _floats(failure.gpus for failure in items)
     failed = _floats(failure.failed for failure in items)
@@ -210,7 +210,9 @@ def _place(category: str) -> int:
     return known.index(category) if category in known else len(known)
 
 
-def _weeks(items: Sequence[Failure], taken: _Taken, by_category: Mapping[str, Sequence[int]]) -> tuple[Week, ...]:
+def _weeks(
+    items: Sequence[ReportedFailure], taken: _Taken, by_category: Mapping[str, Sequence[int]]
+) -> tuple[Week, ...]:
     of = np.floor((_floats(failure.failed for failure in items) - _MONDAY) / _WEEK)
     counts: dict[float, dict[str, int]] = {week: {} for week in sorted(set(of.tolist()))}
     hours: dict[float, dict[str, float]] = {week: {} for week in counts}

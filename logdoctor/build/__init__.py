@@ -103,7 +103,7 @@ def plan(settings: Settings) -> "Plan":
     from logdoctor.service.intake import Bounds
     from logdoctor.service.retention import Rules
     from logdoctor.service.service import Plan
-    from logdoctor.service.watch import Timing
+    from logdoctor.service.silence import Timing
 
     return Plan(
         database_url(settings),

@@ -12,7 +12,7 @@ from logdoctor.taxonomy import RECOVERIES
 if TYPE_CHECKING:
     from logdoctor.notify.quiet import Quiet
     from logdoctor.notify.sending import Target
-    from logdoctor.service.delivering import Terms
+    from logdoctor.service.delivering import NotifyTerms
     from logdoctor.service.notifying import Notifier
     from logdoctor.store.notices import Notices
     from logdoctor.store.records import Records
@@ -43,11 +43,11 @@ def notices(settings: Settings) -> "Notices":
     return Notices(records(settings).database)
 
 
-def terms(settings: Settings) -> "Terms":
+def terms(settings: Settings) -> "NotifyTerms":
     """How messages are told."""
-    from logdoctor.service.delivering import Terms
+    from logdoctor.service.delivering import NotifyTerms
 
-    return Terms(
+    return NotifyTerms(
         settings.notify_settle_seconds,
         settings.notify_per_minute,
         _quiet(settings),

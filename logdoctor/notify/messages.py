@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from logdoctor.llm.masking import mask
-from logdoctor.store.notices import Untold
+from logdoctor.store.notices import UnsentIncident
 from logdoctor.taxonomy import advice
 from logdoctor.text import harmless
 from logdoctor.types import Evidence, Suspect, names_node
@@ -32,7 +32,7 @@ _LOOKED_AT = 20_000  # characters of a text that are looked through for secrets
 _OPENED, _RESOLVED = "incident.opened", "incident.resolved"
 
 
-class SuspectTold(msgspec.Struct, frozen=True):
+class SuspectData(msgspec.Struct, frozen=True):
     """A node, rank or GPU that may be at fault, and why it is named."""
 
     node: str | None
@@ -49,7 +49,7 @@ class EvidenceTold(msgspec.Struct, frozen=True):
     quote: str
 
 
-class IncidentTold(msgspec.Struct, frozen=True):
+class IncidentData(msgspec.Struct, frozen=True):
     """An incident as receivers are told of it. `job` and `attempt` are the newest of its `attempts`, which are of
     `jobs` jobs; the verdict of that one is `provisional` when it may still change. `by` resolved it and said `note`;
     `link` is "" when nobody set where people reach logdoctor."""
@@ -64,7 +64,7 @@ class IncidentTold(msgspec.Struct, frozen=True):
     advice: str
     provisional: bool
     confidence: float
-    suspects: tuple[SuspectTold, ...]
+    suspects: tuple[SuspectData, ...]
     job: str
     attempt: int
     attempts: int
@@ -79,13 +79,13 @@ class IncidentTold(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-class SummaryTold(msgspec.Struct, frozen=True):
+class SummaryData(msgspec.Struct, frozen=True):
     """Many incidents at once: how many were opened and how many of those told before were resolved, the first of them,
     and the numbers of all."""
 
     opened: int
     resolved: int
-    incidents: tuple[IncidentTold, ...]
+    incidents: tuple[IncidentData, ...]
     numbers: tuple[int, ...]
     link: str = ""
 
@@ -102,31 +102,31 @@ class Opened(msgspec.Struct, frozen=True, tag_field="type", tag=_OPENED):
     """A new incident. `timestamp` is when it was told, as RFC 3339 has it."""
 
     timestamp: str
-    data: IncidentTold
+    data: IncidentData
 
 
 class Resolved(msgspec.Struct, frozen=True, tag_field="type", tag=_RESOLVED):
     """An incident that was told is resolved."""
 
     timestamp: str
-    data: IncidentTold
+    data: IncidentData
 
 
 class Summary(msgspec.Struct, frozen=True, tag_field="type", tag="incidents.summary"):
     """Many incidents in one message."""
 
     timestamp: str
-    data: SummaryTold
+    data: SummaryData
 
 
-class Trial(msgspec.Struct, frozen=True, tag_field="type", tag="test"):
+class TrialMessage(msgspec.Struct, frozen=True, tag_field="type", tag="test"):
     """A message that tells of no incident."""
 
     timestamp: str
     data: TrialTold
 
 
-Message = Opened | Resolved | Summary | Trial
+Message = Opened | Resolved | Summary | TrialMessage
 Kind = Literal["incident.opened", "incident.resolved", "incidents.summary", "test"]
 """The types of messages."""
 
@@ -154,40 +154,40 @@ def kind_of(message: Message) -> str:
     return str(message.__struct_config__.tag)
 
 
-def told(untold: Untold, public_url: str) -> IncidentTold:
+def told(unsent: UnsentIncident, public_url: str) -> IncidentData:
     """The incident without secrets, in texts of bounded length."""
-    verdict = untold.verdict.verdict
-    return IncidentTold(
-        incident=untold.id,
-        state=untold.state,
-        opened=stamp(untold.opened),
+    verdict = unsent.verdict.verdict
+    return IncidentData(
+        incident=unsent.id,
+        state=unsent.state,
+        opened=stamp(unsent.opened),
         reason=verdict.reason,
         category=verdict.category,
         fault=verdict.fault,
         recovery=verdict.recovery,
         advice=advice(verdict.recovery, names_node(verdict)),
-        provisional=not untold.verdict.final,
+        provisional=not unsent.verdict.final,
         confidence=verdict.confidence,
         suspects=tuple(_suspect(one) for one in verdict.suspects[:MAX_SUSPECTS]),
-        job=private(untold.verdict.job, MAX_NAME),
-        attempt=untold.verdict.attempt,
-        attempts=untold.attempts,
-        jobs=untold.jobs,
-        user=None if untold.verdict.user is None else private(untold.verdict.user, MAX_NAME),
-        verdict=untold.verdict.id,
+        job=private(unsent.verdict.job, MAX_NAME),
+        attempt=unsent.verdict.attempt,
+        attempts=unsent.attempts,
+        jobs=unsent.jobs,
+        user=None if unsent.verdict.user is None else private(unsent.verdict.user, MAX_NAME),
+        verdict=unsent.verdict.id,
         decided_by=verdict.decided_by.kind,
         evidence=_evidence(verdict.evidence[0]) if verdict.evidence else None,
         suggestion=_prose(verdict.suggestion),
-        link=f"{public_url}/incidents/{untold.id}" if public_url else "",
+        link=f"{public_url}/incidents/{unsent.id}" if public_url else "",
     )
 
 
-def opened(untold: Untold, public_url: str, now: float) -> Opened:
+def opened(unsent: UnsentIncident, public_url: str, now: float) -> Opened:
     """The message of a new incident."""
-    return Opened(stamp(now), told(untold, public_url))
+    return Opened(stamp(now), told(unsent, public_url))
 
 
-def resolved(before: Message, by: str, note: str, now: float, current: Untold | None = None) -> Resolved | None:
+def resolved(before: Message, by: str, note: str, now: float, current: UnsentIncident | None = None) -> Resolved | None:
     """The message that an incident is resolved, with what is known of it by now, when no attempt is left in it with
     what told of it before; None when that told of none."""
     if not isinstance(before, Opened):
@@ -199,12 +199,12 @@ def resolved(before: Message, by: str, note: str, now: float, current: Untold | 
 
 def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary:
     """One message for many: of an incident that comes twice the last word counts."""
-    latest: dict[int, IncidentTold] = {}
+    latest: dict[int, IncidentData] = {}
     for message in messages:
         if isinstance(message, Opened | Resolved):
             latest[message.data.incident] = message.data
     gone = sum(one.state == "resolved" for one in latest.values())
-    counted = SummaryTold(
+    counted = SummaryData(
         len(latest) - gone,
         gone,
         tuple(_brief(one) for one in tuple(latest.values())[:LISTED]),
@@ -214,10 +214,10 @@ def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary
     return Summary(stamp(now), counted)
 
 
-def trial(by: str, public_url: str, now: float) -> Trial:
+def trial(by: str, public_url: str, now: float) -> TrialMessage:
     """The message that somebody has sent to see whether it arrives."""
     text = "This is a test message from logdoctor. Incidents will be reported here."
-    return Trial(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
+    return TrialMessage(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
 
 
 def recoveries(message: Message) -> set[str]:
@@ -242,7 +242,7 @@ def describe(message: Message | None) -> str:
     """A message in a few words, for lists of messages."""
     if message is None:
         return "a message of another version of logdoctor"
-    if isinstance(message, Trial):
+    if isinstance(message, TrialMessage):
         return "test"
     if isinstance(message, Summary):
         return _counted(message.data)
@@ -259,17 +259,17 @@ def numbers(message: Message | None) -> list[int]:
     return list(message.data.numbers[:LISTED]) if isinstance(message, Summary) else []
 
 
-def _counted(data: SummaryTold) -> str:
+def _counted(data: SummaryData) -> str:
     number = data.opened + data.resolved
     return f"{number} incident{'' if number == 1 else 's'}"
 
 
-def _suspect(one: Suspect) -> SuspectTold:
+def _suspect(one: Suspect) -> SuspectData:
     node, gpu = (None if name is None else private(name, MAX_NAME) for name in (one.node, one.gpu))
-    return SuspectTold(node, one.rank, gpu, _prose(one.why))
+    return SuspectData(node, one.rank, gpu, _prose(one.why))
 
 
-def _brief(one: IncidentTold) -> IncidentTold:
+def _brief(one: IncidentData) -> IncidentData:
     """An incident for a summary, in shorter texts."""
     evidence = one.evidence and msgspec.structs.replace(one.evidence, quote=_cut(one.evidence.quote, BRIEF))
     suspects = tuple(msgspec.structs.replace(who, why=_cut(who.why, BRIEF)) for who in one.suspects[:2])

@@ -63,7 +63,7 @@ class Way(NamedTuple):
     proxy: str = ""
 
 
-class Answer(NamedTuple):
+class SendResult(NamedTuple):
     """What came of a POST: the outcome, why, and the seconds that the receiver asks to be left alone."""
 
     outcome: Outcome
@@ -83,7 +83,7 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}/…{ending}"
 
 
-def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event | None = None) -> Answer:
+def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event | None = None) -> SendResult:
     """Post a message, whose JSON is `body`, once; never raises for what a receiver does.
 
     It ends within the seconds of `way`, whatever the receiver does: also a name that does not resolve, or an answer
@@ -94,15 +94,15 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
         posting = _until(stopping, _posted(target, id, body, way))
         return loop.run_until_complete(asyncio.wait_for(posting, way.seconds))
     except TimeoutError:
-        return Answer("later", f"no answer within {way.seconds:g} s")
+        return SendResult("later", f"no answer within {way.seconds:g} s")
     except httpx.HTTPError as error:
-        return Answer("later", _trouble(error))
+        return SendResult("later", _trouble(error))
     except msgspec.MsgspecError:
-        return Answer("refused", "another version of logdoctor wrote it in another format")
+        return SendResult("refused", "another version of logdoctor wrote it in another format")
     except (httpx.InvalidURL, UnicodeError, ValueError):
-        return Answer("refused", "its URL cannot be used")
+        return SendResult("refused", "its URL cannot be used")
     except (OSError, ssl.SSLError) as error:
-        return Answer("later", f"no connection ({type(error).__name__})")
+        return SendResult("later", f"no connection ({type(error).__name__})")
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -132,20 +132,20 @@ class _Loop(asyncio.SelectorEventLoop):
         return await found
 
 
-async def _until(stopping: threading.Event | None, posting: Coroutine[None, None, Answer]) -> Answer:
+async def _until(stopping: threading.Event | None, posting: Coroutine[None, None, SendResult]) -> SendResult:
     """What comes of a POST, unless it is to be broken off."""
     task = asyncio.ensure_future(posting)
     try:
         while not (stopping is not None and stopping.is_set()):
             if (await asyncio.wait({task}, timeout=None if stopping is None else _PULSE))[0]:
                 return task.result()
-        return Answer("later", "logdoctor was stopped")
+        return SendResult("later", "logdoctor was stopped")
     finally:
         task.cancel()
         await asyncio.wait({task})
 
 
-async def _posted(target: Target, id: str, body: str, way: Way) -> Answer:
+async def _posted(target: Target, id: str, body: str, way: Way) -> SendResult:
     content = body.encode()
     sent = {"content-type": "application/json", "user-agent": "logdoctor", "accept-encoding": "identity"}
     if target.kind == "slack":
@@ -165,18 +165,18 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> Answer:
         return judged(response.status_code, _said(bytes(answer)), response.headers.get("retry-after"))
 
 
-def judged(status: int, said: str, retry_after: str | None) -> Answer:
+def judged(status: int, said: str, retry_after: str | None) -> SendResult:
     """What an answer means by its HTTP status, as Standard Webhooks has it."""
     why = f"{status}{f': {said}' if said else ''}"
     if 200 <= status < 300:
-        return Answer("taken", str(status))
+        return SendResult("taken", str(status))
     if status == 410:
-        return Answer("gone", why)
+        return SendResult("gone", why)
     if 300 <= status < 400:
-        return Answer("later", f"{status}: redirects are not followed")
+        return SendResult("later", f"{status}: redirects are not followed")
     if 400 <= status < 500 and status not in _LATER:
-        return Answer("refused", why)
-    return Answer("later", why, _seconds(retry_after))
+        return SendResult("refused", why)
+    return SendResult("later", why, _seconds(retry_after))
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -8,7 +8,7 @@ Slack's reference of Block Kit, counted after escaping, in the units of UTF-16 w
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from logdoctor.notify.messages import IncidentTold, Message, Resolved, Summary, SummaryTold, SuspectTold, Trial
+from logdoctor.notify.messages import IncidentData, Message, Resolved, Summary, SummaryData, SuspectData, TrialMessage
 from logdoctor.taxonomy import FAULT_WORDS
 
 MOST_BLOCKS = 50
@@ -33,7 +33,7 @@ Block = dict[str, Any]
 
 def payload(message: Message) -> dict[str, Any]:
     """The JSON of a message for Slack: blocks, and the same in short as a text."""
-    if isinstance(message, Trial):
+    if isinstance(message, TrialMessage):
         blocks, text = _trial(message)
     elif isinstance(message, Summary):
         blocks, text = _summary(message.data)
@@ -49,13 +49,13 @@ def payload(message: Message) -> dict[str, Any]:
     }
 
 
-def _trial(message: Trial) -> tuple[list[Block], str]:
+def _trial(message: TrialMessage) -> tuple[list[Block], str]:
     said, by = message.data.text, message.data.by
     blocks = [_header("logdoctor: test"), _plain(f"{said} Sent by {by}." if by else said)]
     return [*blocks, *_button("Open logdoctor", message.data.link)], _escaped(said, TEXT)
 
 
-def _incident(data: IncidentTold, is_resolved: bool) -> tuple[list[Block], str]:
+def _incident(data: IncidentData, is_resolved: bool) -> tuple[list[Block], str]:
     place = next((one.node for one in data.suspects if one.node), None)
     title = f"{data.reason} on {place}" if place else f"{data.reason}: {data.job}"
     title = f"Resolved: {title}" if is_resolved else title
@@ -74,12 +74,12 @@ def _incident(data: IncidentTold, is_resolved: bool) -> tuple[list[Block], str]:
     return blocks, "\n".join(told)
 
 
-def _resolution(data: IncidentTold) -> str:
+def _resolution(data: IncidentData) -> str:
     by = f" by {_code(data.by, _NAME)}" if data.by else ""
     return f"*Resolved*{by}{f': {_code(data.note, 300)}' if data.note else ''}"
 
 
-def _proof(data: IncidentTold) -> list[Block]:
+def _proof(data: IncidentData) -> list[Block]:
     """The line that decided, and what is suggested."""
     blocks = []
     if data.evidence is not None:
@@ -90,7 +90,7 @@ def _proof(data: IncidentTold) -> list[Block]:
     return blocks
 
 
-def _fields(data: IncidentTold) -> list[Block]:
+def _fields(data: IncidentData) -> list[Block]:
     """What is known of an incident, in two columns."""
     rows = [
         ("Job", f"{_code(data.job, _NAME)}, attempt {data.attempt}"),
@@ -103,19 +103,19 @@ def _fields(data: IncidentTold) -> list[Block]:
     return [_text("mrkdwn", f"*{label}*\n{value}", FIELD) for label, value in rows if value][:FIELDS]
 
 
-def _suspects(suspects: Sequence[SuspectTold]) -> str:
+def _suspects(suspects: Sequence[SuspectData]) -> str:
     """The first suspects that have a name."""
     named = [name for one in suspects if (name := _called(one))]
     more = f" and {len(named) - _SUSPECTS} more" if len(named) > _SUSPECTS else ""
     return ", ".join(_code(name, _NAME) for name in named[:_SUSPECTS]) + more
 
 
-def _called(one: SuspectTold) -> str:
+def _called(one: SuspectData) -> str:
     parts = (one.node, f"rank {one.rank}" if one.rank is not None else "", f"GPU {one.gpu}" if one.gpu else "")
     return ", ".join(part for part in parts if part)
 
 
-def _summary(data: SummaryTold) -> tuple[list[Block], str]:
+def _summary(data: SummaryData) -> tuple[list[Block], str]:
     number = data.opened + data.resolved
     title = f"{number:,} incident{'' if number == 1 else 's'}"
     counted = f"{data.opened:,} new, {data.resolved:,} resolved" if data.resolved else f"{data.opened:,} new"
@@ -129,7 +129,7 @@ def _summary(data: SummaryTold) -> tuple[list[Block], str]:
     return [*blocks, *_button("Open the list", data.link)], text
 
 
-def _line(one: IncidentTold) -> str:
+def _line(one: IncidentData) -> str:
     """An incident of a summary; at most some 600 characters, though all of them were escaped."""
     state = "resolved" if one.state == "resolved" else _escaped(one.advice, _LINE)
     times = f" ({one.attempts:,} attempts)" if one.attempts > 1 else ""

@@ -3,8 +3,8 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,8 @@ from logdoctor.nodes.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.service.keeping import Keeper
 from logdoctor.service.outcomes import result_of
 from logdoctor.service.superseding import displaced, is_restart, resumed, superseded, verdict_superseded
-from logdoctor.service.testing import Bench, Options, Tester
+from logdoctor.service.testing import Bench, NodeTestOptions, Tester
+from logdoctor.service.turns import shielded
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
 from logdoctor.store.records import Job, Records, StoredVerdict, Wanted
@@ -107,7 +108,7 @@ class Actor:
         repeats: int | None = None,
         seconds: float | None = None,
         regroups: int | None = None,
-    ) -> tuple[Sequence[str], Options]:
+    ) -> tuple[Sequence[str], NodeTestOptions]:
         """The nodes that a test would be of, and how it would be made; nothing is begun. As for `test`."""
         name = launcher or self._means.launcher
         if not name:
@@ -125,7 +126,7 @@ class Actor:
                 cause = "the nodes of its job are not known"
                 raise ActionRefused(f"verdict {verdict}", cause, "Name the nodes to test.")
         terms, probe = self._means.bench.terms, self._means.bench.probe
-        options = Options(
+        options = NodeTestOptions(
             name,
             repeats or (self._means.repeats_after_steps if after_steps else terms.repeats),
             seconds or probe.seconds,
@@ -209,9 +210,9 @@ class Actor:
     def _work(self) -> None:
         """Act upon verdicts as they come, and now and then see that all is as it is on record."""
         if self._taking_up:
-            with _logged("tests not followed"):
+            with shielded("tests not followed"):
                 self._follow_all()
-            with _logged("verdicts not caught up with"):
+            with shielded("verdicts not caught up with"):
                 self._catch_up()
         look_at = peek_at = 0.0
         while not self._stopping.is_set():
@@ -219,7 +220,7 @@ class Actor:
                 self._look()
                 look_at = time.monotonic() + _LOOK
             if self._taking_up and time.monotonic() >= peek_at:
-                with _logged("restarts not looked after"):
+                with shielded("restarts not looked after"):
                     self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
                 peek_at = time.monotonic() + _PEEK
             try:
@@ -227,7 +228,7 @@ class Actor:
             except queue.Empty:
                 continue
             if stored is not None and not self._stopping.is_set():
-                with _logged("verdict not acted upon", verdict=stored.id):
+                with shielded("verdict not acted upon", verdict=stored.id):
                     settled = self._supersede(partial(_is_for, stored.job, stored.attempt))
                     self._react(stored)
                     if settled:
@@ -237,11 +238,11 @@ class Actor:
         """See after cordons, tests and actions that are not as they should be."""
         now = time.time()
         self._tester.end_lost()
-        with _logged("cordons not looked after"):
+        with shielded("cordons not looked after"):
             self._means.cordoning.reconcile(now)
-        with _logged("tests not followed"):
+        with shielded("tests not followed"):
             self._follow_all()
-        with _logged("actions not looked after"):
+        with shielded("actions not looked after"):
             for stored in self.records.every_action("approved"):
                 if not self._stopping.is_set():
                     self._pick_up(stored, now)
@@ -250,18 +251,12 @@ class Actor:
 
     def _catch_up(self) -> None:
         """React to the verdicts that the last process had no time for."""
-        wanted, cursor = Wanted(outcomes=("failed",), since=time.time() - _RECENT), None
-        missed: list[StoredVerdict] = []
-        while True:
-            page = self._verdicts.search(wanted, cursor, 500)
-            acted_on = self.records.acted_on([stored.id for stored in page.items])
-            missed += [stored for stored in page.items if stored.id not in acted_on]
-            if (cursor := page.next) is None:
-                break
-        for stored in reversed(missed):
+        failed = list(self._verdicts.every(Wanted(outcomes=("failed",), since=time.time() - _RECENT)))
+        acted_on = self.records.acted_on([stored.id for stored in failed])
+        for stored in reversed([stored for stored in failed if stored.id not in acted_on]):
             if self._stopping.is_set():
                 return
-            with _logged("verdict not acted upon", verdict=stored.id):
+            with shielded("verdict not acted upon", verdict=stored.id):
                 self._react(stored)
 
     def _react(self, stored: StoredVerdict) -> None:
@@ -279,7 +274,7 @@ class Actor:
         self._propose(proposed, stored.job, stored.attempt)
 
     def _concluded(self, test: int) -> None:
-        with _logged("test not followed", test=test):
+        with shielded("test not followed", test=test):
             self._follow(test)
 
     def _follow_all(self) -> None:
@@ -389,7 +384,7 @@ class Actor:
         at_work = stored.changed > now - _GRACE and not (by_policy and stored.action.kind == "test_nodes")
         if at_work or (came := result_of(stored, self.records)) == "open":
             return
-        with _logged("action not picked up", action=stored.id):
+        with shielded("action not picked up", action=stored.id):
             if came is None and by_policy and stored.changed > now - _RECENT:
                 self._perform(stored)
             else:
@@ -445,12 +440,3 @@ def _is_for(job: str, attempt: int, stored: StoredAction) -> bool:
 
 def _asks_alike(action: Action, stored: StoredAction) -> bool:
     return stored.action.kind == action.kind and set(stored.action.nodes) == set(action.nodes)
-
-
-@contextmanager
-def _logged(event: str, **values: object) -> Iterator[None]:
-    """Writes down what goes wrong in the background; the next thing has its turn."""
-    try:
-        yield
-    except Exception:
-        log.exception(event, **values)

@@ -1,9 +1,7 @@
 """What people, past cases and models say of attempts: entered, put in the place of verdicts, and taken back."""
 
-import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 from logdoctor.compress.kept import revived
@@ -17,14 +15,14 @@ from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectifi
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
-from logdoctor.service.streams import Noticed
+from logdoctor.service.streams import NoticedLine
 from logdoctor.service.watch import Watch
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmation, Confirmed
 from logdoctor.store.exchanges import Exchanges
-from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
+from logdoctor.store.work import ASK, LOOK_UP, SETTLED, NewWork, Work, key_of
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
@@ -32,7 +30,6 @@ from logdoctor.whole_log import WholeLog
 _READ = 1 << 20
 _PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
 _QUICK = 64 << 20  # bytes of a log that are read for it, at most
-_PAGES = 20  # of verdicts that are looked through when a case is withdrawn
 _ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
 
@@ -50,11 +47,12 @@ class Casework:
         intake: Intake,
         archive: Archive,
         records: Records,
+        work: Work,
         scanner: Scanner,
         learner: Learner | None,
         streams: Callable[[str, int], list[str]],
     ) -> None:
-        self._intake, self._archive, self._records = intake, archive, records
+        self._intake, self._archive, self._records, self._work = intake, archive, records, work
         self._scanner, self._learner, self._streams = scanner, learner, streams
         self.confirmed = Confirmed(records.database)
         self.exchanges = Exchanges(records.database)
@@ -123,25 +121,24 @@ class Casework:
 
     def ask(self, verdict: int) -> None:
         """Look a failure up again whose cause is open, in the background. `ConfirmationRefused` when there is nothing
-        to ask, `Busy` when too many wait."""
+        to ask."""
         stored = self._stored(verdict)
         if self.consultant is None or not stored.current or not is_open(stored.verdict):
             raise ConfirmationRefused(f"verdict {verdict}", "is already decided", "Choose an Unknown verdict.")
-        try:
-            self.consultant.ask(stored.job, stored.attempt)
-        except queue.Full:
-            raise Busy("the Failure Agent", "too many failures are waiting for it", "Ask later.") from None
+        self.consultant.ask(stored.job, stored.attempt)
 
     def ask_anew(self) -> None:
         """Take up the failures of the last day that were left open, unless a model answered and knows no more."""
         if self.consultant is None:
             return
-        wanted = Wanted(reason="Unknown", outcomes=("failed",), since=time.time() - _ANEW)
-        for stored in self._records.search(wanted, limit=100).items:
+        waiting = self._work.keys((SETTLED, LOOK_UP, ASK))
+        found = []
+        for stored in self._records.every(Wanted("Unknown", outcomes=("failed",), since=time.time() - _ANEW)):
             asked = [one for one in self.exchanges.of(stored.job, stored.attempt) if one.purpose == DIAGNOSE]
-            if stored.final and (not asked or asked[-1].failure):
-                with suppress(queue.Full):
-                    self.consultant.ask(stored.job, stored.attempt)
+            key = key_of(stored.job, stored.attempt)
+            if stored.final and key not in waiting and (not asked or asked[-1].failure):
+                found.append(NewWork(LOOK_UP, key))
+        self._work.enter(found, time.time())
 
     def reread(self, job: str, number: int) -> Judged | None:
         """What a settled attempt was judged by, from its archive, with its verdict as it stands."""
@@ -161,7 +158,7 @@ class Casework:
         """What is known of an attempt: its lines that were kept, or its log."""
         return self._revive(job, number) or self.from_archive(job, number, self._scanner, ())
 
-    def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[Noticed]) -> list[Record]:
+    def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
         """What diagnosis needs to know of the streams of an attempt, read anew."""
         with self._intake.lock:
             live = self._intake.attempts.get((job, number))
@@ -210,15 +207,9 @@ class Casework:
     def reopen(self, reason: str, deciders: Collection[str]) -> None:
         """Have the attempts judged anew that cases or rules decided which count no more, as far as their logs are
         there."""
-        wanted, cursor = Wanted(reason=reason, outcomes=("failed",)), None
-        for _ in range(_PAGES):
-            page = self._records.search(wanted, cursor, limit=MAX_PAGE)
-            for stored in page.items:
-                if stored.verdict.decided_by.rule in deciders:
-                    self._judge_anew(stored.job, stored.attempt)
-            cursor = page.next
-            if cursor is None:
-                return
+        for stored in self._records.every(Wanted(reason=reason, outcomes=("failed",))):
+            if stored.verdict.decided_by.rule in deciders:
+                self._judge_anew(stored.job, stored.attempt)
 
     def protect(self, lines: Sequence[str], where: str) -> None:
         """Keep filter rules off lines that tell of the cause of a failure."""

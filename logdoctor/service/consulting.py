@@ -4,12 +4,10 @@ The verdict by rules is out before any of this begins. A sure answer replaces it
 silent or a stop in between change nothing. What was confirmed is taught here, too.
 """
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -22,20 +20,20 @@ from logdoctor.failure_agent.write_back.confirming import confirmation_of, namin
 from logdoctor.failure_agent.write_back.teacher import Preview, Teacher
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
+from logdoctor.service.turns import Turns, shielded
+from logdoctor.service.worker import NotYet, Worker
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
+from logdoctor.store.work import ASK, FORGET, LOOK_UP, SETTLED, TEACH, NewWork, Work, WorkItem, attempt_of, key_of
 from logdoctor.types import Record, Verdict
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
-_WAITING = 32  # attempts that wait with their records to be looked up
-_LATER = 1000  # that wait by their names alone, to be read anew; of more only the verdict by rules stays
-_QUESTIONS = 16  # that wait with their records for the model
-_LOOK = 0.2  # seconds in which a stop is noticed
+_AT_HAND = 32  # attempts whose records stay in memory until they are looked up; those of others are read anew
 _REFRESH = 2.0  # seconds between two looks at what others confirmed or approved
-_RETRY = 60.0  # seconds until a model that did not answer is asked again, at least
-_TRIES = 4
-_PAUSE = 1.0  # seconds after something went wrong
-_NEWEST = 200  # confirmations that are looked at when something was confirmed
+_RETRY, _LONGEST = 60.0, 3600.0  # seconds until a model that did not answer is asked again
+_GIVE_UP = 86_400.0  # seconds after which it is not asked any more
+_STOP_SECONDS = 2.0
 
 
 class Judged(NamedTuple):
@@ -46,15 +44,6 @@ class Judged(NamedTuple):
     records: list[Record]
     book: RuleBook
     verdict: Verdict
-
-
-class _Again(NamedTuple):
-    """A question to be put again when its time has come; its records are read anew then."""
-
-    due: float
-    job: str
-    attempt: int
-    tries: int
 
 
 class Climbing(NamedTuple):
@@ -101,149 +90,144 @@ class Desk(Protocol):
 
 
 class Consultant:
-    """Threads that look up, ask and teach. All other methods are for any thread."""
+    """Threads that look up, ask and teach; what waits for them are rows (store/work.py). All other methods are for any
+    thread."""
 
-    def __init__(self, climbing: Climbing, confirmed: Confirmed, desk: Desk) -> None:
+    def __init__(self, climbing: Climbing, confirmed: Confirmed, work: Work, desk: Desk) -> None:
         self._ladder, self._teacher, self._refresh_cases, self._warm, self.model = climbing
-        self._confirmed, self._desk = confirmed, desk
-        self._settled: queue.Queue[Judged | tuple[str, int]] = queue.Queue(_WAITING)
-        self._questions: queue.Queue[tuple[Question, int]] = queue.Queue(_QUESTIONS)
-        self._again: list[_Again] = []
-        self._lock = threading.Lock()  # of `_again`
+        self._confirmed, self._work, self._desk = confirmed, work, desk
+        self._judged: _AtHand[Judged] = _AtHand()
+        self._questions: _AtHand[Question] = _AtHand()
         self._version: object = None
-        self._hurried = threading.Event()
-        self._cases_version = self._searched_version = self._taught_to = -1
+        self._searched_version = -1
         self._search_at = 0.0
-        self._forgotten: set[int] = set()
-        self._stopped = threading.Event()
-        self._threads = (
-            threading.Thread(target=self._for_ever, args=(self._look_up,), name="case-keeper", daemon=True),
-            threading.Thread(target=self._for_ever, args=(self._put_question,), name="failure-agent", daemon=True),
-            threading.Thread(target=self._for_ever, args=(self._take_up,), name="teacher", daemon=True),
-        )
+        self._keeper = Worker("case-keeper", work, {SETTLED: self._settle, LOOK_UP: self._look_up})
+        self._asker = Worker("failure-agent", work, {ASK: self._ask})
+        self._school = Worker("teacher", work, {TEACH: self._teach, FORGET: self._forget})
+        self._reader = Turns("learned-rules", self._take_up)
         self.taught = Taught(())
         """The learned diagnosis rules as they stand now."""
         self.counts = {"case": 0, "agent": 0, "unknown": 0, "unavailable": 0, "left out": 0}
         """How open failures were answered since the start."""
 
     def start(self) -> None:
-        """Take up what was learned, then begin; the newest confirmations are taught again, in case the service ended
-        between the two."""
-        with _shielded("learned diagnosis rules not loaded"):
+        """Take up what was learned, then begin."""
+        with shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
             self._desk.protect(self._teacher.lines(), "a learned diagnosis rule")
-        for thread in self._threads:
-            thread.start()
+        for one in self._threads():
+            one.start()
         if self._ladder.asks_a_model or self._confirmed.version():
             threading.Thread(target=self._warmed, name="embedder-warmer", daemon=True).start()
 
-    def _warmed(self) -> None:
-        with _shielded("past cases cannot be searched by likeness"):
-            self._warm()
-
     def stop(self) -> None:
         """Stop after the task at hand; a model that does not answer is not waited for, and changes nothing."""
-        self._stopped.set()
-        self._hurried.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(timeout=2.0)
+        for one in self._threads():
+            one.stop()
+        for one in self._threads():
+            one.join(_STOP_SECONDS)
 
-    def settled(self, settled: Judged) -> None:
-        """Keep what is left of a settled attempt, and look its failure up when the rules left it open."""
-        try:
-            self._settled.put_nowait(settled)
-        except queue.Full:
-            if self._ladder.doubts(settled.verdict):
-                self._put_off(settled.job, settled.attempt, 0, 0.0)
+    def hold(self, judged: Judged) -> NewWork:
+        """Return the work on an attempt that is about to be settled; what it was judged by stays at hand for it."""
+        key = key_of(judged.job, judged.attempt)
+        self._judged.put(key, judged)
+        return NewWork(SETTLED, key)
 
     def looks_up(self, verdict: Verdict) -> bool:
         """Whether past cases or the model may know better than a verdict by rules."""
         return is_unsure(verdict) or self._ladder.doubts(verdict)
 
     def ask(self, job: str, attempt: int) -> None:
-        """Look an attempt up again that was settled before; `queue.Full` when too many wait."""
-        self._settled.put_nowait((job, attempt))
+        """Look an attempt up again that was settled before."""
+        self._work.enter([NewWork(LOOK_UP, key_of(job, attempt))], time.time())
+        self._keeper.wake()
 
     def preview(self, confirmation: Confirmation, records: Sequence[Record], seconds: float) -> Preview:
         """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing."""
         return self._teacher.preview(confirmation, records, seconds)
 
     def wake(self) -> None:
-        """Look at once for what was confirmed or approved."""
-        self._hurried.set()
+        """Look at once for what was settled, confirmed or approved."""
+        for one in (self._keeper, self._school, self._reader):
+            one.wake()
 
-    def _for_ever(self, work: Callable[[], None]) -> None:
-        while not self._stopped.is_set():
-            try:
-                work()
-            except queue.Empty:
-                continue
-            except LogdoctorError as error:
-                log.error("consulting failed", cause=str(error))
-                self._stopped.wait(_PAUSE)
-            except Exception:
-                log.exception("consulting failed")
-                self._stopped.wait(_PAUSE)
+    def _threads(self) -> tuple[Worker | Turns, ...]:
+        return self._keeper, self._asker, self._school, self._reader
+
+    def _warmed(self) -> None:
+        with shielded("past cases cannot be searched by likeness"):
+            self._warm()
 
     # the case keeper
 
-    def _look_up(self) -> None:
-        if again := self._due():
-            found, tries = self._desk.reread(again.job, again.attempt), again.tries
-        else:
-            found, tries = self._next(), 0
-        if found is not None and self.looks_up(found.verdict):
-            self._answer(found, tries)
+    def _settle(self, item: WorkItem) -> None:
+        """Keep what is left of a settled attempt, and look its failure up when the rules left it open."""
+        if judged := self._judged.take(item.key) or self._desk.reread(*attempt_of(item.key)):
+            self._teacher.settled(judged.job, judged.attempt, judged.records, judged.verdict)
+            self._climb(judged)
 
-    def _due(self) -> _Again | None:
-        with self._lock:
-            return self._again.pop(0) if self._again and self._again[0].due <= time.monotonic() else None
+    def _look_up(self, item: WorkItem) -> None:
+        if judged := self._desk.reread(*attempt_of(item.key)):
+            self._climb(judged)
 
-    def _next(self) -> Judged | None:
-        """What was settled or asked for; `queue.Empty` when there is nothing for a while."""
-        found = self._settled.get(timeout=_LOOK)
-        if isinstance(found, Judged):
-            self._teacher.settled(found.job, found.attempt, found.records, found.verdict)
-            return found
-        return self._desk.reread(*found)
+    def _climb(self, judged: Judged) -> None:
+        """Look a failure up, and have the model asked when no case knows it."""
+        if (question := self._left_open(judged)) is None:
+            return
+        if not self._ladder.asks_a_model:
+            self.counts["unknown"] += 1
+            return
+        key = key_of(question.job, question.attempt)
+        self._questions.put(key, question)
+        self._work.enter([NewWork(ASK, key)], time.time())
+        self._asker.wake()
 
-    def _answer(self, settled: Judged, tries: int) -> None:
-        job, attempt, records, book, verdict = settled
+    def _left_open(self, judged: Judged) -> Question | None:
+        """The question that an attempt leaves open; None when the rules are sure of it, or a past case answers."""
+        job, attempt, records, book, verdict = judged
+        if not self.looks_up(verdict):
+            return None
         question = Question(
             job, attempt, records, book, verdict, episodes(records, book), self._desk.log_of(job, attempt)
         )
         answered = self._ladder.by_case(question)
         if answered is not verdict:
             self._issue(question, answered, "case")
-        elif not self._ladder.doubts(verdict):
-            return
-        elif self._ladder.asks_a_model:
-            try:
-                self._questions.put_nowait((question, tries))
-            except queue.Full:
-                self._put_off(job, attempt, tries, _RETRY)
-        else:
-            self.counts["unknown"] += 1
+            return None
+        return question if self._ladder.doubts(verdict) else None
 
     # the teacher
 
-    def _take_up(self) -> None:
-        """Load the rules that changed, teach what was confirmed since, whoever entered it, and wait a while."""
-        self._hurried.clear()
-        self._take_up_rules()
-        version = self._confirmed.version()
-        if version != self._cases_version:
-            for confirmation in reversed(self._confirmed.page(limit=_NEWEST, withdrawn=True).items):
-                if confirmation.withdrawn:
-                    self._forget(confirmation)
-                elif confirmation.id > self._taught_to:
-                    self._teach(confirmation)
-                    self._taught_to = confirmation.id
-            self._cases_version = version
+    def _teach(self, item: WorkItem) -> None:
+        """Learn from a confirmation, and correct the verdict that it says was wrong."""
+        confirmation = self._confirmed.one(int(item.key))
+        if confirmation.withdrawn:
+            return
+        try:
+            if records := self._desk.known(confirmation.job, confirmation.attempt):
+                lesson = self._teacher.teach(confirmation, records)
+                self._desk.protect(lesson.lines, key_of(confirmation.job, confirmation.attempt))
+        finally:
+            if confirmation.corrects:
+                self._desk.rectify(confirmation)
+            self._reader.wake()
+
+    def _forget(self, item: WorkItem) -> None:
+        """Take back what a confirmation that counts no more decided, and retire what was learned from it."""
+        confirmation = self._confirmed.one(int(item.key))
+        deciders = {f"case/{confirmation.id}"}
+        if self._confirmed.live(confirmation.job, confirmation.attempt) is None:
+            deciders.update(self._teacher.withdrawn(confirmation))
             self._take_up_rules()
-        self._take_up_cases(version)
-        self._hurried.wait(_REFRESH)
+        self._desk.reopen(confirmation.reason, deciders)
+
+    # what was learned
+
+    def _take_up(self) -> float:
+        """Take up rules and cases that changed, whoever changed them; the seconds until the next look."""
+        self._take_up_rules()
+        self._take_up_cases(self._confirmed.version())
+        return _REFRESH
 
     def _take_up_cases(self, version: int) -> None:
         """Make the vectors of new cases. Where that fails, cases are found by the lines they share, and it is tried
@@ -262,44 +246,36 @@ class Consultant:
         if version != self._version:
             self.taught, self._version = self._teacher.alive(), version
 
-    def _teach(self, confirmation: Confirmation) -> None:
-        with _shielded("confirmation not taught", confirmation.job):
-            if records := self._desk.known(confirmation.job, confirmation.attempt):
-                lesson = self._teacher.teach(confirmation, records)
-                self._desk.protect(lesson.lines, f"{confirmation.job}/{confirmation.attempt}")
-        if confirmation.corrects:
-            with _shielded("verdict not corrected", confirmation.job):
-                self._desk.rectify(confirmation)
-
-    def _forget(self, confirmation: Confirmation) -> None:
-        """Take back what a confirmation that counts no more decided, and retire what was learned from it."""
-        if confirmation.id in self._forgotten:
-            return
-        self._forgotten.add(confirmation.id)
-        deciders = {f"case/{confirmation.id}"}
-        if self._confirmed.live(confirmation.job, confirmation.attempt) is None:
-            deciders.update(self._teacher.withdrawn(confirmation))
-            self._take_up_rules()
-        self._desk.reopen(confirmation.reason, deciders)
-
     # the model
 
-    def _put_question(self) -> None:
-        question, tries = self._questions.get(timeout=_LOOK)
+    def _ask(self, item: WorkItem) -> None:
+        """Ask the model about a failure; one that does not answer is asked again for a day."""
+        question = self._questions.take(item.key)
+        if question is None and (judged := self._desk.reread(*attempt_of(item.key))):
+            question = self._left_open(judged)
+        if question is None:
+            return
         try:
             answered = self._ladder.by_agent(question)
         except ModelError as error:
             log.warning("failure not explained", job=question.job, attempt=question.attempt, cause=str(error))
             self.counts["unavailable"] += 1
             if isinstance(error, ModelUnavailable):
-                self._put_off(question.job, question.attempt, tries + 1, max(error.retry_after or 0.0, _RETRY))
+                self._put_off(item, error.retry_after or 0.0)
             return
-        if self._stopped.is_set():
+        if self._asker.stopping.is_set():
             return
         if answered is question.verdict:
             self.counts["unknown"] += 1
         else:
             self._issue(question, answered, "agent")
+
+    def _put_off(self, item: WorkItem, seconds: float) -> None:
+        """Raise `NotYet`, unless the model was asked for long enough."""
+        if time.time() - item.at < _GIVE_UP:
+            raise NotYet(max(min(_RETRY * 2.0 ** min(item.tries, 30), _LONGEST), seconds))
+        self.counts["left out"] += 1
+        log.warning("failure not looked up", key=item.key, tries=item.tries)
 
     def _issue(self, question: Question, verdict: Verdict, rung: str) -> None:
         """Upgrade the verdict, and see whether attempts now agree on it."""
@@ -316,23 +292,23 @@ class Consultant:
         job, attempt, found, records = question.job, question.attempt, question.episodes, question.records
         return confirmation_of(job, attempt, verdict, found, records, AGREEMENT)
 
-    def _put_off(self, job: str, attempt: int, tries: int, seconds: float) -> None:
+
+class _AtHand(Generic[T]):
+    """The newest of what was read for work, so that it is not read again; any thread may call."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, T] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: str, value: T) -> None:
+        """Keep a value; of more than there is room for the oldest goes."""
         with self._lock:
-            if tries < _TRIES and len(self._again) < _LATER:
-                self._again.append(_Again(time.monotonic() + seconds, job, attempt, tries))
-                self._again.sort()
-                return
-        self.counts["left out"] += 1
-        log.warning("failure not looked up", job=job, attempt=attempt, tries=tries)
+            self._kept.pop(key, None)
+            self._kept[key] = value
+            if len(self._kept) > _AT_HAND:
+                self._kept.pop(next(iter(self._kept)))
 
-
-@contextmanager
-def _shielded(event: str, job: str = "") -> Iterator[None]:
-    """Log what goes wrong inside, and go on behind it."""
-    named = {"job": job} if job else {}
-    try:
-        yield
-    except LogdoctorError as error:
-        log.error(event, cause=str(error), **named)
-    except Exception:
-        log.exception(event, **named)
+    def take(self, key: str) -> T | None:
+        """Give a value away; None when it was not kept."""
+        with self._lock:
+            return self._kept.pop(key, None)

@@ -12,9 +12,9 @@ import structlog
 
 from logdoctor.notify import messages
 from logdoctor.notify.quiet import Quiet
-from logdoctor.notify.sending import Answer, Target, Way, send
+from logdoctor.notify.sending import SendResult, Target, Way, send
 from logdoctor.service.turns import Turns
-from logdoctor.store.notices import SUMMARY, TRIAL, Closed, Entry, Notice, Notices
+from logdoctor.store.notices import SUMMARY, TRIAL, Closed, NewNotice, Notice, Notices
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ _LEASE = 5.0  # seconds for which a message is not sent by others, beside those 
 _SET_BACK = 60.0  # seconds by which a clock that goes back was set; less is its ordinary course
 
 
-class Terms(NamedTuple):
+class NotifyTerms(NamedTuple):
     """How messages are told: seconds until a provisional verdict is settled, how many messages a minute go to a target
     before they are summed up, when they are held back, except which recoveries, whether resolutions are told; `gather`
     are the seconds for which a first message waits for others, `public_url` is where people reach logdoctor."""
@@ -49,7 +49,7 @@ class Delivery:
     """Sends what is due to one target. All methods are for any thread; `clock` gives seconds since the epoch."""
 
     def __init__(
-        self, target: Target, notices: Notices, terms: Terms, way: Way, clock: Callable[[], float] = time.time
+        self, target: Target, notices: Notices, terms: NotifyTerms, way: Way, clock: Callable[[], float] = time.time
     ) -> None:
         self.target = target
         self._notices, self._terms, self._way, self._clock = notices, terms, way, clock
@@ -127,14 +127,14 @@ class Delivery:
             return self._notices.settle_notice(claimed.id, "dead", f"given up: {answer.why}", now)
         return self._notices.put_off(claimed, due, answer.why, now)
 
-    def _answer(self, claimed: Notice) -> Answer:
+    def _answer(self, claimed: Notice) -> SendResult:
         """What came of one try. A fault of ours is taken for one that passes: too many open files, most likely. It
         holds up no other message, and this one is neither lost nor tried without an end."""
         try:
             return send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
         except Exception as error:
             log.exception("notification could not be sent", target=self.target.name, notice=claimed.id)
-            return Answer("later", f"logdoctor could not send it ({type(error).__name__})")
+            return SendResult("later", f"logdoctor could not send it ({type(error).__name__})")
 
     def turn(self) -> float:
         """Send what is due; the seconds until there may be more."""
@@ -179,7 +179,7 @@ class Delivery:
             return list(fresh)
         told = [message for one in fresh if (message := messages.read(one.body))]
         message = messages.summary(told, self._terms.public_url, now)
-        entry = Entry(self.target.name, messages.encode(message).decode(), now, now + GIVE_UP)
+        entry = NewNotice(self.target.name, messages.encode(message).decode(), now, now + GIVE_UP)
         if (summed := self._notices.sum_up([one.id for one in fresh], entry, now)) is None:
             return []  # somebody sends one of them just now: next time
         self._summed = now

@@ -11,11 +11,11 @@ import structlog
 
 from logdoctor.errors import Busy, LimitReached, OffsetMismatch, StorageFull, StoreError
 from logdoctor.service.restore import replay
-from logdoctor.service.streams import Attempt, Stream
+from logdoctor.service.streams import LiveAttempt, LiveStream
 from logdoctor.service.view import StreamView
-from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
+from logdoctor.store.archive import FRAME, Archive, ArchivedLines, StreamFile, lines_of
 from logdoctor.store.frames import Packer
-from logdoctor.store.journal import MAX_ENTRY, Entry, Journal
+from logdoctor.store.journal import MAX_ENTRY, Journal, JournalEntry
 from logdoctor.store.names import Key
 from logdoctor.store.records import Records, StoredVerdict
 
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
     unarchived: int
 
 
-class Figures(NamedTuple):
+class IntakeFigures(NamedTuple):
     """Counts since the start, and what is in memory now."""
 
     bytes_in: int
@@ -67,10 +67,10 @@ class Intake:
         self.lock = threading.Lock()
         self.fresh = threading.Condition(self.lock)
         """Told when there is something to scan or to judge."""
-        self.attempts: dict[tuple[str, int], Attempt] = {}
-        self.unscanned: dict[Stream, None] = {}
+        self.attempts: dict[tuple[str, int], LiveAttempt] = {}
+        self.unscanned: dict[LiveStream, None] = {}
         """Streams with bytes to compress, those first that wait longest."""
-        self._streams: dict[Key, Stream] = {}
+        self._streams: dict[Key, LiveStream] = {}
         self._opening = threading.Lock()
         self.settling = threading.Lock()
         """Held while an attempt is settled or reopened in the records, so that both see what the other did."""
@@ -103,7 +103,7 @@ class Intake:
             log.error("archive not written", cause=str(error))
 
     @contextmanager
-    def opened(self, key: Key) -> Iterator[Stream]:
+    def opened(self, key: Key) -> Iterator[LiveStream]:
         """The stream, held in memory while it is used; `Busy` or `LimitReached` when there are too many, `StoreError`
         when its archive is damaged."""
         stream = self.open(key)
@@ -112,12 +112,12 @@ class Intake:
         finally:
             self.close(stream)
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: LiveStream) -> None:
         """Let go of a stream that was opened."""
         with self.lock:
             stream.users -= 1
 
-    def open(self, key: Key) -> Stream:
+    def open(self, key: Key) -> LiveStream:
         """The stream with one user more, read from its archive when it is not in memory."""
         stream = self._used(key)
         if stream is None:
@@ -127,18 +127,18 @@ class Intake:
                 stream = self._used(key) or self._read(key)
         return stream
 
-    def _used(self, key: Key) -> Stream | None:
+    def _used(self, key: Key) -> LiveStream | None:
         with self.lock:
             if stream := self._streams.get(key):
                 stream.users += 1
             return stream
 
-    def load(self, job: str, number: int) -> Attempt:
+    def load(self, job: str, number: int) -> LiveAttempt:
         """An attempt with all streams that its archive has; those that cannot be read are its `problems`."""
         with self._opening:
             return self._loaded(job, number)
 
-    def _loaded(self, job: str, number: int) -> Attempt:
+    def _loaded(self, job: str, number: int) -> LiveAttempt:
         """The attempt, whole: a verdict that is made of a part of its streams is none."""
         with self.lock:
             if attempt := self.attempts.get((job, number)):
@@ -147,7 +147,7 @@ class Intake:
         if kept.deleted is not None:
             cause = "its log was deleted, and its verdict is final"
             raise LimitReached(f"attempt {job}/{number}", cause, "Start another attempt.")
-        attempt = Attempt(job, number, self._archive.age(job, number))
+        attempt = LiveAttempt(job, number, self._archive.age(job, number))
         attempt.settled = kept.settled
         attempt.ends = {end.stream: end for end in kept.ends}
         current = self._records.current(job, number)
@@ -155,7 +155,7 @@ class Intake:
         for name in self._archive.streams(job, number):
             key = Key(job, number, name)
             try:
-                self._enter(Stream(key, self._archive.open(key), attempt))
+                self._enter(LiveStream(key, self._archive.open(key), attempt))
             except StoreError as error:
                 log.error("stream not readable", stream=str(key), cause=str(error))
                 attempt.problems[name] = str(error)
@@ -163,34 +163,34 @@ class Intake:
             self.attempts[job, number] = attempt
         return attempt
 
-    def _read(self, key: Key) -> Stream:
+    def _read(self, key: Key) -> LiveStream:
         """The stream with one user, when it is not in memory."""
         attempt = self._loaded(key.job, key.attempt)
-        stream = attempt.streams.get(key.stream) or self._enter(Stream(key, self._archive.open(key), attempt))
+        stream = attempt.streams.get(key.stream) or self._enter(LiveStream(key, self._archive.open(key), attempt))
         with self.lock:
             stream.users += 1
         return stream
 
-    def _enter(self, stream: Stream) -> Stream:
+    def _enter(self, stream: LiveStream) -> LiveStream:
         with self.lock:
             self._streams[stream.key] = stream.attempt.streams[stream.key.stream] = stream
             if not stream.attempt.settled:
                 self._wake(stream.attempt)
         return stream
 
-    def unsettle(self, attempt: Attempt) -> None:
+    def unsettle(self, attempt: LiveAttempt) -> None:
         """Let an attempt be judged again, although there was a final verdict."""
         with self.lock:
             self._unsettle(attempt)
 
-    def _unsettle(self, attempt: Attempt) -> None:
+    def _unsettle(self, attempt: LiveAttempt) -> None:
         attempt.settled = False
         if attempt.abandoned:
             attempt.ends.pop("", None)
             attempt.abandoned = False
         self._wake(attempt)
 
-    def _wake(self, attempt: Attempt) -> None:
+    def _wake(self, attempt: LiveAttempt) -> None:
         """Have those streams of an attempt read that have an archive; of a settled one nobody needs them."""
         for stream in attempt.streams.values():
             if not stream.ready:
@@ -205,17 +205,17 @@ class Intake:
             cause = f"it has {len(attempt.streams)} streams"
             raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Send fewer streams, one for each node.")
 
-    def expect(self, stream: Stream, offset: int) -> None:
+    def expect(self, stream: LiveStream, offset: int) -> None:
         """`OffsetMismatch` when bytes at `offset` would not continue an opened stream."""
         with self.lock:
             self._expect(stream, offset)
 
-    def _expect(self, stream: Stream, offset: int) -> None:
+    def _expect(self, stream: LiveStream, offset: int) -> None:
         if offset != stream.accepted:
             self._refused += 1
             raise OffsetMismatch(str(stream.key), offset, stream.accepted)
 
-    def take(self, stream: Stream, offset: int, data: bytes) -> Future[None]:
+    def take(self, stream: LiveStream, offset: int, data: bytes) -> Future[None]:
         """Bytes that stand at `offset` of an opened stream; the future is done when they are durable.
 
         `OffsetMismatch` when they do not continue it, `LimitReached` when it is too long; the future fails
@@ -225,7 +225,7 @@ class Intake:
             self._expect(stream, offset)
             return self._number(stream, data, "")
 
-    def push(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
+    def push(self, stream: LiveStream, data: bytes, mark: str) -> Future[None]:
         """Bytes that continue an opened stream wherever it ends, once for each mark that is not "": a
         repetition is not taken."""
         with self.lock:
@@ -238,7 +238,7 @@ class Intake:
                 stream.marks.popitem(last=False)
             return future
 
-    def _number(self, stream: Stream, data: bytes, mark: str) -> Future[None]:
+    def _number(self, stream: LiveStream, data: bytes, mark: str) -> Future[None]:
         if stream.accepted + len(data) > self._bounds.stream_bytes:
             cause = f"it would be longer than {self._bounds.stream_bytes} bytes"
             raise LimitReached(f"stream {stream.key}", cause, "Start another stream or attempt.")
@@ -252,13 +252,13 @@ class Intake:
             return stream.futures[-1][1] if stream.futures else _done()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()  # one who no longer waits must not disturb the others
-        entry = Entry(stream.key, stream.accepted, data, mark)
+        entry = JournalEntry(stream.key, stream.accepted, data, mark)
         stream.accepted += len(data)
         stream.futures.append((stream.accepted, future))
         self._journal.append(entry)
         return future
 
-    def is_behind(self, stream: Stream | None = None) -> bool:
+    def is_behind(self, stream: LiveStream | None = None) -> bool:
         """Whether so much waits for compression, of all or of this stream, that the sender should wait, too."""
         if self._unscanned_bytes > self._bounds.behind:
             return True
@@ -268,7 +268,7 @@ class Intake:
             since = next((s.waiting_since for s in self.unscanned if s.ready), None)
         return since is not None and time.monotonic() - since > self._bounds.late
 
-    def _committed(self, group: Sequence[Entry]) -> None:
+    def _committed(self, group: Sequence[JournalEntry]) -> None:
         """Called by the journal: these bytes are durable."""
         now = time.monotonic()
         done: list[Future[None]] = []
@@ -280,7 +280,7 @@ class Intake:
         for future in done:
             future.set_result(None)
 
-    def _settle(self, entry: Entry, now: float) -> list[Future[None]]:
+    def _settle(self, entry: JournalEntry, now: float) -> list[Future[None]]:
         """Enter durable bytes; the futures that wait for them."""
         stream = self._streams[entry.key]
         size = len(entry.data)
@@ -309,7 +309,7 @@ class Intake:
         del stream.futures[: len(ready)]
         return ready
 
-    def _failed(self, group: Sequence[Entry], error: StorageFull) -> None:
+    def _failed(self, group: Sequence[JournalEntry], error: StorageFull) -> None:
         """Called by the journal: these bytes could not be written; what came behind them is given up, too."""
         lost: list[Future[None]] = []
         with self.lock:
@@ -325,7 +325,7 @@ class Intake:
         for future in lost:
             future.set_exception(error)
 
-    def scanned(self, stream: Stream, limit: int) -> list[bytes]:
+    def scanned(self, stream: LiveStream, limit: int) -> list[bytes]:
         """Take about `limit` bytes out of what waits for compression; for the watch."""
         with self.lock:
             size = taken = 0
@@ -340,7 +340,7 @@ class Intake:
                 self.unscanned.pop(stream, None)
             return chunks
 
-    def catch_up(self, stream: Stream, reached: int) -> bool:
+    def catch_up(self, stream: LiveStream, reached: int) -> bool:
         """Let a stream whose file was read up to `reached` go on from memory; False when the file has more."""
         with self.lock:
             if reached != stream.archived:
@@ -353,7 +353,7 @@ class Intake:
                 self.unscanned.pop(stream, None)
             return True
 
-    def fall_back(self, stream: Stream) -> None:
+    def fall_back(self, stream: LiveStream) -> None:
         """Let the watch read a stream from its archive again."""
         with self.lock:
             self._unscanned_bytes -= stream.unscanned_bytes
@@ -361,7 +361,7 @@ class Intake:
             stream.ready, stream.scan = False, None
             self.unscanned[stream] = None
 
-    def lines(self, key: Key, first: int, last: int, limit: int) -> Lines:
+    def lines(self, key: Key, first: int, last: int, limit: int) -> ArchivedLines:
         """Raw lines of a stream, from its archive and what is not there yet; at most about `limit` bytes."""
         with self.lock:
             stream = self._streams.get(key)
@@ -393,12 +393,12 @@ class Intake:
         file = self._archive.open(key)
         return file.offset, file.newlines
 
-    def known(self, key: Key) -> Stream | None:
+    def known(self, key: Key) -> LiveStream | None:
         """The stream when it is in memory, so that opening it needs no disk."""
         with self.lock:
             return self._streams.get(key)
 
-    def forget(self, attempt: Attempt) -> bool:
+    def forget(self, attempt: LiveAttempt) -> bool:
         """Drop an attempt from memory once its archive is whole; False when somebody uses it."""
         self.archive(attempt)
         with self._opening, self.lock:
@@ -440,15 +440,15 @@ class Intake:
             waiting = [since for stream in self.unscanned if (since := stream.waiting_since) is not None]
         return time.monotonic() - min(waiting) if waiting else 0.0
 
-    def durable_offset(self, stream: Stream) -> int | Future[None]:
+    def durable_offset(self, stream: LiveStream) -> int | Future[None]:
         """How many bytes of a stream are durable, or what to wait for while more are being written."""
         with self.lock:
             return stream.futures[-1][1] if stream.futures else stream.durable
 
-    def figures(self) -> Figures:
+    def figures(self) -> IntakeFigures:
         """Counts and sizes, for metrics."""
         with self.lock:
-            return Figures(
+            return IntakeFigures(
                 self._bytes_in,
                 self._lines_in,
                 self._groups,
@@ -459,7 +459,7 @@ class Intake:
                 self._unarchived_bytes,
             )
 
-    def archive(self, attempt: Attempt) -> None:
+    def archive(self, attempt: LiveAttempt) -> None:
         """Bring the archive of an attempt up to date, durably."""
         try:
             with self._archiving:
@@ -505,7 +505,7 @@ class Intake:
         self.reopen_changed()
         self._journal.release(number)
 
-    def _move(self, stream: Stream) -> None:
+    def _move(self, stream: LiveStream) -> None:
         """Move durable bytes of a stream from memory to its file."""
         with self.lock:
             entries = list(stream.unarchived)

@@ -1,61 +1,64 @@
 """The Log Agent beside the watch: it learns in a thread of its own, and what it learns reaches streams that run.
 
 The watch only collects and asks. Nothing that a model, a miner or a bad row of the database does can hold up a line or
-a verdict: lessons wait in a short queue of their own, and an error costs what it is about and no more.
+a verdict. Lessons, whose lines are in memory only, wait with them; what is to be counted and rechecked are rows
+(store/work.py).
 """
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import structlog
 
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.errors import BudgetSpent, LogdoctorError, ModelError, ModelUnavailable
+from logdoctor.errors import BudgetSpent, ModelError, ModelUnavailable
 from logdoctor.llm.spending import Guarded
 from logdoctor.log_agent.agent import Left, LogAgent
 from logdoctor.log_agent.kind import kind_of
 from logdoctor.log_agent.model import ModelAgent
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service.streams import Attempt, Noticed
+from logdoctor.service.streams import LiveAttempt, NoticedLine
+from logdoctor.service.turns import Turns, shielded
+from logdoctor.service.worker import Worker
 from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
 from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem, key_of
 from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
 
-_LESSONS = 32  # that may wait; more are not begun, because the lines will come again
-_RECHECKS = 100  # that may wait; more are left out
+_LOOKS = 32  # lessons that wait when none is begun that only looks which jobs print alike: its lines come again
 _REFRESH = 2.0  # seconds between two looks at what others stored
-_LOOK = 0.2  # seconds in which a stop is noticed
+_IDLE = 60.0  # seconds
+_STOP_SECONDS = 2.0
 _REST = 60.0  # seconds without lessons after a model did not answer, at least
 
 
-class Settled(NamedTuple):
+class SettledAttempt(NamedTuple):
     """An attempt with its final verdict, what learned rules matched and took in it, how it ended, and the error lines
     that an agent noticed in it."""
 
     kind: str
     job: str
     attempt: int
-    hits: Mapping[str, tuple[int, int]]
+    hits: dict[str, tuple[int, int]]
     verdict: Verdict
     reported: ReportedEnd
-    noticed: tuple[Noticed, ...]
+    noticed: tuple[NoticedLine, ...]
 
 
 class _Lesson(NamedTuple):
     """A lesson of an attempt; the last of one that is over also keeps what hardly repeats, and when the attempt ended
     well its rules may take lines at once. One that is not due looks only which jobs print alike."""
 
-    attempt: Attempt
+    attempt: LiveAttempt
     kind: str
     groups: list[ShapeGroup]
     over: bool
@@ -70,6 +73,9 @@ class _Earned(NamedTuple):
     lines: Mapping[str, int]
 
 
+_settled = msgspec.json.Decoder(SettledAttempt)
+
+
 class Learner:
     """Threads that teach, count, recheck, and take up what people changed. All other methods are for the watch.
 
@@ -81,38 +87,39 @@ class Learner:
         self,
         agent: LogAgent,
         records: Records,
-        text_of: Callable[[Attempt, str, int], str | None],
-        recheck: Callable[[Settled], None],
-        reconsider: Callable[[Attempt], None],
+        work: Work,
+        text_of: Callable[[LiveAttempt, str, int], str | None],
+        recheck: Callable[[SettledAttempt], None],
+        reconsider: Callable[[LiveAttempt], None],
     ) -> None:
         self.agent = agent
-        self._records, self._text_of, self._recheck, self._reconsider = records, text_of, recheck, reconsider
-        self._lessons: queue.Queue[_Lesson] = queue.Queue(_LESSONS)
-        self._settled: queue.SimpleQueue[Settled | _Earned] = queue.SimpleQueue()
-        self._rechecks: queue.Queue[Settled] = queue.Queue(_RECHECKS)
+        self._records, self._text_of, self._reconsider = records, text_of, reconsider
+        self._work = work
+        self._lessons: deque[_Lesson] = deque()
+        self._earned: deque[_Earned] = deque()
         self._resting_until = 0.0
-        self._stopped = threading.Event()
-        self._threads = (
-            threading.Thread(target=self._teach_for_ever, name="learner", daemon=True),
-            threading.Thread(target=self._count_for_ever, name="rule-counter", daemon=True),
-            threading.Thread(target=self._recheck_for_ever, name="rechecker", daemon=True),
-            threading.Thread(target=self._refresh_for_ever, name="rule-reader", daemon=True),
-        )
+        self._teacher = Turns("learner", self._teach_next)
+        self._reader = Turns("rule-reader", self._refresh)
+        self._counter = Worker("rule-counter", work, {COUNT: self._count})
+        self._rechecker = Worker("rechecker", work, {RECHECK: lambda item: recheck(_settled.decode(item.body))})
         self.lines: dict[str, int] = {}
         """Lines that each filter rule took in attempts that were settled since the start."""
 
     def start(self) -> None:
         """Begin to work."""
-        for thread in self._threads:
-            thread.start()
+        for one in self._threads():
+            one.start()
 
     def stop(self) -> None:
         """Stop after the task at hand; a lesson whose model does not answer is not waited for, and enters nothing."""
         self.agent.stopping = True
-        self._stopped.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(timeout=2.0)
+        for one in self._threads():
+            one.stop()
+        for one in self._threads():
+            one.join(_STOP_SECONDS)
+
+    def _threads(self) -> tuple[Turns | Worker, ...]:
+        return self._teacher, self._counter, self._rechecker, self._reader
 
     @property
     def model(self) -> Guarded | None:
@@ -125,30 +132,30 @@ class Learner:
         """Whether the service stops."""
         return self.agent.stopping
 
-    def enroll(self, attempt: Attempt) -> None:
+    def enroll(self, attempt: LiveAttempt) -> None:
         """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was
         noticed in it."""
-        with _shielded("rules not loaded", attempt):
+        with shielded("rules not loaded", job=attempt.job, attempt=attempt.number):
             self.agent.books.load(self._kind(attempt))
             self._notice(attempt, self.agent.noticed(attempt.job, attempt.number))
 
-    def scanner(self, attempt: Attempt) -> Scanner:
+    def scanner(self, attempt: LiveAttempt) -> Scanner:
         """The rules for an attempt as they stand now."""
         return self.agent.books.scanner(self._kind(attempt))
 
-    def gather(self, attempt: Attempt, residual: Residual) -> None:
+    def gather(self, attempt: LiveAttempt, residual: Residual) -> None:
         """Look at what no rule explains of a segment, unless no lesson will come of it."""
         if not self.agent.has_room(attempt.lessons):
             attempt.leftovers = None
             return
-        with _shielded("lines not gathered", attempt):
+        with shielded("lines not gathered", job=attempt.job, attempt=attempt.number):
             if attempt.leftovers is None:
                 attempt.leftovers = Leftovers(self.agent.known(self._kind(attempt)))
             attempt.leftovers.add(residual)
             self._count_watched(attempt, residual)
             self.collect(attempt, over=False)
 
-    def _count_watched(self, attempt: Attempt, residual: Residual) -> None:
+    def _count_watched(self, attempt: LiveAttempt, residual: Residual) -> None:
         """Count the lines that rules in shadow match, and tell of those that have shown enough of them."""
         watched = np.unique(residual.scan.shadow[: len(residual.ends)], return_counts=True)
         book = self.scanner(attempt).book
@@ -161,9 +168,10 @@ class Learner:
                 if before < self.agent.enough <= before + lines:
                     earned[rule] = before + lines
         if earned:
-            self._settled.put(_Earned(self._kind(attempt), earned))
+            self._earned.append(_Earned(self._kind(attempt), earned))
+            self._reader.wake()
 
-    def collect(self, attempt: Attempt, over: bool) -> None:
+    def collect(self, attempt: LiveAttempt, over: bool) -> None:
         """Hand the lines without an explanation to the thread when they are enough for a lesson."""
         left = attempt.leftovers
         if left is None or attempt.in_lesson:
@@ -173,76 +181,70 @@ class Learner:
         due = self.agent.is_due(Left(left.lines_in, left.unexplained, attempt.lessons, left.taught), over)
         if not due and (self.agent.knows(self._kind(attempt)) or not left.is_worth_a_look()):
             return
+        if not due and len(self._lessons) >= _LOOKS:
+            return
         attempt.in_lesson = due  # a look holds up no lesson
-        try:
-            well = attempt.reported.succeeded
-            self._lessons.put_nowait(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
-            if due:
-                left.count_anew()
-        except queue.Full:
-            attempt.in_lesson = False
+        well = attempt.reported.succeeded
+        self._lessons.append(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
+        if due:
+            left.count_anew()
+        self._teacher.wake()
 
-    def settled(self, attempt: Attempt, verdict: Verdict, hits: Mapping[str, tuple[int, int]]) -> None:
-        """Count what the rules did in an attempt, and have its verdict looked at."""
+    def due(self, attempt: LiveAttempt, verdict: Verdict, hits: dict[str, tuple[int, int]]) -> NewWork:
+        """Return the work on an attempt that is about to be settled: to count what the rules did in it, and to look at
+        its verdict."""
+        reported, noticed = attempt.reported, tuple(attempt.noticed)
+        settled = SettledAttempt(self._kind(attempt), attempt.job, attempt.number, hits, verdict, reported, noticed)
+        return NewWork(COUNT, key_of(attempt.job, attempt.number), msgspec.json.encode(settled).decode())
+
+    def settled(self, attempt: LiveAttempt, verdict: Verdict) -> None:
+        """Learn from the last lines of an attempt that is settled, and count what filter rules took of it."""
+        self.collect(attempt, over=True)
         removed = {rule: count.lines for rule, count in verdict.compression.rules.items()}
         for rule, lines in removed.items():
             self.lines[rule] = self.lines.get(rule, 0) + lines - attempt.removed.get(rule, 0)
         attempt.removed = removed
-        reported, noticed = attempt.reported, tuple(attempt.noticed)
-        kind = self._kind(attempt)
-        self._settled.put(Settled(kind, attempt.job, attempt.number, hits, verdict, reported, noticed))
+        self._counter.wake()
 
-    def _kind(self, attempt: Attempt) -> str:
+    def _kind(self, attempt: LiveAttempt) -> str:
         retold, attempt.is_redescribed = attempt.is_redescribed, False  # first: another thread may set it now
         if retold and not self.agent.knows(attempt.kind or ""):
             attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
         if attempt.kind is None:
             attempt.kind = kind_of(attempt.job, JobFacts())
-            with _shielded("job not looked up", attempt):
+            with shielded("job not looked up", job=attempt.job, attempt=attempt.number):
                 attempt.kind = kind_of(attempt.job, self._facts(attempt))
         return attempt.kind
 
-    def _facts(self, attempt: Attempt) -> JobFacts:
+    def _facts(self, attempt: LiveAttempt) -> JobFacts:
         job = self._records.job(attempt.job)
         return job.facts if job else JobFacts()
 
-    def _refresh_for_ever(self) -> None:
-        while not self.stopping:
-            with _shielded("rules not taken up"):
-                self.agent.refresh()
-            self._stopped.wait(_REFRESH)
+    def _refresh(self) -> float:
+        """Let rules take lines that have earned it, and take up what others changed."""
+        while self._earned:
+            earned = self._earned.popleft()
+            with shielded("rules not promoted", kind=earned.kind):
+                self.agent.earn(earned.kind, earned.lines)
+        self.agent.refresh()
+        return _REFRESH
 
-    def _teach_for_ever(self) -> None:
-        while not self.stopping:
-            with _shielded("learning failed"):
-                try:
-                    self._teach(self._lessons.get(timeout=_LOOK))
-                except queue.Empty:
-                    continue
+    def _teach_next(self) -> float:
+        """Teach the lesson that waits longest; the seconds until the next."""
+        if not self._lessons:
+            return _IDLE
+        with shielded("learning failed"):
+            self._teach(self._lessons.popleft())
+        return 0.0
 
-    def _count_for_ever(self) -> None:
-        while not self.stopping:
-            with _shielded("rules not counted"):
-                try:
-                    settled = self._settled.get(timeout=_LOOK)
-                except queue.Empty:
-                    continue
-                if isinstance(settled, _Earned):
-                    self.agent.earn(settled.kind, settled.lines)
-                    continue
-                attempt = settled.job, settled.attempt
-                well = settled.reported.succeeded
-                self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, well, time.time())
-                with suppress(queue.Full):
-                    self._rechecks.put_nowait(settled)
-
-    def _recheck_for_ever(self) -> None:
-        while not self.stopping:
-            with _shielded("attempt not rechecked"):
-                try:
-                    self._recheck(self._rechecks.get(timeout=_LOOK))
-                except queue.Empty:
-                    continue
+    def _count(self, item: WorkItem) -> None:
+        """Count what rules did in a settled attempt, and have its failure rechecked when they took lines of it."""
+        settled = _settled.decode(item.body)
+        attempt, well = (settled.job, settled.attempt), settled.reported.succeeded
+        self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, well, time.time())
+        if settled.verdict.outcome == "failed" and any(taken for _, taken in settled.hits.values()):
+            self._work.enter([NewWork(RECHECK, item.key, item.body)], time.time())
+            self._rechecker.wake()
 
     def _teach(self, lesson: _Lesson) -> None:
         attempt = lesson.attempt
@@ -286,24 +288,12 @@ class Learner:
         log.info("kind recognised", job=attempt.job, kind=kind)
         return kind if lesson.due and (self.agent.agent.free or not self.agent.knows(kind)) else ""
 
-    def _notice(self, attempt: Attempt, lines: Sequence[StoredNotice]) -> None:
+    def _notice(self, attempt: LiveAttempt, lines: Sequence[StoredNotice]) -> None:
         """Have lines looked at that the agent took for errors, with the text that stands in the log."""
         for one in lines:
             if (text := self._text_of(attempt, one.stream, one.line)) is not None:
-                attempt.noticed.append(Noticed(one.stream, one.line, text))
+                attempt.noticed.append(NoticedLine(one.stream, one.line, text))
 
-    def _source(self, attempt: Attempt) -> Source:
+    def _source(self, attempt: LiveAttempt) -> Source:
         facts = self._facts(attempt)
         return Source(attempt.job, attempt.number, facts.framework, facts.image, facts.command, facts.user, facts.name)
-
-
-@contextmanager
-def _shielded(event: str, attempt: Attempt | None = None) -> Iterator[None]:
-    """Log what goes wrong inside, and go on behind it."""
-    named = {"job": attempt.job, "attempt": attempt.number} if attempt else {}
-    try:
-        yield
-    except LogdoctorError as error:
-        log.error(event, cause=str(error), **named)
-    except Exception:
-        log.exception(event, **named)

@@ -10,9 +10,9 @@ import structlog
 from logdoctor.errors import LogdoctorError, NoticeRefused
 from logdoctor.notify import messages
 from logdoctor.notify.sending import Target, Way, shown
-from logdoctor.service.delivering import GIVE_UP, Delivery, Terms
+from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
 from logdoctor.service.turns import Turns
-from logdoctor.store.notices import OPENED, Closed, Entry, Gone, Notice, Notices, Untold
+from logdoctor.store.notices import OPENED, Closed, Gone, NewNotice, Notice, Notices, UnsentIncident
 from logdoctor.store.records import StoredVerdict
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ class TargetState(NamedTuple):
     closed: Closed | None
 
 
-class Figures(NamedTuple):
+class TargetFigures(NamedTuple):
     """How it goes with a target: tries by what came of them, since the start; messages by state, as they stand; and the
     seconds since the first of those that wait was due."""
 
@@ -56,7 +56,7 @@ class Notifier:
         self,
         targets: Sequence[Target],
         notices: Notices,
-        terms: Terms,
+        terms: NotifyTerms,
         way: Way,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -104,11 +104,11 @@ class Notifier:
             found.append(TargetState(name, target.kind, shown(target.url), *numbers, last, closed.get(name)))
         return found
 
-    def figures(self) -> dict[str, Figures]:
+    def figures(self) -> dict[str, TargetFigures]:
         """How it goes with each target."""
         counts, ends, now = self.notices.open_counts(), self.notices.first_ends(), self._clock()
         return {
-            name: Figures(
+            name: TargetFigures(
                 delivery.tries,
                 {state: counts.get(name, {}).get(state, 0) for state in ("waiting", "held", "dead")},
                 max(now - (ends[name] - GIVE_UP), 0.0) if name in ends else 0.0,
@@ -129,7 +129,7 @@ class Notifier:
         try:
             now = self._clock()
             body = messages.encode(messages.trial(by, self.terms.public_url, now)).decode()
-            notice = self.notices.enter_trial(Entry(target, body, now + delivery.lease, now + GIVE_UP), by, now)
+            notice = self.notices.enter_trial(NewNotice(target, body, now + delivery.lease, now + GIVE_UP), by, now)
             thread = threading.Thread(target=self._try, args=(delivery, notice), name=f"test of {target}", daemon=True)
             thread.start()
         except BaseException:
@@ -156,25 +156,25 @@ class Notifier:
         """Enter messages for incidents that are to be told; the seconds until there may be more."""
         now = self._clock()
         news = self.notices.bring_forward(now, now + GIVE_UP) > 0
-        for untold in self.notices.untold(now - STALE, now - self.terms.settle, now=now):
+        for unsent in self.notices.unsent(now - STALE, now - self.terms.settle, now=now):
             if not self._turns.stopping.is_set():
-                news |= self.notices.tell(untold, self._entries(self._opened(untold, now), now), now)
+                news |= self.notices.enqueue(unsent, self._entries(self._opened(unsent, now), now), now)
         while not self._turns.stopping.is_set():
             gone, event = self.notices.resolutions()
             for one in gone:
-                news |= self._tell_resolved(one, now)
+                news |= self._enqueue_resolved(one, now)
             if event is None:
                 break
             self.notices.saw(event)
         for delivery in self._deliveries.values() if news else ():
             delivery.wake()
-        oldest = self.notices.oldest_untold()
+        oldest = self.notices.oldest_unsent()
         return _LOOK if oldest is None else min(max(oldest + self.terms.settle - now, 0.0), _LOOK)
 
-    def _opened(self, untold: Untold, now: float) -> str:
-        return messages.encode(messages.opened(untold, self.terms.public_url, now)).decode()
+    def _opened(self, unsent: UnsentIncident, now: float) -> str:
+        return messages.encode(messages.opened(unsent, self.terms.public_url, now)).decode()
 
-    def _tell_resolved(self, gone: Gone, now: float) -> bool:
+    def _enqueue_resolved(self, gone: Gone, now: float) -> bool:
         """Whether anybody is to be told that an incident is resolved."""
         told = next((one for one in self.notices.of(gone.id) if one.event == OPENED), None)
         if told is None:
@@ -182,14 +182,16 @@ class Notifier:
         before = messages.read(told.body) if self.terms.resolved else None
         message = before and messages.resolved(before, gone.by, gone.note, now, self.notices.as_it_stands(gone.id))
         entries = [] if message is None else self._entries(messages.encode(message).decode(), now)
-        return self.notices.tell_resolved(gone.id, {one.target: one for one in entries}, now) > 0
+        return self.notices.enqueue_resolved(gone.id, {one.target: one for one in entries}, now) > 0
 
-    def _entries(self, body: str, now: float) -> list[Entry]:
+    def _entries(self, body: str, now: float) -> list[NewNotice]:
         """The message for each target; given up at once where a target is gone."""
         closed = self.notices.closed_targets()
         due = now + self.terms.gather
         return [
-            Entry(name, body, due, due + GIVE_UP, f"the target is gone ({closed[name].why})" if name in closed else "")
+            NewNotice(
+                name, body, due, due + GIVE_UP, f"the target is gone ({closed[name].why})" if name in closed else ""
+            )
             for name in self._deliveries
         ]
 

@@ -14,7 +14,7 @@ from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.log_agent.life import quotes
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service.streams import Noticed
+from logdoctor.service.streams import NoticedLine
 from logdoctor.store.archive import Archive, StreamFile
 from logdoctor.store.names import Key
 from logdoctor.text import natural, shown
@@ -31,7 +31,7 @@ def is_chosen(job: str, attempt: int, share: int) -> bool:
 
 
 def records(
-    archive: Archive, job: str, attempt: int, scanner: Scanner, noticed: Sequence[Noticed], wait: Callable[[], None]
+    archive: Archive, job: str, attempt: int, scanner: Scanner, noticed: Sequence[NoticedLine], wait: Callable[[], None]
 ) -> list[Record]:
     """What diagnosis needs to know of the streams of an attempt when learned rules take none of their lines.
 

@@ -5,7 +5,7 @@ import structlog
 from logdoctor.errors import StoreError
 from logdoctor.store.archive import FRAME, Archive, StreamFile
 from logdoctor.store.frames import Packer
-from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.journal import Journal, JournalEntry
 from logdoctor.store.names import Key
 from logdoctor.store.records import Records
 
@@ -25,7 +25,7 @@ class _Restored:
     def reached(self) -> int:
         return self.file.offset + self._held
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Take what the file does not have of an entry that continues it."""
         if missing := entry.data[self.reached - entry.offset :]:
             self._waiting.append(missing)
@@ -81,7 +81,7 @@ def replay(journal: Journal, archive: Archive, records: Records) -> None:
         log.info("journal replayed", streams=len(streams))
 
 
-def _opened(archive: Archive, entry: Entry, packer: Packer) -> _Restored | None:
+def _opened(archive: Archive, entry: JournalEntry, packer: Packer) -> _Restored | None:
     try:
         file = archive.open(entry.key, to_mend=True)
     except StoreError as error:

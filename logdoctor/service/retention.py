@@ -8,7 +8,7 @@ import structlog
 
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.intake import Intake
-from logdoctor.store.archive import Archive, Size
+from logdoctor.store.archive import Archive, StreamSize
 from logdoctor.store.notices import Notices
 from logdoctor.store.records import Records
 
@@ -50,11 +50,11 @@ class Retention:
         if self._thread.is_alive():
             self._thread.join()
 
-    def sweep(self, now: float) -> list[Size]:
+    def sweep(self, now: float) -> list[StreamSize]:
         """Delete what is too old, then the oldest until the rest fits; what was deleted."""
         sizes = sorted(self._archive.sizes(), key=lambda size: size.changed)
         total = sum(size.bytes for size in sizes)
-        deleted: list[Size] = []
+        deleted: list[StreamSize] = []
         for size in sizes:
             too_old = self._rules.age and now - size.changed > self._rules.age
             too_much = self._rules.bytes and total > self._rules.bytes
@@ -81,7 +81,7 @@ class Retention:
             log.info("notifications deleted", count=total)
         return total
 
-    def _is_settled(self, size: Size) -> bool:
+    def _is_settled(self, size: StreamSize) -> bool:
         """Whether nothing more is done with an attempt."""
         attempt = self._records.attempt(size.job, size.attempt)
         return attempt is None or attempt.settled

@@ -23,11 +23,12 @@ from logdoctor.service.acting import Actor
 from logdoctor.service.casework import Casework
 from logdoctor.service.consulting import Climbing, Consultant
 from logdoctor.service.intake import Bounds, Intake
-from logdoctor.service.learning import Learner, Settled
+from logdoctor.service.learning import Learner, SettledAttempt
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.retention import Retention, Rules
-from logdoctor.service.streams import Attempt
-from logdoctor.service.watch import Timing, Watch
+from logdoctor.service.silence import Timing
+from logdoctor.service.streams import LiveAttempt
+from logdoctor.service.watch import Watch
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
 from logdoctor.store.exchanges import Exchanges
@@ -35,14 +36,16 @@ from logdoctor.store.incidents import Incidents
 from logdoctor.store.journal import Journal
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.names import Key
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.notices import Notices
 from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
+from logdoctor.store.report import Reports
 from logdoctor.store.rule_totals import RuleTotals
 from logdoctor.store.tokens import Tokens
+from logdoctor.store.work import Work
 from logdoctor.text import decode
 
 _READ = 1 << 20
-_PAGES = 20  # of verdicts that are looked through when a case is withdrawn
-_ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
 
 class Plan(NamedTuple):
@@ -112,6 +115,10 @@ class Service:
         self.tokens = Tokens(self.records.database)
         self.rules = LearnedRules(self.records.database)
         self.rule_totals = RuleTotals(self.records.database)
+        self.work = Work(self.records.database)
+        self.nodes = NodeRecords(self.records.database)
+        self.notices = Notices(self.records.database)
+        self.reports = Reports(self.records.database)
         journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
         self.listeners: list[Callable[[StoredVerdict], None]] = []
         self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
@@ -119,12 +126,14 @@ class Service:
         self.learner: Learner | None = None
         if log_agent:
             agent = log_agent(self.records, self.rules)
-            self.learner = Learner(agent, self.records, self._text_of, self._recheck, self._reconsider)
-        self.casework = Casework(self.intake, self.archive, self.records, scanner, self.learner, self.streams)
+            self.learner = Learner(agent, self.records, self.work, self._text_of, self._recheck, self._reconsider)
+        self.casework = Casework(
+            self.intake, self.archive, self.records, self.work, scanner, self.learner, self.streams
+        )
         self.consultant: Consultant | None = None
         if ladder:
             climbing = ladder(self._stores(folder))
-            self.consultant = Consultant(climbing, self.casework.confirmed, self.casework)
+            self.consultant = Consultant(climbing, self.casework.confirmed, self.work, self.casework)
         self.watch = Watch(
             scanner,
             self.intake,
@@ -150,6 +159,7 @@ class Service:
         if self._started:
             return
         self._started = True
+        self.work.resume(time.time())
         self.incidents.catch_up(time.time())
         self.rule_totals.catch_up()
         self.intake.start()
@@ -214,7 +224,7 @@ class Service:
         with tempfile.NamedTemporaryFile(dir=self._scratch, buffering=0) as file:
             yield ScratchFile(Path(file.name), file.fileno(), self._min_free)
 
-    def _text_of(self, attempt: Attempt, stream: str, number: int) -> str | None:
+    def _text_of(self, attempt: LiveAttempt, stream: str, number: int) -> str | None:
         """A raw line of an attempt, None when it is gone."""
         lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
@@ -236,7 +246,7 @@ class Service:
                 attempt.is_redescribed = attempt.is_redescribed or attempt.job == job
         return kept
 
-    def _reconsider(self, attempt: Attempt) -> None:
+    def _reconsider(self, attempt: LiveAttempt) -> None:
         """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
         with self.intake.lock:
             if self.intake.attempts.get((attempt.job, attempt.number)) is not attempt:
@@ -247,7 +257,7 @@ class Service:
             self.intake.unsettle(attempt)
             self.watch.ask(attempt)
 
-    def _recheck(self, settled: Settled) -> None:
+    def _recheck(self, settled: SettledAttempt) -> None:
         """Diagnose an attempt again without learned rules when it is one of the chosen, or when rules took lines of it
         that few attempts have tried; should the verdict differ, issue that one and put the rules back that took what
         it needs."""

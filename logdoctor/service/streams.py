@@ -11,7 +11,7 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.archive import StreamFile
-from logdoctor.store.journal import Entry
+from logdoctor.store.journal import JournalEntry
 from logdoctor.store.names import Key
 from logdoctor.store.records import End
 
@@ -25,7 +25,7 @@ class Standing(NamedTuple):
     lines_kept: int
 
 
-class Noticed(NamedTuple):
+class NoticedLine(NamedTuple):
     """A line that the Log Agent took for an error: its stream, number and raw text."""
 
     stream: str
@@ -33,7 +33,7 @@ class Noticed(NamedTuple):
     text: str
 
 
-class Scan:
+class StreamScan:
     """The compression of one stream, with the rules that it was last told of. Only the watch uses it."""
 
     def __init__(self, cutter: Cutter, recorder: Recorder, scanner: Scanner) -> None:
@@ -43,7 +43,7 @@ class Scan:
         self.kept_bytes = 0
 
 
-class Stream:
+class LiveStream:
     """One stream. What is not said to be the watch's own is guarded by the lock of the intake.
 
     `accepted` bytes are numbered, `durable` ones acknowledged, `archived` ones in the file; `unarchived` holds
@@ -51,15 +51,15 @@ class Stream:
     up with the file (`ready`).
     """
 
-    def __init__(self, key: Key, file: StreamFile, attempt: "Attempt") -> None:
+    def __init__(self, key: Key, file: StreamFile, attempt: "LiveAttempt") -> None:
         self.key, self.file, self.attempt = key, file, attempt
         self.accepted = self.durable = self.archived = file.offset
         self.lines_in = file.newlines
-        self.unarchived: list[Entry] = []
+        self.unarchived: list[JournalEntry] = []
         self.unscanned: list[tuple[float, bytes]] = []  # with the time when they came
         self.unscanned_bytes = 0
         self.ready = not file.offset
-        self.scan: Scan | None = None
+        self.scan: StreamScan | None = None
         self.users = 0
         self.marks: OrderedDict[str, Future[None] | None] = OrderedDict.fromkeys(file.marks)
         self.futures: list[tuple[int, Future[None]]] = []
@@ -80,7 +80,7 @@ class Stream:
         return Standing(self.durable, self.lines_in, account.lines_in, account.lines_kept)
 
 
-class Attempt:
+class LiveAttempt:
     """One attempt in memory. `age` are the seconds since something came of it.
 
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
@@ -95,7 +95,7 @@ class Attempt:
 
     def __init__(self, job: str, number: int, age: float = 0.0) -> None:
         self.job, self.number = job, number
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, LiveStream] = {}
         self.ends: dict[str, End] = {}
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
         self.problems: dict[str, str] = {}
@@ -105,7 +105,7 @@ class Attempt:
         self.lessons = 0
         self.watched: dict[str, int] = {}
         self.in_lesson = False
-        self.noticed: list[Noticed] = []
+        self.noticed: list[NoticedLine] = []
         self.removed: dict[str, int] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
         self.changed_at = self.looked_at = time.monotonic() - age

@@ -50,7 +50,7 @@ class Bench(NamedTuple):
     port: int = 20_000
 
 
-class Options(msgspec.Struct, frozen=True):
+class NodeTestOptions(msgspec.Struct, frozen=True):
     """How one test is made, as it is kept with it. `keeper` is the id of the data folder whose process runs it, for
     `minutes` and the last round; `action` is the approved action that wanted it."""
 
@@ -107,7 +107,7 @@ class Tester:
             self._thread.join()
             self._loop.close()
 
-    def begin(self, names: Sequence[str], by: str, options: Options, verdict: int | None) -> int:
+    def begin(self, names: Sequence[str], by: str, options: NodeTestOptions, verdict: int | None) -> int:
         """The number of a test that runs now, of the nodes named, else of all that the launcher knows.
 
         `LaunchError` for nodes it does not know and when it takes too long to say so, `ActionRefused` when one is being
@@ -179,7 +179,7 @@ class Tester:
                 self._launch(test.id, self._resumed(test), lock)
 
     async def _begin(
-        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+        self, names: Sequence[str], by: str, options: NodeTestOptions, verdict: int | None, begun: "Future[int]"
     ) -> None:
         """Begin a test, unless `begun` is cancelled before."""
         task = asyncio.current_task()
@@ -197,7 +197,7 @@ class Tester:
             self._beginning.discard(task)
 
     async def _first_steps(
-        self, names: Sequence[str], by: str, options: Options, verdict: int | None, begun: "Future[int]"
+        self, names: Sequence[str], by: str, options: NodeTestOptions, verdict: int | None, begun: "Future[int]"
     ) -> int:
         launcher = self._bench.launchers(options.launcher)
         claimed: tuple[int, int] | None = None
@@ -273,7 +273,12 @@ class Tester:
             self._tell(test)
 
     async def _conducted(
-        self, test: int, nodes: Sequence[Node], options: Options, launcher: Launcher, earlier: Mapping[int, Result]
+        self,
+        test: int,
+        nodes: Sequence[Node],
+        options: NodeTestOptions,
+        launcher: Launcher,
+        earlier: Mapping[int, Result],
     ) -> Conclusion:
         """What a test finds; the worlds that ended `earlier` are not run again."""
 
@@ -301,7 +306,7 @@ class Tester:
         trouble = await self._swept(test)
         if trouble or not self._keeper.may_go_on(test):
             return f"{_STOPPED}{trouble}"
-        options = msgspec.convert(test.options, Options)
+        options = msgspec.convert(test.options, NodeTestOptions)
         self._records.note_test(test.id, "taken up", "logdoctor", _STOPPED, time.time())
         earlier = {result.world.number: result for result in self._records.results(test.id)}
         launcher = self._bench.launchers(test.launcher)

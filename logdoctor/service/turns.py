@@ -1,7 +1,8 @@
 """A thread that takes a turn whenever it is woken, and when the last turn said that there would be more to do."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -11,6 +12,17 @@ log = structlog.get_logger()
 
 _AFTER_FAILURE = 15.0  # seconds until the next turn when one failed
 _STOP_SECONDS = 5.0
+
+
+@contextmanager
+def shielded(event: str, **values: object) -> Iterator[None]:
+    """Log what goes wrong inside, and go on behind it."""
+    try:
+        yield
+    except LogdoctorError as error:
+        log.error(event, cause=str(error), **values)
+    except Exception:
+        log.exception(event, **values)
 
 
 class Turns:
@@ -43,10 +55,10 @@ class Turns:
         self.stopping.set()
         self._woken.set()
 
-    def join(self) -> None:
-        """Wait for the end, for a while."""
+    def join(self, seconds: float = _STOP_SECONDS) -> None:
+        """Wait for the end, for so long at most."""
         if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         while True:
@@ -58,10 +70,6 @@ class Turns:
 
     def _taken(self) -> float:
         """Seconds until the next turn, after one turn."""
-        try:
+        with shielded("turn failed", thread=self._thread.name):
             return self._turn()
-        except LogdoctorError as error:  # the disk is full, most likely
-            log.error("turn failed", thread=self._thread.name, cause=str(error))
-        except Exception:
-            log.exception("turn failed", thread=self._thread.name)
         return _AFTER_FAILURE

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -20,12 +19,15 @@ from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.nodes.slurm import expanded
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
-from logdoctor.service.streams import Attempt, Scan, Stream
+from logdoctor.service.silence import Timing
+from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.store.archive import Archive
 from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.work import NewWork
 from logdoctor.text import natural
 from logdoctor.types import Record, Segment, Verdict
 
@@ -37,24 +39,11 @@ _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
-_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
 _TRIES = 5  # to read a stream before its rest is given up
-_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
 
 NOTHING_TAUGHT = Taught(())
-
-
-class Timing(NamedTuple):
-    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
-    a hang, until a settled one leaves memory, until a silent one is given up."""
-
-    scan: float
-    quiet: float
-    hang: float
-    linger: float
-    abandon: float
 
 
 class Watch:
@@ -75,7 +64,7 @@ class Watch:
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
-        self._asked: dict[Attempt, None] = {}
+        self._asked: dict[LiveAttempt, None] = {}
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._next_look = self._next_sweep = 0.0
         self.verdicts = 0
@@ -103,7 +92,7 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def ask(self, attempt: Attempt) -> None:
+    def ask(self, attempt: LiveAttempt) -> None:
         """Want a verdict on an attempt now."""
         with self._intake.lock:
             attempt.asked = True
@@ -160,7 +149,7 @@ class Watch:
             self._look()
         return worked
 
-    def _due(self) -> list[Stream]:
+    def _due(self) -> list[LiveStream]:
         """Streams with enough to scan, or that have waited long enough."""
         now = time.monotonic()
         with self._intake.lock:
@@ -173,7 +162,7 @@ class Watch:
                 or stream.attempt.asked
             ]
 
-    def _advance(self, stream: Stream) -> None:
+    def _advance(self, stream: LiveStream) -> None:
         """Compress what comes next of a stream; one that cannot be read is given up for now."""
         try:
             if stream.ready:
@@ -193,7 +182,7 @@ class Watch:
             log.exception("stream not compressed", stream=str(stream.key))
             self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
 
-    def _scan(self, stream: Stream) -> None:
+    def _scan(self, stream: LiveStream) -> None:
         scan = stream.scan
         if scan is None:
             scan = stream.scan = self._fresh(stream)
@@ -205,7 +194,7 @@ class Watch:
             if chunks := self._intake.scanned(stream, _SEGMENT):
                 self._push(stream, scan, b"".join(chunks))
 
-    def _catch_up(self, stream: Stream) -> None:
+    def _catch_up(self, stream: LiveStream) -> None:
         """Read the next part of a stream's archive, from its last snapshot on."""
         scan = stream.scan
         if scan is None:
@@ -217,18 +206,18 @@ class Watch:
         elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
             stream.scan = self._fresh(stream)  # the snapshot is of bytes that a loss of power took
 
-    def _resumed(self, stream: Stream) -> Scan:
+    def _resumed(self, stream: LiveStream) -> StreamScan:
         kept = self._archive.state(stream.key)
         scanner = self._rules(stream.attempt)
         resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, scanner) if kept else None
-        return Scan(*resumed, scanner) if resumed else self._fresh(stream)
+        return StreamScan(*resumed, scanner) if resumed else self._fresh(stream)
 
-    def _fresh(self, stream: Stream) -> Scan:
+    def _fresh(self, stream: LiveStream) -> StreamScan:
         scanner = self._rules(stream.attempt)
         name = stream.key.stream
-        return Scan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
+        return StreamScan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
 
-    def _rules(self, attempt: Attempt) -> Scanner:
+    def _rules(self, attempt: LiveAttempt) -> Scanner:
         """The rules that an attempt is read with now."""
         return self._learner.scanner(attempt) if self._learner else self._scanner
 
@@ -239,14 +228,14 @@ class Watch:
             kept = self._gauges[scanner.book.kind] = (scanner, Gauges(scanner.book))
         return kept[1]
 
-    def _push(self, stream: Stream, scan: Scan, data: bytes) -> None:
+    def _push(self, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
         for segment in scan.cutter.push(data):
             self._add(stream, scan, segment)
         grown = scan.cutter.offset - scan.kept_at
         if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
             self._keep(stream, scan)
 
-    def _add(self, stream: Stream, scan: Scan, segment: Segment) -> None:
+    def _add(self, stream: LiveStream, scan: StreamScan, segment: Segment) -> None:
         scanner = self._rules(stream.attempt)
         if scanner is not scan.scanner:
             scan.scanner = scanner
@@ -259,7 +248,7 @@ class Watch:
         if self._learner and not stream.attempt.settled:
             self._learner.gather(stream.attempt, residual)
 
-    def _keep(self, stream: Stream, scan: Scan) -> None:
+    def _keep(self, stream: LiveStream, scan: StreamScan) -> None:
         state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
         try:
             self._archive.keep_state(stream.key, state)
@@ -267,7 +256,7 @@ class Watch:
             log.warning("snapshot not written", stream=str(stream.key), cause=str(error))
         scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
 
-    def _give_up(self, stream: Stream, cause: str) -> None:
+    def _give_up(self, stream: LiveStream, cause: str) -> None:
         """Judge without the rest of a stream whose archive is damaged, and say so."""
         scan = stream.scan or self._fresh(stream)
         if cause not in scan.recorder.problems:
@@ -295,7 +284,7 @@ class Watch:
                 worked = True
         return worked
 
-    def _judge_safely(self, attempt: Attempt, idle: float | None) -> None:
+    def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Judge; a fault of ours costs this attempt a minute, and no other anything."""
         try:
             self._judge(attempt, idle)
@@ -306,7 +295,7 @@ class Watch:
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
             attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
 
-    def _judge(self, attempt: Attempt, idle: float | None) -> None:
+    def _judge(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
         rules = self._rules(attempt)
@@ -336,15 +325,17 @@ class Watch:
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
         with self._intake.settling:
             found = self._told_by_others(attempt, verdict)
-            self._publish(attempt, found or verdict, final)
+            judged = Judged(attempt.job, attempt.number, records, book, verdict) if found is None else None
+            self._publish(attempt, found or verdict, final, self._work(attempt, verdict, judged) if final else [])
             with self._intake.lock:
                 attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
-            self._learn_from(attempt, verdict)
-            if self._consultant and found is None:
-                self._consultant.settled(Judged(attempt.job, attempt.number, records, book, verdict))
+            if self._learner:
+                self._learner.settled(attempt, verdict)
+            if self._consultant:
+                self._consultant.wake()
 
     def _nodes(self, job: str) -> list[str]:
         """The nodes that were told of a job; none when nobody told, or they cannot be read."""
@@ -356,19 +347,14 @@ class Watch:
         except InputError:
             return []
 
-    def _learn_from(self, attempt: Attempt, verdict: Verdict) -> None:
-        """Hand what an attempt that is settled tells of learned rules, and its last lines without an explanation."""
-        if self._learner is None:
-            return
-        self._learner.collect(attempt, over=True)
-        hits: dict[str, tuple[int, int]] = {}
-        for stream in attempt.streams.values():
-            for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
-                before = hits.get(rule, (0, 0))
-                hits[rule] = before[0] + matched, before[1] + taken
-        self._learner.settled(attempt, verdict, hits)
+    def _work(self, attempt: LiveAttempt, verdict: Verdict, judged: Judged | None) -> list[NewWork]:
+        """What is to be done in the background with an attempt that is about to be settled."""
+        work = [self._consultant.hold(judged)] if self._consultant and judged else []
+        if self._learner is not None:
+            work.append(self._learner.due(attempt, verdict, _hits(attempt)))
+        return work
 
-    def _told_by_others(self, attempt: Attempt, verdict: Verdict) -> Verdict | None:
+    def _told_by_others(self, attempt: LiveAttempt, verdict: Verdict) -> Verdict | None:
         """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
         rules are asked again after a restart."""
         anew, attempt.anew = attempt.anew, False
@@ -381,12 +367,12 @@ class Watch:
         same = current.verdict.compression.lines_in == verdict.compression.lines_in
         return current.verdict if same else None
 
-    def _publish(self, attempt: Attempt, verdict: Verdict, final: bool) -> None:
+    def _publish(self, attempt: LiveAttempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
         """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
         unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
-        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time())
+        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time(), work)
         attempt.provisional = not final
         if stored is not None:
             self._announced(stored)
@@ -397,36 +383,30 @@ class Watch:
         log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
 
     def _look(self) -> None:
-        """Judge attempts that are silent or make no steps, and let go of those that are settled."""
+        """Do what silence asks for (service/silence.py)."""
         self._intake.reopen_changed()
         now = time.monotonic()
         with self._intake.lock:
             attempts = list(self._intake.attempts.values())
         for attempt in attempts:
-            silent = now - attempt.changed_at
-            if attempt.asked:
-                continue
-            if attempt.settled:
-                if silent > self._timing.linger:
+            with self._intake.lock:
+                step = silence.step(attempt, self._timing, now)
+            match step:
+                case "forget":
                     self._intake.forget(attempt)
-            elif attempt.over:
-                self.ask(attempt)
-            elif silent > self._patience(attempt):
-                self._abandon(attempt)
-            elif self._wants_a_look(attempt, now):
-                attempt.looked_at = self._seen_until(attempt, now)
-                self._judge_safely(attempt, self._idle(attempt, now))
-            elif silent > self._timing.hang + 2 * self._timing.quiet:
-                self._rest(attempt)
-        self._abandon_resting()
+                case "judge":
+                    self.ask(attempt)
+                case "abandon":
+                    self._abandon(attempt)
+                case "look":
+                    attempt.looked_at = self._seen_until(attempt, now)
+                    self._judge_safely(attempt, silence.idle_seconds(attempt, self._timing, now))
+                case "unload":
+                    self._unload(attempt)
+        self._abandon_unloaded()
 
-    def _patience(self, attempt: Attempt) -> float:
-        """Seconds of silence after which an attempt counts as ended; few when a part of it has failed, because the
-        rest may have died without a word."""
-        return min(_WAKE * self._timing.quiet, self._timing.abandon) if attempt.died else self._timing.abandon
-
-    def _rest(self, attempt: Attempt) -> None:
-        """Let an attempt leave memory of which nothing is heard; its snapshots tell where to go on."""
+    def _unload(self, attempt: LiveAttempt) -> None:
+        """Unload an attempt that has gone quiet; its snapshots tell where to go on."""
         for stream in attempt.streams.values():
             if (
                 stream.ready
@@ -437,8 +417,8 @@ class Watch:
                 self._keep(stream, stream.scan)
         self._intake.forget(attempt)
 
-    def _abandon_resting(self) -> None:
-        """Take as ended what rested too long; looked for now and then."""
+    def _abandon_unloaded(self) -> None:
+        """Take as ended what was unloaded and silent for too long; looked for now and then."""
         now = time.monotonic()
         if now < self._next_sweep:
             return
@@ -449,36 +429,20 @@ class Watch:
             if not here and self._archive.age(kept.job, kept.number) > self._timing.abandon:
                 self._abandon(self._intake.load(kept.job, kept.number))
 
-    def _seen_until(self, attempt: Attempt, now: float) -> float:
+    def _seen_until(self, attempt: LiveAttempt, now: float) -> float:
         """When the last bytes came that a look now sees: those that wait for compression want another."""
         with self._intake.lock:
             waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
         return min([now, *waiting])
 
-    def _wants_a_look(self, attempt: Attempt, now: float) -> bool:
-        """Whether a running attempt fell silent since it was looked at, or has made no step for too long."""
-        with self._intake.lock:
-            if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
-                return False
-        if attempt.looked_at <= attempt.changed_at:
-            since = attempt.looked_at if attempt.provisional else attempt.changed_at
-            if now - since > self._timing.quiet:
-                return True
-        return self._idle(attempt, now) is not None and now - attempt.looked_at > self._timing.hang / _LOOKS
-
-    def _idle(self, attempt: Attempt, now: float) -> float | None:
-        """Seconds since an attempt last made a step, when these are too many."""
-        last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
-        return now - last if now - last > self._timing.hang else None
-
-    def _abandon(self, attempt: Attempt) -> None:
+    def _abandon(self, attempt: LiveAttempt) -> None:
         """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
         with self._intake.lock:
             attempt.ends[""] = End("", None, None, None, time.time())
             attempt.abandoned = True
         self.ask(attempt)
 
-    def _drop_states(self, attempt: Attempt) -> None:
+    def _drop_states(self, attempt: LiveAttempt) -> None:
         """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
         for stream in attempt.streams.values():
             self._archive.drop_state(stream.key)
@@ -492,3 +456,13 @@ class Watch:
                 self._scan(stream)
             if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
                 self._keep(stream, stream.scan)
+
+
+def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:
+    """How many lines each learned rule matched and took in an attempt."""
+    hits: dict[str, tuple[int, int]] = {}
+    for stream in attempt.streams.values():
+        for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():
+            before = hits.get(rule, (0, 0))
+            hits[rule] = before[0] + matched, before[1] + taken
+    return hits

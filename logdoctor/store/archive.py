@@ -28,7 +28,7 @@ _KEPT_MARKS = 256
 _OPENED = 32  # files that are kept open to be read, so to say: what is known of their frames
 
 
-class Lines(NamedTuple):
+class ArchivedLines(NamedTuple):
     """Raw lines of a stream from number `first` on; `complete` is False when more were asked for than are shown."""
 
     first: int
@@ -36,7 +36,7 @@ class Lines(NamedTuple):
     complete: bool
 
 
-def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit: int) -> Lines:
+def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit: int) -> ArchivedLines:
     """Lines `first` to `last` of a stream whose chunks begin in line `number`, at most about `limit` bytes of them.
 
     When `number` is `first`, the chunks begin at its first byte.
@@ -53,19 +53,19 @@ def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit:
                     found.append(current)
                     taken += len(current) + 1
                 if number >= last or taken > limit:
-                    return Lines(first, found, number >= last)
+                    return ArchivedLines(first, found, number >= last)
                 number += 1
                 current = b""
             if number >= first and len(current) <= limit:
                 current += part
         if taken + len(current) > limit:
-            return Lines(first, [*found, current[:limit]], False)
+            return ArchivedLines(first, [*found, current[:limit]], False)
     if current:
         found.append(current)
-    return Lines(first, found, True)
+    return ArchivedLines(first, found, True)
 
 
-class Size(NamedTuple):
+class StreamSize(NamedTuple):
     """What one archived attempt takes: bytes on disk, and when it was last written (seconds since the epoch)."""
 
     job: str
@@ -322,13 +322,13 @@ class Archive:
             return max(time.time() - max(times, default=time.time()), 0.0)
         return 0.0
 
-    def sizes(self) -> Iterator[Size]:
+    def sizes(self) -> Iterator[StreamSize]:
         """What every attempt takes."""
         for folder in self._folder.glob("*/*"):
             with suppress(FileNotFoundError, ValueError):
                 facts = [entry.stat() for entry in os.scandir(folder)]
                 changed = max((fact.st_mtime for fact in facts), default=folder.stat().st_mtime)
-                yield Size(
+                yield StreamSize(
                     unquote(folder.parent.name), int(folder.name), sum(f.st_blocks * 512 for f in facts), changed
                 )
 

@@ -18,6 +18,7 @@ from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, Cursor
 from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.schema import LIVE, Database, confirmations, counters, residuals
+from logdoctor.store.work import FORGET, TEACH, NewWork, enter
 
 log = structlog.get_logger()
 
@@ -153,9 +154,11 @@ class Confirmed:
                 _require_expected(connection, new, former, expected)
             if former is not None:
                 _withdraw(connection, former.id, new.by, "replaced by a later one", at)
+                enter(connection, NewWork(FORGET, str(former.id)), at)
             values = {"job": new.job, "attempt": new.attempt, "at": at, "reason": new.reason}
             values |= {"withdrawn": False, "withdrawn_by": "", "withdrawn_why": "", "body": _encode(new).decode()}
             id = int(connection.execute(sa.insert(_table).values(values).returning(_table.c.id)).scalar_one())
+            enter(connection, NewWork(TEACH, str(id)), at)
             _raise_version(connection)
         return _confirmation(new, id=id, at=at, withdrawn=False)
 
@@ -212,6 +215,7 @@ class Confirmed:
             if _find(connection, id).withdrawn:
                 raise ConfirmationRefused(f"confirmation {id}", "was already withdrawn", "There is nothing to do.")
             _withdraw(connection, id, who, _text(why), at)
+            enter(connection, NewWork(FORGET, str(id)), at)
             _raise_version(connection)
             return _read(_find(connection, id))
 

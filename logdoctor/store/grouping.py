@@ -57,7 +57,7 @@ _TELL = sa.insert(incident_events)
 _LEAVE = sa.delete(incident_attempts).where(*_HERE)
 
 
-class Group(NamedTuple):
+class IncidentGroup(NamedTuple):
     """What failures of one incident have in common; `node` is "" where it is not part of that."""
 
     key: str
@@ -80,7 +80,7 @@ class Member(NamedTuple):
     words: str
 
 
-def group_of(job: str, verdict: Verdict) -> Group | None:
+def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
     """The group that a job's verdict belongs to; None unless it says `failed`.
 
     Failures of one group have fingerprint and fault in common. Those of the infrastructure are grouped by their first
@@ -94,10 +94,10 @@ def group_of(job: str, verdict: Verdict) -> Group | None:
     node = next((suspect.node for suspect in verdict.suspects if suspect.node), None)
     if verdict.reason != "Unknown" and verdict.fault == "infrastructure" and node:
         node = fit(node, _MAX_NODE)
-        return Group(f"{alike} node {node}", fingerprint, node)
+        return IncidentGroup(f"{alike} node {node}", fingerprint, node)
     if verdict.reason == "Unknown" or not _is_named(verdict):
-        return Group(f"{alike} job {job}", fingerprint, "")
-    return Group(alike, fingerprint, "")
+        return IncidentGroup(f"{alike} job {job}", fingerprint, "")
+    return IncidentGroup(alike, fingerprint, "")
 
 
 def _is_named(verdict: Verdict) -> bool:
@@ -248,7 +248,7 @@ def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Ro
     connection.execute(_MOVE, _place(member) | {"incident": incident} | _described(member))
 
 
-def _open(connection: sa.Connection, group: Group, member: Member, event: int, told: bool, now: float) -> int:
+def _open(connection: sa.Connection, group: IncidentGroup, member: Member, event: int, told: bool, now: float) -> int:
     """The id of a new incident of one attempt, which is to be entered."""
     row = {**group._asdict(), **_facets(member), "event": event, "state": "new", "by": BY_US, "note": ""}
     row |= {"changed": now, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}

@@ -30,7 +30,7 @@ _GROUP = MAX_RAW // 8  # bytes after which a group is written although more has 
 _NOTE_COST = 2000  # bytes that the note of an entry counts for: more than names can make of it
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """Bytes of a stream, from `offset` on. `mark` tells a push that has no offset from its repetition."""
 
     key: Key
@@ -61,8 +61,8 @@ class Journal:
     def __init__(
         self,
         folder: Path,
-        committed: Callable[[Sequence[Entry]], None],
-        failed: Callable[[Sequence[Entry], StorageFull], None],
+        committed: Callable[[Sequence[JournalEntry]], None],
+        failed: Callable[[Sequence[JournalEntry], StorageFull], None],
         min_free: int = 0,
     ) -> None:
         self._folder, self._committed, self._failed, self._min_free = folder, committed, failed, min_free
@@ -73,7 +73,7 @@ class Journal:
         self._descriptor: int | None = None
         self._size = 0
         self._packer = Packer()
-        self._waiting: list[Entry] = []
+        self._waiting: list[JournalEntry] = []
         self._changed = threading.Condition()
         self._rotating = self._closing = self._running = False
         self.held = 0
@@ -85,13 +85,13 @@ class Journal:
         self._running = True
         self._thread.start()
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Queue bytes; `committed` or `failed` will be called with them."""
         with self._changed:
             self._waiting.append(entry)
             self._changed.notify()
 
-    def withdraw(self) -> list[Entry]:
+    def withdraw(self) -> list[JournalEntry]:
         """Take back all that waits to be written."""
         with self._changed:
             waiting, self._waiting = self._waiting, []
@@ -136,7 +136,7 @@ class Journal:
             if number < self._number:
                 os.replace(path, self._kept / path.name)
 
-    def replay(self) -> Iterator[Entry]:
+    def replay(self) -> Iterator[JournalEntry]:
         """All entries that were committed, in order; what is damaged is left out, and logged."""
         for _, path in sorted([*self._files(self._kept), *self._files()]):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -149,7 +149,7 @@ class Journal:
         """Delete the files that were set aside: all is archived now."""
         shutil.rmtree(self._kept, ignore_errors=True)
 
-    def _entries(self, descriptor: int, path: Path) -> Iterator[Entry]:
+    def _entries(self, descriptor: int, path: Path) -> Iterator[JournalEntry]:
         begin: int | None = 0
         secret = _secret(path)
         while begin is not None:
@@ -162,7 +162,7 @@ class Journal:
                     continue
                 at = 0
                 for note in _decoder.decode(frame.note):
-                    yield Entry(note.key, note.offset, data[at : at + note.length], note.mark)
+                    yield JournalEntry(note.key, note.offset, data[at : at + note.length], note.mark)
                     at += note.length
             if (found := find(descriptor, begin, secret)) is not None:
                 log.error("journal damaged", file=str(path), begin=begin, end=found)
@@ -182,7 +182,7 @@ class Journal:
             if group:
                 self._commit_safely(group)
 
-    def _next_group(self) -> list[Entry]:
+    def _next_group(self) -> list[JournalEntry]:
         """The entries that are written next, about `_GROUP` bytes of them."""
         size = 0
         for place, entry in enumerate(self._waiting):
@@ -193,7 +193,7 @@ class Journal:
         group, self._waiting = self._waiting, []
         return group
 
-    def _commit_safely(self, group: list[Entry]) -> None:
+    def _commit_safely(self, group: list[JournalEntry]) -> None:
         """Commit; whatever is wrong with one group, the thread goes on with the next."""
         try:
             self._commit(group)
@@ -201,7 +201,7 @@ class Journal:
             log.exception("journal failed")
             self._failed(group, StorageFull(str(self._folder), f"an internal error ({error!r})", "Try again."))
 
-    def _commit(self, group: list[Entry]) -> None:
+    def _commit(self, group: list[JournalEntry]) -> None:
         notes = [Note(entry.key, entry.offset, len(entry.data), entry.mark) for entry in group]
         data = b"".join(entry.data for entry in group)
         frame = self._packer.pack(msgspec.msgpack.encode(notes), data, _secret(self._path))

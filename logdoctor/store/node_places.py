@@ -79,19 +79,19 @@ class NodePlace(NamedTuple):
         """Whether it is out; a dry run took nothing out."""
         return "in-service" if not self.how else DRY_RUN if self.how == DRY_RUN else "cordoned"
 
-    def key(self, order: Order) -> "Key":
+    def key(self, order: Order) -> "PlaceKey":
         """What it is ordered by."""
         if order == "name":
-            return Key(0, 0, 0, 0.0, self.node)
+            return PlaceKey(0, 0, 0, 0.0, self.node)
         total = self.failures + self.faulty
         if order == "all":
-            return Key(0, -total, 0, -self.last, self.node)
-        return Key(
+            return PlaceKey(0, -total, 0, -self.last, self.node)
+        return PlaceKey(
             -self.recent_failures - self.recent_faulty, -total, _RANK.get(self.standing, 9), -self.last, self.node
         )
 
 
-class Key(NamedTuple):
+class PlaceKey(NamedTuple):
     """A place in an ordered list; a page begins after one."""
 
     recent: int
@@ -109,7 +109,7 @@ class Found(NamedTuple):
     counts: dict[str, dict[str, int]]
 
 
-def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: Key | None, limit: int) -> Found:
+def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: PlaceKey | None, limit: int) -> Found:
     """Those that are wanted, from behind a place on."""
     text = (wanted.text or "").lower()
     named = [place for place in places if text in place.node.lower() and (not wanted.testing or place.test is not None)]
@@ -127,21 +127,21 @@ def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: Key | None, 
     return Found([place for _, place in page], _cursor(page[-1][0]) if len(rest) > len(page) else None, counts)
 
 
-def place_after(cursor: str | None) -> Key | None:
+def place_after(cursor: str | None) -> PlaceKey | None:
     """The place that a page begins after, None from the beginning; `CursorError` for a cursor that no page gave."""
     if cursor is None:
         return None
     try:
         recent, total, rank, last, node = cursor[:_LONGEST].split("_", 4)
-        place = Key(int(recent), int(total), int(rank), float(last), node)
+        place = PlaceKey(int(recent), int(total), int(rank), float(last), node)
     except ValueError:
-        place = Key(0, 0, 0, math.nan, "")
+        place = PlaceKey(0, 0, 0, math.nan, "")
     if not math.isfinite(place.last):
         raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
     return place
 
 
-def _cursor(key: Key) -> str:
+def _cursor(key: PlaceKey) -> str:
     return f"{key.recent}_{key.total}_{key.rank}_{key.last!r}_{key.node}"
 
 

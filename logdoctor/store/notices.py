@@ -75,7 +75,7 @@ class Closed(NamedTuple):
     why: str
 
 
-class Untold(NamedTuple):
+class UnsentIncident(NamedTuple):
     """An incident that was not told yet, with the verdict on its newest attempt."""
 
     id: int
@@ -94,7 +94,7 @@ class Gone(NamedTuple):
     note: str
 
 
-class Entry(NamedTuple):
+class NewNotice(NamedTuple):
     """A message to be entered for a target, which is given up after `until`; one for a target that is gone is `dead`
     from the beginning, and says why."""
 
@@ -114,7 +114,7 @@ class Notices:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def untold(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[Untold]:
+    def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
         """The incidents that are to be told now, the oldest first: where the newest verdict is final, or provisional
         and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need no telling
         any more are marked as told: resolved or merged ones, and those opened before `stale`."""
@@ -128,11 +128,11 @@ class Notices:
         is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
         return self._described(_i.notified.is_(False), is_settled, limit=limit)
 
-    def as_it_stands(self, incident: int) -> Untold | None:
+    def as_it_stands(self, incident: int) -> UnsentIncident | None:
         """What is told of an incident now, told of before or not; None when no attempt is left in it."""
         return next(iter(self._described(_i.id == fit_id(incident), limit=1)), None)
 
-    def _described(self, *wanted: sa.ColumnElement[bool], limit: int) -> list[Untold]:
+    def _described(self, *wanted: sa.ColumnElement[bool], limit: int) -> list[UnsentIncident]:
         """Some incidents that have attempts, the oldest first."""
         about = (_i.id.label("incident"), _i.state, _i.opened, _i.attempts, _i.jobs)
         source = incidents.join(verdicts, verdicts.c.id == _i.newest).join(bodies, bodies.c.verdict == _i.newest)
@@ -141,26 +141,26 @@ class Notices:
         with self._database.reading() as connection:
             rows: Sequence[Any] = connection.execute(query).all()
         return [
-            Untold(row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict)
+            UnsentIncident(row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict)
             for row, verdict in zip(rows, read_verdicts(rows), strict=True)
         ]
 
-    def oldest_untold(self) -> float | None:
+    def oldest_unsent(self) -> float | None:
         """When the oldest incident was opened that was not told yet; None when there is none."""
         query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None))
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found
 
-    def tell(self, untold: Untold, entries: Sequence[Entry], at: float) -> bool:
+    def enqueue(self, unsent: UnsentIncident, entries: Sequence[NewNotice], at: float) -> bool:
         """Whether the messages of an incident were entered, which counts as told now. False when it was resolved since
         it was read, or told by others."""
         with self._database.writing() as connection:
-            same = (_i.id == untold.id, _i.state != "resolved", _i.notified.is_(False))
+            same = (_i.id == unsent.id, _i.state != "resolved", _i.notified.is_(False))
             if not connection.execute(sa.update(incidents).where(*same).values(notified=True)).rowcount:
                 return False
             for entry in entries:
-                _enter(connection, entry, OPENED, untold.id, at)
+                _enter(connection, entry, OPENED, unsent.id, at)
             return True
 
     def resolutions(self, limit: int = 500) -> tuple[list[Gone], int | None]:
@@ -188,7 +188,7 @@ class Notices:
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(500))]
 
-    def tell_resolved(self, incident: int, entries: Mapping[str, Entry], at: float) -> int:
+    def enqueue_resolved(self, incident: int, entries: Mapping[str, NewNotice], at: float) -> int:
         """How many targets are to be told that an incident is resolved: those that were told of it, once. Messages of
         it that nobody tried to send yet are withdrawn."""
         about = _c.incident == incident
@@ -207,7 +207,7 @@ class Notices:
                 _enter(connection, entry._replace(due=max(entry.due, before)), RESOLVED, incident, at)
             return len(wanted)
 
-    def enter_trial(self, entry: Entry, by: str, at: float) -> Notice:
+    def enter_trial(self, entry: NewNotice, by: str, at: float) -> Notice:
         """A message that somebody tries a target with, claimed by the caller until it is due."""
         with self._database.writing() as connection:
             id = _enter(connection, entry, TRIAL, None, at, fit(by, MAX_WHO), tries=1)
@@ -257,7 +257,7 @@ class Notices:
         with self._database.writing() as connection:
             connection.execute(sa.update(notices).where(_c.id.in_(ids), _c.state.in_(_OPEN)).values(values))
 
-    def sum_up(self, ids: Sequence[int], entry: Entry, at: float) -> Notice | None:
+    def sum_up(self, ids: Sequence[int], entry: NewNotice, at: float) -> Notice | None:
         """One message in place of many, which nobody tried to send yet; None when somebody did."""
         with self._database.writing() as connection:
             these = (_c.id.in_(ids), _c.state.in_(_OPEN), _c.tries == 0)
@@ -396,7 +396,7 @@ def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> 
 
 def _enter(
     connection: sa.Connection,
-    entry: Entry,
+    entry: NewNotice,
     event: str,
     incident: int | None,
     at: float,

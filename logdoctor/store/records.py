@@ -7,7 +7,7 @@ import base64
 import binascii
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -19,6 +19,7 @@ from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.names import MAX_ATTEMPT
 from logdoctor.store.schema import CURRENT, FACETS, Database, attempts, bodies, counters, ends, jobs, next_event, nodes
 from logdoctor.store.schema import verdicts as table
+from logdoctor.store.work import NewWork, enter
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.types import LEARNED, Evidence, Verdict
 
@@ -336,8 +337,11 @@ class Records:
         with self.database.reading() as connection:
             return _attempts(connection, attempts.c.settled.is_(False))
 
-    def publish(self, job: str, number: int, verdict: Verdict, final: bool, at: float) -> StoredVerdict | None:
-        """The verdict, now the current one of its attempt; None when that says the same already.
+    def publish(
+        self, job: str, number: int, verdict: Verdict, final: bool, at: float, work: Sequence[NewWork] = ()
+    ) -> StoredVerdict | None:
+        """The verdict, now the current one of its attempt; None when that says the same already. `work` is what is to
+        be done because of it: it is entered in the same transaction.
 
         What is the same is compared without `seconds`. Where only `final` differs the current one is changed in
         place: it keeps its id and time and gets a new `event`. In each case the attempt is settled afterwards
@@ -350,6 +354,8 @@ class Records:
             connection.execute(
                 sa.update(attempts).where(*_is(job, number), attempts.c.settled != final).values(settled=final)
             )
+            for one in work:
+                enter(connection, one, at)
             former = _current(connection, job, number)
             if former is None or _untimed(former.verdict) != _untimed(verdict):
                 return _supersede(connection, former, job, number, verdict, body, final, at)
@@ -388,6 +394,15 @@ class Records:
             found = read_verdicts(connection.execute(searching(wanted, cursor).limit(limit + 1)))
         more = len(found) > limit
         return Page(found[:limit], cursor_of(found[limit - 1].at, found[limit - 1].id) if more else None)
+
+    def every(self, wanted: Wanted) -> Iterator[StoredVerdict]:
+        """Yield all current verdicts that are wanted, the newest first; few are held in memory at a time."""
+        cursor: str | None = None
+        while True:
+            page = self.search(wanted, cursor, MAX_PAGE)
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
 
     def unjudged(self, wanted: Wanted, limit: int = 50) -> UnjudgedAttempts:
         """The attempts that have begun and have no verdict yet, as far as their job, user and beginning are wanted, the

@@ -13,7 +13,7 @@ MOST = 100_000
 """Failures that a report covers at most, those with the newest verdicts."""
 
 
-class Failure(NamedTuple):
+class ReportedFailure(NamedTuple):
     """One attempt that failed. Times are seconds since the epoch.
 
     `failed` is when the whole attempt was said to have ended, else when a verdict first called it failed; `next` is
@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 class Failures(NamedTuple):
     """The failures of a period, and whether older ones were left out because there are too many."""
 
-    items: list[Failure]
+    items: list[ReportedFailure]
     cut: bool
 
 
@@ -113,7 +113,7 @@ class Reports:
         sizes = {job: _gpus(facts) for job, facts in told}
         persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
         items = [
-            Failure(
+            ReportedFailure(
                 reason,
                 category,
                 "person" if (job, attempt) in persons else by,

@@ -154,6 +154,22 @@ tokens = sa.Table(
     sa.Column("revoked", sa.Double),
 )
 
+work = sa.Table(
+    "work",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("due", sa.Double, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.UniqueConstraint("kind", "key"),
+    sa.Index("ix_work_due", "kind", "due", "id"),
+    sqlite_autoincrement=True,  # who finishes work must not remove what was entered anew
+)
+"""What a service has to do in the background (store/work.py). Rows go when it is done."""
+
 # Rules that were learned (store/learned.py)
 
 learned_rules = sa.Table(

@@ -11,7 +11,7 @@ import msgspec
 
 from logdoctor.store.archive import Archive
 from logdoctor.store.frames import Frame, Packer, walk
-from logdoctor.store.journal import Entry, Journal, _secret
+from logdoctor.store.journal import Journal, JournalEntry, _secret
 from logdoctor.store.names import Key
 from tests.crash.load import Load
 from tests.web.conftest import Running
@@ -140,9 +140,9 @@ class Trouble:
         return False
 
 
-def _journalled(folder: Path) -> dict[Key, list[Entry]]:
+def _journalled(folder: Path) -> dict[Key, list[JournalEntry]]:
     """What the journal of a killed service holds, by stream."""
-    found: dict[Key, list[Entry]] = {}
+    found: dict[Key, list[JournalEntry]] = {}
     for entry in Journal(folder / "journal", lambda _: None, lambda *_: None).replay():
         found.setdefault(entry.key, []).append(entry)
     return found

@@ -1,6 +1,6 @@
 """Incidents to tell of."""
 
-from logdoctor.store.notices import Untold
+from logdoctor.store.notices import UnsentIncident
 from logdoctor.store.records import StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Suspect, Verdict
 
@@ -26,7 +26,7 @@ VERDICT = Verdict(
 
 def untold(
     verdict: Verdict = VERDICT, id: int = 12, job: str = "llama-7b", user: str | None = "u17", final: bool = True
-) -> Untold:
+) -> UnsentIncident:
     """An incident with one attempt."""
     stored = StoredVerdict(7, 9, job, 1, AT, final, True, None, user, verdict)
-    return Untold(id, "new", AT, 1, 1, stored)
+    return UnsentIncident(id, "new", AT, 1, 1, stored)

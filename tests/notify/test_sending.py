@@ -13,7 +13,7 @@ from email.utils import formatdate
 import pytest
 
 from logdoctor.notify import messages
-from logdoctor.notify.sending import LONGEST_RETRY_AFTER, Answer, Target, Way, judged, send, shown
+from logdoctor.notify.sending import LONGEST_RETRY_AFTER, SendResult, Target, Way, judged, send, shown
 from tests.notify.receivers import OTHER, SECRET, Receiver, receiving
 from tests.notify.stories import AT, untold
 
@@ -33,7 +33,7 @@ def webhook(receiver: Receiver, *secrets: str) -> Target:
 
 
 def test_a_webhook_is_signed_and_its_body_as_it_was_stored(receiver: Receiver) -> None:
-    assert send(webhook(receiver, SECRET, OTHER), "msg_1", BODY, WAY) == Answer("taken", "204")
+    assert send(webhook(receiver, SECRET, OTHER), "msg_1", BODY, WAY) == SendResult("taken", "204")
     (got,) = receiver.got
     assert got.is_signed(SECRET) and got.is_signed(OTHER)
     assert got.id == "msg_1" and got.body.decode() == BODY and got.path == f"{PATH}?token=abc"
@@ -107,7 +107,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     answer = send(Target("ops", "webhook", f"http://127.0.0.1:{port}/", (SECRET,)), "msg_1", BODY, WAY)
-    assert answer == Answer("later", "no connection")
+    assert answer == SendResult("later", "no connection")
 
 
 def test_a_name_that_nobody_knows() -> None:
@@ -119,7 +119,7 @@ def test_it_is_broken_off(receiver: Receiver) -> None:
     stopping = threading.Event()
     receiver.answers = lambda got, number: stopping.set() or "hang"  # type: ignore[func-returns-value]
     began = time.monotonic()
-    assert send(webhook(receiver), "msg_1", BODY, Way(60.0), stopping) == Answer("later", "logdoctor was stopped")
+    assert send(webhook(receiver), "msg_1", BODY, Way(60.0), stopping) == SendResult("later", "logdoctor was stopped")
     assert time.monotonic() - began < 50
 
 

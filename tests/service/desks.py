@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from logdoctor.notify.sending import Target, Way
-from logdoctor.service.delivering import Delivery, Terms
+from logdoctor.service.delivering import Delivery, NotifyTerms
 from logdoctor.service.notifying import Notifier
 from logdoctor.store.incidents import Incidents
 from logdoctor.store.notices import Notices
@@ -15,7 +15,7 @@ from logdoctor.store.records import Records, StoredVerdict
 from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.notify.stories import AT, VERDICT
 
-TERMS = Terms(gather=0.0)
+TERMS = NotifyTerms(gather=0.0)
 NOON = AT - AT % 86_400 + 12 * 3600.0
 
 
@@ -32,7 +32,7 @@ class Desk:
         self.notifier = self.another()
         self._started: list[Notifier] = []
 
-    def another(self, terms: Terms = TERMS, start: bool = False) -> Notifier:
+    def another(self, terms: NotifyTerms = TERMS, start: bool = False) -> Notifier:
         """A new process, as far as notifications go."""
         targets = [Target(name, "webhook", one.url + "/hook", (SECRET,)) for name, one in self.receivers.items()]
         self.notifier = Notifier(targets, self.notices, terms, self.way, lambda: self.now)

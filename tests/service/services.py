@@ -17,7 +17,7 @@ from logdoctor.service.consulting import Climbing
 from logdoctor.service.intake import Bounds
 from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, Stores
-from logdoctor.service.watch import Timing
+from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
 from logdoctor.store.learned import LearnedRules, NewRule, Source, Votes
 from logdoctor.store.names import Key

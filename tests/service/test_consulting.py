@@ -4,21 +4,25 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from logdoctor.errors import ConfirmationRefused
+from logdoctor.errors import ConfirmationRefused, StoreError
+from logdoctor.failure_agent.write_back.teacher import Lesson, Teacher
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import consulting, worker
+from logdoctor.service.casework import Casework
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import AGREEMENT
+from logdoctor.store.confirmed import AGREEMENT, Confirmation, NewConfirmation
 from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, StoredVerdict
-from logdoctor.types import Verdict
+from logdoctor.store.work import SETTLED, TEACH
+from logdoctor.types import Record, Verdict
 from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
 from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
@@ -147,6 +151,86 @@ def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanne
         eventually(lambda: counts(service)["unknown"] >= 1)
         current = service.records.current("c", 1)
         assert current is not None and current.verdict.reason == "Unknown"
+
+
+class Lessons:
+    """What services teach, by job; the first so many times teaching fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> None:
+        self.taught: list[str] = []
+        self._failures, self._teach = failures, Teacher.teach
+        monkeypatch.setattr(Teacher, "teach", lambda *args: self._taught(*args))
+
+    def _taught(self, teacher: Teacher, confirmation: Confirmation, records: Sequence[Record]) -> Lesson:
+        if self._failures:
+            self._failures -= 1
+            raise StoreError("the disk", "is full", "Wait.")
+        self.taught.append(confirmation.job)
+        return self._teach(teacher, confirmation, records)
+
+
+def test_of_many_confirmations_at_once_each_is_taught_once(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [f"j{number}" for number in range(250)]
+    with serving(folder, scanner) as service:  # it only keeps what people say
+        for job in jobs:
+            service.casework.confirmed.add(NewConfirmation(job, 1, "op", "Type Error"), time.time())
+    lessons = Lessons(monkeypatch)
+    monkeypatch.setattr(Casework, "known", lambda self, job, number: [Record("main", "a log")])
+    for _ in range(2):
+        with serving(folder, scanner, ladder=rungs(scanner)) as service:
+            eventually(lambda: not service.work.keys((TEACH,)))
+        assert lessons.taught == jobs
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_lesson_that_failed_is_taught_again(
+    folder: Path, scanner: Scanner, restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_FIRST_PAUSE", 3600.0 if restarts else 0.2)
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        stored = failed(service, "a", jam(3))
+        lessons = Lessons(monkeypatch, failures=100 if restarts else 2)
+        service.casework.confirm(stored.id, "op", Ruling("Type Error", evidence=(("main", 30),)))
+        assert upgraded(service, "a").verdict.reason == "Type Error", "it is corrected all the same"
+        if not restarts:
+            eventually(lambda: service.rules.list(DIAGNOSIS))
+            eventually(lambda: not service.work.keys((TEACH,)))
+            assert lessons.taught == ["a"]
+            return
+        assert not service.rules.list(DIAGNOSIS) and service.work.keys((TEACH,))
+        copy = killed(folder, folder.parent / "copy")
+    monkeypatch.undo()
+    with serving(copy, scanner, ladder=rungs(scanner)) as service:
+        eventually(lambda: service.rules.list(DIAGNOSIS))
+
+
+def test_a_kill_loses_no_look_up(folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more attempts than are at hand, and none is kept for lessons before the kill."""
+    monkeypatch.setattr(consulting, "_AT_HAND", 2)
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        consultant = service.consultant
+        assert consultant is not None
+        held, go_on = threading.Event(), threading.Event()
+
+        def hold(*_: object) -> None:
+            held.set()
+            go_on.wait(60)
+            raise StoreError("the disk", "is full", "Wait.")
+
+        monkeypatch.setattr(consultant._teacher, "settled", hold)
+        for number in range(3, 9):
+            failed(service, f"j{number}", jam(number))
+        assert held.wait(20) and len(service.work.keys((SETTLED,))) == 6
+        copy = killed(folder, folder.parent / "copy")
+        go_on.set()
+    monkeypatch.undo()
+    with serving(copy, scanner, ladder=rungs(scanner)) as service:
+        confirmed = service.casework.confirmed
+        eventually(lambda: all(confirmed.kept(f"j{number}", 1) for number in range(3, 9)))
+        eventually(lambda: not service.work.keys((SETTLED,)))
+        assert counts(service)["unknown"] >= 6
 
 
 def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: Scanner) -> None:

@@ -13,7 +13,7 @@ from logdoctor.errors import StoreError
 from logdoctor.notify import sending
 from logdoctor.notify.quiet import read_quiet
 from logdoctor.notify.sending import LONGEST_RETRY_AFTER, Target, Way, send
-from logdoctor.service.delivering import Delivery, Terms
+from logdoctor.service.delivering import Delivery, NotifyTerms
 from logdoctor.service.notifying import Notifier
 from logdoctor.store.notices import Notice, Notices
 from logdoctor.store.records import Records
@@ -23,7 +23,7 @@ from tests.service.desks import NOON, TERMS, Desk, desk_in
 from tests.service.sites import eventually
 
 YEAR = 365 * 86_400.0
-NIGHT = Terms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC"))
+NIGHT = NotifyTerms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from logdoctor.errors import NoticeRefused
 from logdoctor.notify.quiet import read_quiet
 from logdoctor.notify.sending import Way
-from logdoctor.service.delivering import GIVE_UP, Delivery, Terms
+from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
 from logdoctor.service.notifying import STALE
 from logdoctor.store.notices import Notice, Notices
 from logdoctor.store.records import Records
@@ -99,7 +99,7 @@ def test_its_end_tells_what_became_of_it(desk: Desk) -> None:
 
 
 def test_its_end_need_not_be_told(desk: Desk) -> None:
-    desk.another(Terms(gather=0.0, resolved=False))
+    desk.another(NotifyTerms(gather=0.0, resolved=False))
     desk.fail("a")
     desk.turn()
     desk.resolve("a")
@@ -145,7 +145,7 @@ def test_a_storm_is_a_few_messages_a_minute(desk: Desk) -> None:
 
 
 def test_quiet_hours(desk: Desk) -> None:
-    desk.another(Terms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC"), quiet_except=frozenset({"ask_human"})))
+    desk.another(NotifyTerms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC"), quiet_except=frozenset({"ask_human"})))
     desk.now = NOON + 11 * 3600
     for number in range(3):
         desk.fail(f"j{number}", recovery="restart")
@@ -169,7 +169,7 @@ def test_quiet_hours(desk: Desk) -> None:
 
 
 def test_one_incident_of_the_night_comes_as_itself(desk: Desk) -> None:
-    desk.another(Terms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC")))
+    desk.another(NotifyTerms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC")))
     desk.now = NOON + 11 * 3600
     desk.fail("a")
     desk.turn()
@@ -306,7 +306,7 @@ def test_an_old_incident_is_no_news(desk: Desk) -> None:
     desk.fail("a")
     desk.now += STALE + 1
     desk.turn()
-    assert desk.got() == [] and desk.notices.untold(0.0, desk.now) == []
+    assert desk.got() == [] and desk.notices.unsent(0.0, desk.now) == []
 
 
 def test_without_targets_nothing_waits(desk: Desk) -> None:
@@ -381,7 +381,9 @@ def test_two_processes_send_a_message_once(desk: Desk) -> None:
         desk.fail(f"j{number}")
     desk.notifier.collect()
     first = desk.delivery()
-    other = Delivery(first.target, Notices(Records(desk.url).database), Terms(gather=0.0), desk.way, lambda: desk.now)
+    other = Delivery(
+        first.target, Notices(Records(desk.url).database), NotifyTerms(gather=0.0), desk.way, lambda: desk.now
+    )
     threads = [threading.Thread(target=one.turn) for one in (first, other)]
     for thread in threads:
         thread.start()

@@ -12,7 +12,7 @@ from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import LogdoctorError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
-from logdoctor.service.learning import Settled
+from logdoctor.service.learning import SettledAttempt
 from logdoctor.service.service import Service
 from logdoctor.store.learned import DIAGNOSIS, ERROR_WORD, Claim, NewRule, Source, Votes
 from logdoctor.store.names import Key
@@ -137,12 +137,12 @@ def test_what_is_not_archived_yet_is_rechecked_too(service: Service, size: int) 
     assert len(service.records.history("weave-1", 1)) == 1 and service.rules.one(id).status == "active"
 
 
-def settled(service: Service, id: str) -> Settled:
+def settled(service: Service, id: str) -> SettledAttempt:
     """What the watch tells of an attempt, to be told again."""
     stored = service.records.current("weave-1", 1)
     assert stored is not None
     attempt = service.intake.attempts.get(("weave-1", 1))
-    return Settled(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.reported if attempt else FAILED, ())
+    return SettledAttempt(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.reported if attempt else FAILED, ())
 
 
 def test_a_deleted_log_is_left_alone(service: Service) -> None:

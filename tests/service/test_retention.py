@@ -10,9 +10,9 @@ from logdoctor.errors import LimitReached, StoreError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.retention import DEAD_LONGER, Rules
 from logdoctor.service.service import Service
-from logdoctor.store.archive import Size
+from logdoctor.store.archive import StreamSize
 from logdoctor.store.names import Key
-from logdoctor.store.notices import Entry, Notices
+from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import End
 from tests.diagnose.logs import ECC
 from tests.service.services import PATIENT, end, eventually, final, killed, looked, plan, send
@@ -75,7 +75,7 @@ def test_old_notifications_go_and_those_that_were_given_up_stay_longer(folder: P
     service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 3600, notices=DAY)))
     notices = Notices(service.records.database)
     for state in ("delivered", "dead", "waiting"):
-        id = notices.enter_trial(Entry("ops", "{}", NOW, NOW + DAY), "u1", NOW).id
+        id = notices.enter_trial(NewNotice("ops", "{}", NOW, NOW + DAY), "u1", NOW).id
         if state != "waiting":
             notices.settle_notice(id, state, "", NOW)  # type: ignore[arg-type]
     left = [service.retention.forget(NOW + days * DAY) for days in (0, 1, 1.1, 3.9, DEAD_LONGER + 0.1, 999)]
@@ -91,7 +91,7 @@ def test_a_database_that_fails_holds_up_no_other_task(
     service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 0.01, notices=DAY)))
     counted: list[float] = []
 
-    def failing(now: float) -> list[Size]:
+    def failing(now: float) -> list[StreamSize]:
         raise StoreError("the disk", "fails", "Wait.")
 
     def counting(now: float) -> int:

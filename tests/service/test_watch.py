@@ -8,7 +8,7 @@ import pytest
 
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
-from logdoctor.service.watch import Timing
+from logdoctor.service.silence import Timing
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, StoredVerdict
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps

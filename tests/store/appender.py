@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from logdoctor.store.journal import Entry, Journal
+from logdoctor.store.journal import Journal, JournalEntry
 from logdoctor.store.names import Key
 
 
@@ -24,7 +24,7 @@ def main(folder: Path, seed: int) -> None:
     """Append for ever; one line for each acknowledged entry: its stream, offset and length."""
     room = threading.Semaphore(200)
 
-    def committed(group: Sequence[Entry]) -> None:
+    def committed(group: Sequence[JournalEntry]) -> None:
         told = "".join(f"{entry.key.stream} {entry.offset} {len(entry.data)}\n" for entry in group)
         os.write(1, told.encode())
         for _ in group:
@@ -37,7 +37,7 @@ def main(folder: Path, seed: int) -> None:
         stream = chance.choice("abcde")
         data = data_of(stream, offsets[stream], seed)
         room.acquire()
-        journal.append(Entry(Key("job", 1, stream), offsets[stream], data))
+        journal.append(JournalEntry(Key("job", 1, stream), offsets[stream], data))
         offsets[stream] += len(data)
         if turn % 500 == 499:
             journal.rotate()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import StoreError
-from logdoctor.store.archive import FRAME, Archive, Lines, StreamFile, lines_of
+from logdoctor.store.archive import FRAME, Archive, ArchivedLines, StreamFile, lines_of
 from logdoctor.store.frames import Packer, walk
 from logdoctor.store.names import Key
 from tests.service.disks import fill, small_disk
@@ -54,7 +54,7 @@ def filled(path: Path, chunks: list[bytes]) -> StreamFile:
     return file
 
 
-def lines(file: StreamFile, first: int, last: int, limit: int = _UNLIMITED) -> Lines:
+def lines(file: StreamFile, first: int, last: int, limit: int = _UNLIMITED) -> ArchivedLines:
     number, chunks = file.from_line(first, file.offset)
     return lines_of(chunks, number, first, last, limit)
 
@@ -79,7 +79,7 @@ def test_any_lines_come_back(path: Path, stream: tuple[bytes, list[bytes]], firs
     content, chunks = stream
     for file in (filled(path, chunks), StreamFile(path)):
         wanted = split(content)[first - 1 : first + more]
-        assert lines(file, first, first + more) == Lines(first, wanted, True)
+        assert lines(file, first, first + more) == ArchivedLines(first, wanted, True)
 
 
 @given(streams(), st.integers(1, 20), st.integers(0, 40), st.integers(0, 60))
@@ -108,7 +108,7 @@ def test_a_line_without_end_is_shown_up_to_the_limit() -> None:
             yield b"x" * 1000
 
     found = lines_of(chunks(), 1, 1, 1, 5000)
-    assert found == Lines(1, [b"x" * 5000], False)
+    assert found == ArchivedLines(1, [b"x" * 5000], False)
     assert used <= 8
 
 
@@ -124,7 +124,7 @@ def test_a_line_longer_than_many_frames(path: Path) -> None:
     file = filled(path, [content[a:b] for a, b in itertools.pairwise(cuts)])
     for number, line in enumerate(split(content), 1):
         assert lines(file, number, number).lines == [line]
-    assert lines(file, 5, 9) == Lines(5, [], True)
+    assert lines(file, 5, 9) == ArchivedLines(5, [], True)
 
 
 def test_one_line_of_a_large_stream_unpacks_few_frames(path: Path) -> None:

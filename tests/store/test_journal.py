@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from logdoctor.errors import StorageFull
 from logdoctor.store.frames import MAX_RAW, Packer, walk
-from logdoctor.store.journal import Entry, Journal, Note, _secret
+from logdoctor.store.journal import Journal, JournalEntry, Note, _secret
 from logdoctor.store.names import Key
 from tests.service.disks import fill, small_disk
 from tests.store.appender import data_of
@@ -31,26 +31,26 @@ class Owner:
     """Does with the journal what an intake does: remembers what was acknowledged, gives up what failed."""
 
     def __init__(self, folder: Path, min_free: int = 0) -> None:
-        self.acknowledged: list[Entry] = []
-        self.refused: list[Entry] = []
+        self.acknowledged: list[JournalEntry] = []
+        self.refused: list[JournalEntry] = []
         self.errors: list[StorageFull] = []
         self.groups = 0
         self._changed = threading.Condition()
         self.journal = Journal(folder, self._committed, self._failed, min_free)
 
-    def _committed(self, group: Sequence[Entry]) -> None:
+    def _committed(self, group: Sequence[JournalEntry]) -> None:
         with self._changed:
             self.groups += 1
             self.acknowledged += group
             self._changed.notify_all()
 
-    def _failed(self, group: Sequence[Entry], error: StorageFull) -> None:
+    def _failed(self, group: Sequence[JournalEntry], error: StorageFull) -> None:
         with self._changed:
             self.refused += [*group, *self.journal.withdraw()]
             self.errors.append(error)
             self._changed.notify_all()
 
-    def append(self, *entries: Entry) -> None:
+    def append(self, *entries: JournalEntry) -> None:
         """Append, and wait for the answers."""
         with self._changed:
             wanted = len(self.acknowledged) + len(self.refused) + len(entries)
@@ -60,12 +60,14 @@ class Owner:
             assert self._changed.wait_for(lambda: len(self.acknowledged) + len(self.refused) >= wanted, 20)
 
 
-def replayed(folder: Path) -> list[Entry]:
+def replayed(folder: Path) -> list[JournalEntry]:
     return list(Journal(folder, lambda group: None, lambda group, error: None).replay())
 
 
-def entries(count: int, size: int = 10, begin: int = 0) -> list[Entry]:
-    return [Entry(KEY, n * size, os.urandom(size), f"mark{n}" if n % 3 == 0 else "") for n in range(begin, count)]
+def entries(count: int, size: int = 10, begin: int = 0) -> list[JournalEntry]:
+    return [
+        JournalEntry(KEY, n * size, os.urandom(size), f"mark{n}" if n % 3 == 0 else "") for n in range(begin, count)
+    ]
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_threads_share_groups_and_each_keeps_its_order(owner: Owner, tmp_path: P
 
     def send(stream: str) -> None:
         for n in range(300):
-            owner.journal.append(Entry(Key("job", 1, stream), n, b"x"))
+            owner.journal.append(JournalEntry(Key("job", 1, stream), n, b"x"))
 
     threads = [threading.Thread(target=send, args=(f"s{n}",)) for n in range(8)]
     for thread in threads:
@@ -108,7 +110,9 @@ def test_threads_share_groups_and_each_keeps_its_order(owner: Owner, tmp_path: P
 def test_a_group_has_bounds_so_that_it_can_be_read_again(owner: Owner, tmp_path: Path) -> None:
     """However much waits: bytes (a), and names of very many small entries (b)."""
     long = Key("j" * 200, 999_999, "s" * 200)
-    many = [Entry(KEY, n << 20, bytes(1 << 20)) for n in range(20)] + [Entry(long, n, b"x") for n in range(45_000)]
+    many = [JournalEntry(KEY, n << 20, bytes(1 << 20)) for n in range(20)] + [
+        JournalEntry(long, n, b"x") for n in range(45_000)
+    ]
     for entry in many:
         owner.journal.append(entry)
     owner.journal.start()
@@ -120,7 +124,7 @@ def test_a_group_has_bounds_so_that_it_can_be_read_again(owner: Owner, tmp_path:
 
 def test_what_is_too_large_to_be_read_again_is_not_acknowledged(owner: Owner, tmp_path: Path) -> None:
     try:
-        for entry in (Entry(KEY, 0, bytes(MAX_RAW + 1)), Entry(Key("job", 1, "other"), 0, b"next")):
+        for entry in (JournalEntry(KEY, 0, bytes(MAX_RAW + 1)), JournalEntry(Key("job", 1, "other"), 0, b"next")):
             owner.journal.append(entry)
     except Exception as error:  # noqa: BLE001 - any refusal will do, a loss will not
         assert not isinstance(error, AssertionError)
@@ -294,16 +298,16 @@ def test_a_write_that_breaks_off_is_undone(owner: Owner, tmp_path: Path) -> None
         assert len(owner.refused) == 1
         assert replayed(tmp_path) == owner.acknowledged
         assert max(path.stat().st_size for path in tmp_path.glob("*.zst")) < 12_000
-        owner.append(Entry(KEY, 10_000, b"small"))
-    owner.append(Entry(KEY, 10_005, bytes(10_000)))
+        owner.append(JournalEntry(KEY, 10_000, b"small"))
+    owner.append(JournalEntry(KEY, 10_005, bytes(10_000)))
     assert len(owner.acknowledged) == 4 and replayed(tmp_path) == owner.acknowledged
 
 
 def test_an_answer_that_fails_ends_nothing(tmp_path: Path) -> None:
     """The thread of the journal serves everybody: what one answer raises must not stop it."""
-    answered: list[Entry] = []
+    answered: list[JournalEntry] = []
 
-    def committed(group: Sequence[Entry]) -> None:
+    def committed(group: Sequence[JournalEntry]) -> None:
         answered.extend(group)
         if group[0].offset == 0:
             raise ValueError("of this group")
@@ -324,7 +328,7 @@ def test_bytes_that_look_like_a_frame_are_none(tmp_path: Path, owner: Owner) -> 
     noise = random.Random(1).randbytes(300_000)
     forged = Packer().pack(msgspec.msgpack.encode([Note(Key("victim", 1, "main"), 0, 5, "")]), b"Xid 7")
     owner.journal.start()
-    owner.append(Entry(KEY, 0, noise + forged + noise))
+    owner.append(JournalEntry(KEY, 0, noise + forged + noise))
     owner.journal.close()
     (path,) = tmp_path.glob("*.zst")
     assert forged in path.read_bytes()
@@ -335,11 +339,11 @@ def test_bytes_that_look_like_a_frame_are_none(tmp_path: Path, owner: Owner) -> 
 
 def test_what_was_set_aside_is_replayed_again(tmp_path: Path, owner: Owner) -> None:
     owner.journal.start()
-    owner.append(Entry(KEY, 0, b"one\n"))
+    owner.append(JournalEntry(KEY, 0, b"one\n"))
     owner.journal.close()
     later = Journal(tmp_path, lambda group: None, lambda group, error: None)
     later.set_aside()
     later.release(later.rotate())
-    assert replayed(tmp_path) == [Entry(KEY, 0, b"one\n")]
+    assert replayed(tmp_path) == [JournalEntry(KEY, 0, b"one\n")]
     later.drop_kept()
     assert replayed(tmp_path) == []

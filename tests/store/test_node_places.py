@@ -8,7 +8,7 @@ import pytest
 from logdoctor.errors import CursorError
 from logdoctor.node_types import Action
 from logdoctor.store.node_history import MONTH
-from logdoctor.store.node_places import Key, NodePlace, WantedNodes, listed, place_after
+from logdoctor.store.node_places import NodePlace, PlaceKey, WantedNodes, listed, place_after
 from tests.recorded_nodes import NODES, kept_test, opened
 
 OFTEN = NodePlace("b-often", 9, 1, 50.0, 2, 0, "healthy", "", None)
@@ -48,7 +48,7 @@ def test_a_page_goes_on_behind_its_last_node_whatever_came_meanwhile() -> None:
 def test_any_name_can_end_a_page(name: str) -> None:
     places = [NodePlace(name, 1, 0, 0.1, 0, 0, "", "", None), NodePlace("\U0010ffff", 0, 0, 0.0, 0, 0, "", "", None)]
     found = listed(places, WantedNodes(), None, 1)
-    assert place_after(found.next) == Key(0, -1, 0, -0.1, name)
+    assert place_after(found.next) == PlaceKey(0, -1, 0, -0.1, name)
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1_2_3", "0_0_0_nan_a", "0_0_0_inf_a", "a_0_0_0_a", "9" * 9999])

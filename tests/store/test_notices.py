@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from logdoctor.errors import NoticeRefused
 from logdoctor.store.incidents import Incidents
-from logdoctor.store.notices import OPENED, RESOLVED, Closed, Entry, Notice, Notices
+from logdoctor.store.notices import OPENED, RESOLVED, Closed, NewNotice, Notice, Notices
 from logdoctor.store.records import Records
 from logdoctor.store.schema import incidents as table
 from tests.notify.stories import AT, VERDICT
@@ -40,16 +40,16 @@ class Box:
     def told(self, job: str = "a", targets: tuple[str, ...] = ("ops",), at: float = AT) -> list[Notice]:
         """The messages about a failed job."""
         incident = self.fail(job, at=at)
-        (untold,) = [one for one in self.notices.untold(at - DAY, at - 20) if one.id == incident]
-        assert self.notices.tell(untold, [entry(target, at) for target in targets], at)
+        (unsent,) = [one for one in self.notices.unsent(at - DAY, at - 20) if one.id == incident]
+        assert self.notices.enqueue(unsent, [entry(target, at) for target in targets], at)
         return self.notices.of(incident)
 
     def resolve(self, incident: int) -> None:
         self.incidents.step(incident, "resolve", "u1", "restarted", AT + 1, None)
 
 
-def entry(target: str = "ops", at: float = AT, dead: str = "") -> Entry:
-    return Entry(target, "{}", at, at + DAY, dead)
+def entry(target: str = "ops", at: float = AT, dead: str = "") -> NewNotice:
+    return NewNotice(target, "{}", at, at + DAY, dead)
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def box(url: str) -> Iterator[Box]:
 
 def test_an_incident_is_told_once(box: Box) -> None:
     incident = box.fail("a")
-    (untold,) = box.notices.untold(AT - DAY, AT - 20)
-    assert (untold.id, untold.state, untold.opened, untold.attempts, untold.jobs) == (incident, "new", AT, 1, 1)
-    assert (untold.verdict.job, untold.verdict.final, untold.verdict.verdict.reason) == ("a", True, "ECC Error")
-    assert box.notices.tell(untold, [entry("ops"), entry("research")], AT)
-    assert not box.notices.tell(untold, [entry("ops")], AT)
-    assert box.notices.untold(AT - DAY, AT - 20) == []
+    (unsent,) = box.notices.unsent(AT - DAY, AT - 20)
+    assert (unsent.id, unsent.state, unsent.opened, unsent.attempts, unsent.jobs) == (incident, "new", AT, 1, 1)
+    assert (unsent.verdict.job, unsent.verdict.final, unsent.verdict.verdict.reason) == ("a", True, "ECC Error")
+    assert box.notices.enqueue(unsent, [entry("ops"), entry("research")], AT)
+    assert not box.notices.enqueue(unsent, [entry("ops")], AT)
+    assert box.notices.unsent(AT - DAY, AT - 20) == []
     assert [(one.target, one.state, one.event) for one in box.notices.of(incident)] == [
         ("ops", "waiting", OPENED),
         ("research", "waiting", OPENED),
@@ -86,10 +86,10 @@ def test_what_went_away_or_is_old_is_not_told(box: Box) -> None:
     box.recover("a")
     box.fail("old", at=AT - 2 * DAY)
     resolved = box.fail("b")
-    (untold,) = box.notices.untold(AT - DAY, AT - 20)
+    (unsent,) = box.notices.unsent(AT - DAY, AT - 20)
     box.resolve(resolved)
-    assert not box.notices.tell(untold, [entry()], AT), "it was resolved in between"
-    assert box.notices.untold(AT - DAY, AT - 20) == []
+    assert not box.notices.enqueue(unsent, [entry()], AT), "it was resolved in between"
+    assert box.notices.unsent(AT - DAY, AT - 20) == []
     with box.records.database.reading() as connection:
         assert connection.scalar(sa.select(sa.func.count()).where(table.c.notified.is_(False))) == 0
 
@@ -97,9 +97,9 @@ def test_what_went_away_or_is_old_is_not_told(box: Box) -> None:
 def test_a_provisional_one_waits_and_holds_up_no_other(box: Box) -> None:
     early = box.fail("a", final=False)
     late = box.fail("b", at=AT + 5)
-    assert [one.id for one in box.notices.untold(AT - DAY, AT - 1, limit=1)] == [late]
-    assert box.notices.oldest_untold() == AT
-    assert [one.id for one in box.notices.untold(AT - DAY, AT)] == [early, late]
+    assert [one.id for one in box.notices.unsent(AT - DAY, AT - 1, limit=1)] == [late]
+    assert box.notices.oldest_unsent() == AT
+    assert [one.id for one in box.notices.unsent(AT - DAY, AT)] == [early, late]
 
 
 def test_who_was_told_is_told_of_the_end_once(box: Box) -> None:
@@ -116,8 +116,8 @@ def test_who_was_told_is_told_of_the_end_once(box: Box) -> None:
     gone, event = box.notices.resolutions()
     assert [(one.id, one.by, one.note) for one in gone] == [(incident, "u1", "restarted")] and event is not None
     entries = {name: entry(name) for name in ("ops", "research", "gone", "new")}
-    assert box.notices.tell_resolved(incident, entries, AT) == 2
-    assert box.notices.tell_resolved(incident, entries, AT) == 0
+    assert box.notices.enqueue_resolved(incident, entries, AT) == 2
+    assert box.notices.enqueue_resolved(incident, entries, AT) == 0
     box.notices.saw(event)
     assert box.notices.resolutions() == ([], None)
     last = [one for one in box.notices.of(incident) if one.event == RESOLVED]
@@ -128,7 +128,7 @@ def test_what_nobody_tried_to_send_is_withdrawn(box: Box) -> None:
     (notice,) = box.told()
     assert notice.incident is not None
     box.resolve(notice.incident)
-    assert box.notices.tell_resolved(notice.incident, {"ops": entry()}, AT + 2) == 0
+    assert box.notices.enqueue_resolved(notice.incident, {"ops": entry()}, AT + 2) == 0
     (kept,) = box.notices.of(notice.incident)
     assert kept.state == "withdrawn" and "resolved" in kept.why
     assert box.notices.due("ops", AT + 10) == []
@@ -187,7 +187,7 @@ def test_who_was_told_by_a_summary_is_told_of_the_end(box: Box) -> None:
         settle(box, summary, state)
     assert first.incident is not None
     box.resolve(first.incident)
-    assert box.notices.tell_resolved(first.incident, {name: entry(name) for name in ("ops", "research")}, AT) == 1
+    assert box.notices.enqueue_resolved(first.incident, {name: entry(name) for name in ("ops", "research")}, AT) == 1
     assert [one.target for one in box.notices.of(first.incident) if one.event == RESOLVED] == ["ops"]
 
 
@@ -210,8 +210,8 @@ def test_a_target_that_is_gone_is_sent_nothing(box: Box) -> None:
     box.notices.open_target("ops")
     assert box.notices.closed_targets() == {}
     box.fail("b")
-    (untold,) = box.notices.untold(AT - DAY, AT - 20)
-    box.notices.tell(untold, [entry(dead="the target is gone")], AT)
+    (unsent,) = box.notices.unsent(AT - DAY, AT - 20)
+    box.notices.enqueue(unsent, [entry(dead="the target is gone")], AT)
     assert box.notices.due("ops", AT) == [] and box.notices.open_counts()["ops"] == {"dead": 2}
 
 
@@ -308,7 +308,7 @@ def test_messages_about_an_incident_stay_until_it_is_resolved(box: Box) -> None:
     assert box.notices.forget(AT + 1, AT + 1) == 0
     assert notice.incident is not None
     box.resolve(notice.incident)
-    assert box.notices.tell_resolved(notice.incident, {"ops": entry()}, AT) == 1, "they are told of its end"
+    assert box.notices.enqueue_resolved(notice.incident, {"ops": entry()}, AT) == 1, "they are told of its end"
     (_, last) = box.notices.of(notice.incident)
     newest(box, "ops")
     settle(box, last, at=AT + 50)
@@ -322,16 +322,16 @@ def test_no_incident_is_told_twice_because_messages_were_deleted(box: Box) -> No
     assert incident is not None
     settle(box, notice)
     box.resolve(incident)
-    box.notices.tell_resolved(incident, {"ops": entry()}, AT)
+    box.notices.enqueue_resolved(incident, {"ops": entry()}, AT)
     settle(box, box.notices.of(incident)[1])
     newest(box, "ops")
     assert box.notices.forget(AT + 1, AT + 1, limit=1) == 1, "and then the process dies"
     assert [one.event for one in box.notices.of(incident)] == [RESOLVED], "what is told first goes first"
     for _ in range(2):
         box.incidents.step(incident, "reopen", "u1", "", AT + 2, None)
-        assert box.notices.untold(AT - DAY, AT + DAY) == []
+        assert box.notices.unsent(AT - DAY, AT + DAY) == []
         box.resolve(incident)
-        assert box.notices.tell_resolved(incident, {"ops": entry()}, AT + 3) == 0
+        assert box.notices.enqueue_resolved(incident, {"ops": entry()}, AT + 3) == 0
         box.notices.forget(AT + 9, AT + 9)
     assert box.notices.of(incident) == []
 
@@ -386,9 +386,9 @@ def test_what_a_clock_put_off_that_was_ahead_is_brought_forward(box: Box) -> Non
 
 def test_a_provisional_incident_of_the_future_is_told(box: Box) -> None:
     incident = box.fail("a", final=False, at=AT + DAY)
-    assert box.notices.untold(AT - DAY, AT - 20) == []
-    assert [one.id for one in box.notices.untold(AT - DAY, AT - 20, now=AT)] == [incident]
-    assert box.notices.untold(AT - DAY, AT - 20, now=AT + DAY) == []
+    assert box.notices.unsent(AT - DAY, AT - 20) == []
+    assert [one.id for one in box.notices.unsent(AT - DAY, AT - 20, now=AT)] == [incident]
+    assert box.notices.unsent(AT - DAY, AT - 20, now=AT + DAY) == []
 
 
 def test_the_first_end_of_what_waits(box: Box) -> None:

@@ -11,7 +11,7 @@ import pytest
 from logdoctor.report import Spread, as_csv, length, reckon, second
 from logdoctor.store.confirmed import AGREEMENT, Confirmed, NewConfirmation
 from logdoctor.store.records import End, JobFacts, Records
-from logdoctor.store.report import Failure, Failures, Reports
+from logdoctor.store.report import Failures, ReportedFailure, Reports
 from logdoctor.types import DecidedBy, Verdict
 from tests.store.test_records import verdict
 
@@ -29,7 +29,7 @@ def records(tmp_path: Path) -> Iterator[Records]:
     opened.close()
 
 
-def told(records: Records, prefixes: tuple[str, ...] = ()) -> list[Failure]:
+def told(records: Records, prefixes: tuple[str, ...] = ()) -> list[ReportedFailure]:
     return Reports(records.database).failures(prefixes=prefixes).items
 
 
@@ -211,7 +211,7 @@ def test_a_size_that_makes_no_sense_is_unknown(records: Records) -> None:
 
 
 def test_csv_has_a_row_for_each_reason_and_no_formula(week: Records) -> None:
-    evil = Failure('=HYPERLINK("x"),\n', "@x", "rule", 0.0, 60.0, None, 60)
+    evil = ReportedFailure('=HYPERLINK("x"),\n', "@x", "rule", 0.0, 60.0, None, 60)
     found = Reports(week.database).failures()
     rows = list(csv.DictReader(io.StringIO(as_csv(reckon(Failures([*found.items, evil], False))), newline="")))
     assert [row["reason"] for row in rows] == ["ECC Error", "Key Error", '\'=HYPERLINK("x"),\n']

@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from logdoctor.notify.sending import Target, Way
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service.delivering import Terms
+from logdoctor.service.delivering import NotifyTerms
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
-from logdoctor.store.notices import Entry, Notices
+from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import Records
 from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options, wait_for
@@ -31,7 +31,7 @@ def notified(folder: Path, scanner: Scanner, receiver: Receiver) -> Service:
         Target("chat", "slack", receiver.url + SLACK),
     ]
     notices = Notices(service.records.database)
-    terms = Terms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
+    terms = NotifyTerms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
     service.notifier = Notifier(targets, notices, terms, Way(5.0))
     service.listeners.append(service.notifier.handle)
     service.incidents.listeners.append(service.notifier.wake)
@@ -284,7 +284,7 @@ def test_a_process_that_is_killed_before_it_marks_a_message_sends_it_again(
 def test_a_message_of_another_version_is_shown(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:
     service = notified(tmp_path / "data", scanner, receiver)
     service.notifier = None
-    entered = Notices(service.records.database).enter_trial(Entry("ops", "{}", 1.0, 2.0), "u1", 1.0)
+    entered = Notices(service.records.database).enter_trial(NewNotice("ops", "{}", 1.0, 2.0), "u1", 1.0)
     with local_client(service) as client:
         (one,) = client.get("/v1/notifications").json()["items"]
         assert (one["id"], one["incidents"]) == (entered.id, []) and "another version" in one["about"]

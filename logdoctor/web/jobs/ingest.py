@@ -15,7 +15,7 @@ from logdoctor import pipeline
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
 from logdoctor.service.service import Service
-from logdoctor.service.streams import Stream
+from logdoctor.service.streams import LiveStream
 from logdoctor.store.names import checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.types import Verdict
@@ -105,14 +105,14 @@ async def take(
         service.intake.close(opened)
 
 
-async def _durable_offset(service: Service, stream: Stream) -> int:
+async def _durable_offset(service: Service, stream: LiveStream) -> int:
     while not isinstance(reached := service.intake.durable_offset(stream), int):
         with suppress(StorageFull):
             await asyncio.wrap_future(reached)
     return reached
 
 
-async def _take_body(service: Service, request: Request, stream: Stream, offset: int) -> None:
+async def _take_body(service: Service, request: Request, stream: LiveStream, offset: int) -> None:
     waiting: deque[tuple[Future[None], int]] = deque()
     ahead = 0  # bytes
     try:

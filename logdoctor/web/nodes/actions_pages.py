@@ -12,7 +12,7 @@ from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.node_types import PERFORMED
 from logdoctor.nodes.cordon.cordoning import Prospect
 from logdoctor.service.service import Service
-from logdoctor.service.testing import Options
+from logdoctor.service.testing import NodeTestOptions
 from logdoctor.store.actions import POLICY, ActionState, StoredAction
 from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
@@ -213,7 +213,7 @@ def _stored(kept: NodeRecords, id: int) -> StoredAction:
     return stored
 
 
-def _plan(service: Service, stored: StoredAction) -> Options | None:
+def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
     """How the test that an action wants would be made; None when it cannot be."""
     actor = service.actor
     if actor is None:

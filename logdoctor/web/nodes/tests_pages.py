@@ -12,7 +12,7 @@ from logdoctor.errors import InputError, LogdoctorError, RequestRefused
 from logdoctor.node_types import Conclusion, Finding, Result, World, checked_name
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
-from logdoctor.service.testing import Options
+from logdoctor.service.testing import NodeTestOptions
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web.dependencies import once
@@ -43,7 +43,7 @@ class NodeTestOutlook(NamedTuple):
     """What a test would be: of which nodes, by what, and how long a world and all of it may take, in seconds."""
 
     nodes: Sequence[str]
-    options: Options
+    options: NodeTestOptions
     world: float
     most: float
 

@@ -1,10 +1,10 @@
 """A report as the OpenAPI document has it, with an example."""
 
 from logdoctor.report import reckon
-from logdoctor.store.report import Failure, Failures
+from logdoctor.store.report import Failures, ReportedFailure
 
 _AT = 1795255505.2
-_FAILURE = Failure("ECC Error", "Infrastructure", "rule", _AT - 7200, _AT, _AT + 1800, 1024)
+_FAILURE = ReportedFailure("ECC Error", "Infrastructure", "rule", _AT - 7200, _AT, _AT + 1800, 1024)
 
 EXAMPLES = (reckon(Failures([_FAILURE], False), _AT - 86_400, None),)
 """One of each answer."""

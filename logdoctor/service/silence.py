@@ -1,0 +1,73 @@
+"""When silence becomes a Hang, an end, or a reason to unload: what the watch does with an attempt that says nothing.
+
+- Nothing came for `quiet` seconds: the attempt is looked at, and what is known by then is a provisional verdict.
+- No step was made for `hang` seconds, whatever else was printed: it is judged as a Hang (`idle_seconds` go to
+  `diagnose.decide`, which says so unless it finds a cause), and looked at again four times in that time.
+- Nothing came for `hang` and twice `quiet` seconds: it is unloaded, and its snapshots tell where to go on.
+- Nothing came for `abandon` seconds, or, when a part of it has failed, for five times `quiet`: it counts as ended.
+- It is settled, and nothing came for `linger` seconds: it is unloaded for good.
+
+A log that has ended shows a Hang by its own times: `diagnose.progress.stall`.
+"""
+
+from typing import Literal, NamedTuple
+
+from logdoctor.service.streams import LiveAttempt
+
+_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
+_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
+
+
+class Timing(NamedTuple):
+    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
+    a hang, until a settled one leaves memory, until a silent one is given up."""
+
+    scan: float
+    quiet: float
+    hang: float
+    linger: float
+    abandon: float
+
+
+Step = Literal["wait", "forget", "judge", "abandon", "look", "unload"]
+"""What to do with an attempt: nothing, let it go, judge it for good, take it as ended, judge it as it runs, or keep its
+snapshots and let it go until more comes."""
+
+
+def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
+    """Return what to do with an attempt now; the caller holds the lock of the intake."""
+    silent = now - attempt.changed_at
+    if attempt.asked:
+        return "wait"
+    if attempt.settled:
+        return "forget" if silent > timing.linger else "wait"
+    if attempt.over:
+        return "judge"
+    if silent > patience(attempt, timing):
+        return "abandon"
+    if _wants_a_look(attempt, timing, now):
+        return "look"
+    return "unload" if silent > timing.hang + 2 * timing.quiet else "wait"
+
+
+def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
+    """Return the seconds since an attempt last made a step when it hangs; None when it does not."""
+    last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
+    return now - last if now - last > timing.hang else None
+
+
+def patience(attempt: LiveAttempt, timing: Timing) -> float:
+    """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
+    the rest may have died without a word."""
+    return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
+
+
+def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
+    """Return whether a running attempt fell silent since it was looked at, or has made no step for too long."""
+    if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
+        return False
+    if attempt.looked_at <= attempt.changed_at:
+        since = attempt.looked_at if attempt.provisional else attempt.changed_at
+        if now - since > timing.quiet:
+            return True
+    return idle_seconds(attempt, timing, now) is not None and now - attempt.looked_at > timing.hang / _LOOKS

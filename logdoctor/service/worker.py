@@ -1,0 +1,57 @@
+"""A thread that does the work of some kinds, one row at a time (store/work.py)."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from logdoctor.service.turns import Turns, shielded
+from logdoctor.store.work import Work, WorkItem
+
+log = structlog.get_logger()
+
+_LOOK = 2.0  # seconds between two looks at what other processes entered
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 3600.0  # seconds until work is tried again that failed
+
+
+class NotYet(Exception):
+    """Raised by a duty whose time has not come: it is tried again after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Worker:
+    """Does the work of the kinds for which there are `duties`. A duty is done again when it raises and when the service
+    stops or dies before its end, so it does no harm to do it twice. All methods are for any thread."""
+
+    def __init__(self, name: str, work: Work, duties: Mapping[str, Callable[[WorkItem], None]]) -> None:
+        self._work, self._duties = work, duties
+        self._turns = Turns(name, self._turn)
+        self.start, self.wake, self.stop, self.join = (
+            self._turns.start,
+            self._turns.wake,
+            self._turns.stop,
+            self._turns.join,
+        )
+        self.stopping = self._turns.stopping
+
+    def _turn(self) -> float:
+        for item in self._work.due(self._duties.keys(), time.time()):
+            if self.stopping.is_set():
+                return 0.0
+            self._do(item)
+        following = self._work.next_due(self._duties.keys())
+        return _LOOK if following is None else min(max(following - time.time(), 0.0), _LOOK)
+
+    def _do(self, item: WorkItem) -> None:
+        self._work.begin(item, time.time() + min(_FIRST_PAUSE * 2.0 ** min(item.tries, 30), _LONGEST_PAUSE))
+        with shielded("work failed", kind=item.kind, key=item.key):
+            try:
+                self._duties[item.kind](item)
+            except NotYet as error:
+                self._work.put_off(item, time.time() + error.seconds)
+            else:
+                if not self.stopping.is_set():  # what was broken off looks like what was done
+                    self._work.finish(item)

@@ -1,0 +1,53 @@
+"""What is done with an attempt that says nothing, second by second."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from logdoctor.service.silence import Timing, idle_seconds, step
+from logdoctor.service.streams import LiveAttempt
+from logdoctor.store.records import End
+
+TIMING = Timing(scan=1.0, quiet=60.0, hang=900.0, linger=300.0, abandon=86_400.0)
+NOW = 1_000_000.0
+
+
+def attempt(silent: float, stepless: float = 0.0, looked: float | None = None, **said: Any) -> LiveAttempt:
+    """An attempt of which nothing came for so long, and no step; last looked at so long ago."""
+    made = LiveAttempt("a", 1)
+    made.changed_at = NOW - silent
+    made.looked_at = NOW - (silent if looked is None else looked)
+    stream: Any = SimpleNamespace(ready=True, progress_at=NOW - max(stepless, silent))
+    made.streams["main"] = stream
+    for name, value in said.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (attempt(59), "wait"),
+        (attempt(61), "look"),
+        (attempt(61, looked=10), "wait"),
+        (attempt(10, stepless=899, looked=800), "wait"),
+        (attempt(10, stepless=901, looked=226), "look"),
+        (attempt(10, stepless=901, looked=200), "wait"),
+        (attempt(1019, looked=10), "wait"),
+        (attempt(1021, looked=10), "unload"),
+        (attempt(86_401), "abandon"),
+        (attempt(301, ends={"other": End("other", 1, None, None, 0.0)}), "abandon"),
+        (attempt(86_401, ends={"": End("", 0, None, None, 0.0)}), "judge"),
+        (attempt(86_401, asked=True), "wait"),
+        (attempt(299, settled=True), "wait"),
+        (attempt(301, settled=True), "forget"),
+    ],
+)
+def test_what_silence_asks_for(made: LiveAttempt, wanted: str) -> None:
+    assert step(made, TIMING, NOW) == wanted
+
+
+def test_an_attempt_without_steps_hangs() -> None:
+    assert idle_seconds(attempt(10, stepless=900), TIMING, NOW) is None
+    assert idle_seconds(attempt(10, stepless=901), TIMING, NOW) == 901

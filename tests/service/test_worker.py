@@ -1,0 +1,79 @@
+"""Work is done once, again when it fails, and by the next process when this one dies."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logdoctor.errors import StoreError
+from logdoctor.service import worker
+from logdoctor.service.worker import NotYet, Worker
+from logdoctor.store.records import Records
+from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem
+from tests.service.services import eventually
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    records = Records(f"sqlite:///{tmp_path}/records.sqlite")
+    yield Work(records.database)
+    records.close()
+
+
+def test_much_work_is_done_once(work: Work) -> None:
+    done: list[str] = []
+    work.enter([NewWork(COUNT, str(i)) for i in range(500)], time.time())
+    found = Worker("test", work, {COUNT: lambda item: done.append(item.key)})
+    found.start()
+    eventually(lambda: not work.keys((COUNT,)), 60.0)
+    found.stop()
+    found.join()
+    assert done == [str(i) for i in range(500)]
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk", "is full", "Wait."), KeyError("x"), NotYet(0.05)])
+def test_work_that_fails_is_tried_again_and_holds_up_no_other(
+    work: Work, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_FIRST_PAUSE", 0.05)
+    tries: list[int] = []
+    done: list[str] = []
+
+    def fail_twice(item: WorkItem) -> None:
+        tries.append(item.tries)
+        if len(tries) < 3:
+            raise error
+
+    work.enter([NewWork(COUNT, "a/1"), NewWork(RECHECK, "a/1")], time.time())
+    found = Worker("test", work, {COUNT: fail_twice, RECHECK: lambda item: done.append(item.key)})
+    found.start()
+    eventually(lambda: not work.keys((COUNT, RECHECK)))
+    found.stop()
+    found.join()
+    assert tries == [0, 1, 2] and done == ["a/1"]
+
+
+def test_what_a_stop_broke_off_is_done_by_the_next(work: Work) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def slow(item: WorkItem) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    work.enter([NewWork(COUNT, "a/1")], time.time())
+    first = Worker("test", work, {COUNT: slow})
+    first.start()
+    assert begun.wait(20)
+    first.stop()
+    go_on.set()
+    first.join()
+    assert work.keys((COUNT,)) == {"a/1"}
+    work.resume(time.time())
+    second = Worker("test", work, {COUNT: lambda item: done.append(item.key)})
+    second.start()
+    eventually(lambda: done)
+    second.stop()
+    second.join()

@@ -1,0 +1,72 @@
+"""Work waits in rows, is due when it should be, and is removed only by who did it as it stands."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logdoctor.store.confirmed import Confirmed, NewConfirmation
+from logdoctor.store.records import Records
+from logdoctor.store.work import COUNT, FORGET, RECHECK, TEACH, NewWork, Work, attempt_of, key_of
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    records = Records(f"sqlite:///{tmp_path}/records.sqlite")
+    yield records
+    records.close()
+
+
+@pytest.fixture
+def work(records: Records) -> Work:
+    return Work(records.database)
+
+
+def test_any_amount_waits_and_comes_in_its_order(work: Work) -> None:
+    work.enter([NewWork(COUNT, f"job-{i}/1", f'"{i}"') for i in range(3000)], 10.0)
+    work.enter([NewWork(RECHECK, "job-1/1")], 5.0)
+    assert work.due((COUNT,), 9.0) == [] and work.next_due((COUNT,)) == 10.0 and work.next_due((TEACH,)) is None
+    done = []
+    while found := work.due((COUNT,), 10.0):
+        for item in found:
+            done.append((item.key, item.body))
+            work.finish(item)
+    assert done == [(f"job-{i}/1", f'"{i}"') for i in range(3000)]
+    assert work.keys((COUNT, RECHECK)) == {"job-1/1"}
+
+
+def test_what_is_entered_anew_meanwhile_is_not_removed(work: Work) -> None:
+    work.enter([NewWork(COUNT, "a/1", "1")], 1.0)
+    (first,) = work.due((COUNT,), 1.0)
+    work.enter([NewWork(COUNT, "a/1", "2")], 2.0)
+    work.finish(first)
+    work.put_off(first, 99.0)
+    work.begin(first, 99.0)
+    (second,) = work.due((COUNT,), 2.0)
+    assert (second.body, second.tries) == ("2", 0)
+    work.finish(second)
+    assert not work.keys((COUNT,))
+
+
+def test_what_was_begun_comes_again_after_a_pause_or_a_restart(work: Work) -> None:
+    work.enter([NewWork(COUNT, "a/1")], 1.0)
+    for tries in range(3):
+        (item,) = work.due((COUNT,), 1.0)
+        assert item.tries == tries
+        work.begin(item, 100.0)
+        assert work.due((COUNT,), 99.0) == [] and len(work.due((COUNT,), 100.0)) == 1
+        work.resume(1.0)
+    assert work.due((COUNT,), 99.0) == [], "it may be what kills the service"
+
+
+def test_it_is_entered_with_what_makes_it_due(records: Records, work: Work) -> None:
+    confirmed = Confirmed(records.database)
+    first = confirmed.add(NewConfirmation("a", 1, "op", "Type Error"), 1.0)
+    second = confirmed.add(NewConfirmation("a", 1, "op", "Value Error"), 2.0)
+    confirmed.withdraw(second.id, "op", "no", 3.0)
+    found = [(item.kind, item.key) for item in work.due((TEACH, FORGET), 9.0)]
+    assert found == [(TEACH, str(first.id)), (FORGET, str(first.id)), (TEACH, str(second.id)), (FORGET, str(second.id))]
+
+
+def test_keys_of_attempts() -> None:
+    assert attempt_of(key_of("a/b", 12)) == ("a/b", 12)
