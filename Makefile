@@ -34,7 +34,7 @@ $(READY_DEMO): requirements-service.lock pyproject.toml | $(BIN)/python
 	@touch $(READY_DEMO)
 
 # a service comes up, a job that dies is run with `logdoctor run`, its verdict is printed with the link to its page
-demo: setup
+demo: setup-demo
 	$(BIN)/python eval/demo.py
 
 test: setup lint parts
