@@ -1,7 +1,7 @@
-"""The nouns of node tests: what is run, what comes back, and what is said of nodes and done to them.
+"""The types of node tests and cordons: what is run, what it returns, what is known about nodes and done to them.
 
-A test of nodes goes in rounds. A round is a set of worlds that share no node; the members of a world run an all-gather
-together. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
+A test runs in rounds. A round is a set of worlds that share no node; the members of a world run an all-gather together.
+Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
 """
 
 from typing import Literal
@@ -113,7 +113,7 @@ class Conclusion(msgspec.Struct, frozen=True):
     open: str = ""
 
     def named(self, standing: Standing) -> tuple[str, ...]:
-        """The nodes of one standing."""
+        """Return the nodes of one standing."""
         return tuple(finding.node for finding in self.findings if finding.standing == standing)
 
 
@@ -207,7 +207,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
 
 def checked_name(name: str) -> str:
-    """The name, when a node may be called so; `InputError` otherwise."""
+    """Return the name, when it is a valid node name; `InputError` otherwise."""
     if not NAME.fullmatch(name):
         raise InputError(f"node {name[:80]!r}", "no node is called so", "Use letters, digits, '.', '_' and '-'.")
     return name

@@ -1,4 +1,4 @@
-"""What a test says of its nodes, with the proof; nothing is guessed."""
+"""The conclusion of a node test: what is proven about each node; nothing is guessed."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ from logdoctor.nodes.evidence import Link
 from logdoctor.nodes.probe import KINDS
 
 NO_PASS = "no world has passed, so that there is no proven-good node to test with: the fault may as well be the probe's"
-_COMPARED = 3  # pairs of nodes whose speeds tell what is usual
+_COMPARED = 3  # pairs of nodes whose speeds show what is usual
 PARTED = "the network looks parted"
 SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow network", "slow GPU"
 
 
 def judge(board: Board) -> Conclusion:
-    """What the results so far say of each node: healthy, faulty, slow, or indeterminate with the reason."""
+    """Return what the results so far prove about each node: healthy, faulty, slow, or indeterminate with the reason."""
     findings = tuple(_finding(board, node) for node in range(len(board.nodes)))
     links = tuple(_link(board, link, False) for link in board.works.links)
     if board.slow_worlds:
@@ -34,7 +34,7 @@ def _finding(board: Board, node: int) -> Finding:
 
 
 def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
-    """A node that is guilty: it fails with partners that work with others."""
+    """Return the finding for a guilty node: it fails with partners that work with others."""
     name, worlds = board.nodes[node].name, board.works.guilty[node]
     partners = _partners(board, name, worlds)
     passed = _passed(board, node)
@@ -47,7 +47,7 @@ def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
 
 
 def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
-    """A node that works: fast or slow."""
+    """Return the finding for a node that works: healthy or slow."""
     name = board.nodes[node].name
     passed = _passed(board, node)
     partners = _partners(board, name, passed)
@@ -72,7 +72,7 @@ def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
 
 
 def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
-    """Why nothing can be said of a node."""
+    """Return why a node cannot be judged."""
     name, works = board.nodes[node].name, board.works
     if not board.tried[node]:
         tries = (board.results[number] for number in board.worlds_of[node])
@@ -102,7 +102,7 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
 
 
 def _open(board: Board, findings: Iterable[Finding]) -> str:
-    """What is left open, and what to do about it."""
+    """Return what is left open, and what to do about it."""
     unclear = [finding for finding in findings if finding.standing == "indeterminate"]
     if not unclear:
         return ""
@@ -141,14 +141,15 @@ def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
 
 
 def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]:
-    """Who was in these worlds beside a node, each once."""
+    """Return the other nodes in these worlds, each once."""
     return tuple(
         dict.fromkeys(other for number in worlds for other in board.results[number].world.nodes if other != name)
     )
 
 
 def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
-    """What kind of fault a node shows, by what the probe said on it in the worlds that count: the most telling."""
+    """Return the kind of fault that a node shows: the most telling one that the probe reported in the worlds that
+    count."""
     readings = [reading for number in worlds for reading in board.results[number].readings if not reading.ok]
     said = [one for one in readings if one.node == name or f"({name})" in one.why]  # partners name whose data is wrong
     kinds = {reading.why.partition(":")[0] for reading in said}
@@ -160,18 +161,19 @@ def _own(result: Result, name: str) -> Reading | None:
 
 
 def _passed(board: Board, node: int) -> tuple[int, ...]:
-    """The worlds in which a node passed."""
+    """Return the worlds in which a node passed."""
     return tuple(number for number in board.worlds_of[node] if board.results[number].ended == "passed")
 
 
 def _warnings(board: Board, node: int) -> tuple[str, ...]:
-    """What the driver of a node warned of, each once."""
+    """Return the warnings of a node's driver, each once."""
     readings = (_own(board.results[number], board.nodes[node].name) for number in board.worlds_of[node])
     return tuple(dict.fromkeys(said for reading in readings if reading is not None for said in reading.state))
 
 
 def _figures(board: Board, worlds: Iterable[int]) -> str:
-    """The bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw them."""
+    """Return the bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw
+    them."""
     found = []
     for number in worlds:
         readings = [reading.bandwidth for reading in board.results[number].readings if reading.bandwidth]
@@ -181,7 +183,7 @@ def _figures(board: Board, worlds: Iterable[int]) -> str:
 
 
 def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
-    """What the last of some worlds said."""
+    """Return the reports of the last of some worlds."""
     return (
         f"world {worlds[-1]}: {board.results[worlds[-1]].why or board.results[worlds[-1]].ended}"
         if worlds
@@ -190,7 +192,7 @@ def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names for people, the first few of many."""
+    """Return names for people, the first few of many."""
     found = list(names)
     more = f" and {len(found) - 6} more" if len(found) > 6 else ""
     return (", ".join(found[:6]) or "nobody") + more
