@@ -1,4 +1,4 @@
-"""`logdoctor cases`: look at past failures, and say what failures were."""
+"""`logdoctor cases`: look at past failures, and confirm or correct what they were."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _suggestion = click.option("--suggestion", default="", help="What to do next tim
 
 
 def _confirmed(data_dir: Path | None) -> "Confirmed":
-    """What was confirmed, of the data folder; `StoreError` when there is no database."""
+    """Return the confirmations of the data folder; `StoreError` when there is no database."""
     from logdoctor import build
     from logdoctor.store.confirmed import Confirmed
 
@@ -132,7 +132,7 @@ def _line(text: str) -> tuple[str, int]:
 
 
 def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
-    """Enter what a person says of a verdict; a running service teaches it."""
+    """Store a person's confirmation of a verdict; a running service learns from it."""
     from functools import partial
 
     from logdoctor import build, show
@@ -153,7 +153,7 @@ def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") 
 
 
 def _stored(records: "Records", verdict: str) -> "StoredVerdict":
-    """The verdict with a number, or the one that stands on JOB/ATTEMPT."""
+    """Return the verdict with a number, or the current one of JOB/ATTEMPT."""
     from logdoctor.store.names import checked, checked_attempt
 
     job, _, number = verdict.rpartition("/")
@@ -169,7 +169,7 @@ def _stored(records: "Records", verdict: str) -> "StoredVerdict":
 
 
 def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, number: int) -> str | None:
-    """A raw line of an attempt; None when its archive does not have it."""
+    """Return a raw line of an attempt; None when its archive does not have it."""
     from logdoctor.store.archive import lines_of
     from logdoctor.store.names import Key
     from logdoctor.text import decode

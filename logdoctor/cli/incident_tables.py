@@ -1,4 +1,4 @@
-"""What people see of incidents in a terminal.
+"""Print incidents in a terminal.
 
 Reasons, names and notes come from logs and people: all of them are made harmless here.
 """
@@ -45,7 +45,7 @@ def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
 
 
 def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Sequence[IncidentEvent]") -> None:
-    """Print all that is known of an incident: the answer, its newest attempts, what happened to it."""
+    """Print everything known about an incident: the answer, its newest attempts, and its events."""
     console = Console(highlight=False)
     console.print(_head(one), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
@@ -67,7 +67,7 @@ def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Seque
 
 
 def step(one: "Incident") -> None:
-    """Print what became of an incident."""
+    """Print the result of a step on an incident."""
     print(f"incident {one.id}: {one.state}")
 
 
@@ -79,7 +79,7 @@ def _head(one: "Incident") -> Text:
 
 
 def _size(one: "Incident") -> str:
-    """How many attempts and jobs, and when the last of them failed."""
+    """Return how many attempts and jobs failed, and when the last of them did."""
     attempts = f"{one.attempts:,} attempt{'' if one.attempts == 1 else 's'}"
     jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
     more = f", {one.on_node:,} failures on the node in all" if one.on_node > one.attempts else ""
@@ -88,13 +88,13 @@ def _size(one: "Incident") -> str:
 
 
 def _cause(stored: "StoredVerdict") -> str:
-    """The newest attempt, and the line that proves its verdict."""
+    """Return the newest attempt, and the line that proves its verdict."""
     quote = safe(stored.verdict.evidence[0].quote, 160).strip() if stored.verdict.evidence else ""
     return f"{safe(stored.job, _NAME)}/{stored.attempt}{': ' if quote else ''}{quote}"
 
 
 def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
-    """What is known of an incident, by name; what is "" is not known."""
+    """Yield what is known about an incident, as (name, value); "" is unknown."""
     yield "in all", _size(one)
     yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
     if one.newest is not None:
@@ -113,7 +113,7 @@ def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
 
 
 def _told(event: "IncidentEvent") -> str:
-    """Something that happened, on one line."""
+    """Return an event on one line."""
     whose = f" {safe(event.job, _NAME)}/{event.attempt}" if event.job is not None else ""
     who = "" if event.job is not None else f" by {safe(event.by, _NAME)}"
     return f"{day(event.at)}  {event.step}{whose}{who}{f': {safe(event.note, _WORDS)}' if event.note else ''}"

@@ -1,4 +1,4 @@
-"""`logdoctor nodes`: test nodes, look at what is on record of them, take them out and put them back."""
+"""`logdoctor nodes`: test nodes, look at their history, cordon and uncordon them."""
 
 import json
 import sys
@@ -93,7 +93,7 @@ def nodes_test(
 
 
 def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None:
-    """Print what a test found, and exit with the code that says it."""
+    """Print what a test found, and exit with the matching code."""
     from logdoctor import show
     from logdoctor.cli import node_tables
 
@@ -109,7 +109,7 @@ def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None
 
 
 def _code(found: "Conclusion") -> int:
-    """The exit code for what a test found."""
+    """Return the exit code for what a test found."""
     if found.named("faulty") or found.named("slow") or found.links:
         return FOUND
     return UNDECIDED if found.open or found.named("indeterminate") else HEALTHY
@@ -225,7 +225,7 @@ def nodes_cordon(
 
 
 def _found_of(records: "NodeRecords", test: int, node: str) -> str:
-    """What a test found of a node; "" when it says nothing bad."""
+    """Return what a test found about a node; "" when it is nothing bad."""
     stored, _ = standing(records, test)
     findings = stored.conclusion.findings if stored.conclusion else ()
     return next((one.why for one in findings if one.node == node and one.standing in ("faulty", "slow")), "")
@@ -340,7 +340,7 @@ def nodes_simulate(
 
 
 def _records(data_dir: Path | None) -> "NodeRecords":
-    """The records of nodes; `StoreError` when there is no database: none is made to look into it."""
+    """Return the records of nodes; `StoreError` when there is no database: none is created for a look."""
     from logdoctor import build
 
     return build.node_records(served_settings(data_dir))
@@ -348,7 +348,7 @@ def _records(data_dir: Path | None) -> "NodeRecords":
 
 @contextmanager
 def _acting(data_dir: Path | None) -> "Iterator[Actor]":
-    """What acts on nodes, until the block ends."""
+    """Yield what acts on nodes, until the block ends."""
     import logging
 
     import structlog

@@ -1,4 +1,4 @@
-"""`logdoctor rules`: look at the rules, check them, decide about those that were learned."""
+"""`logdoctor rules`: look at rules, check them, and decide about learned ones."""
 
 import os
 import sys
@@ -32,14 +32,14 @@ def rules() -> None:
 
 
 def _learned(data_dir: Path | None) -> "LearnedRules":
-    """The learned rules of the data folder; `StoreError` when there is no database."""
+    """Return the learned rules of the data folder; `StoreError` when there is no database."""
     from logdoctor import build
 
     return build.learned_rules(served_settings(data_dir))
 
 
 def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
-    """The learned rules; None when there is no database, unless a folder was named."""
+    """Return the learned rules; None when there is no database, unless a folder was given."""
     return _learned(data_dir) if data_dir or has_records(read_settings()) else None
 
 
@@ -175,7 +175,7 @@ def rules_undo(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | 
 
 
 def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[LearnedRules, str], Learned]") -> None:
-    """Take a step with each rule; one that cannot take it does not keep the others from it."""
+    """Apply a step to each rule; one that refuses it does not stop the others."""
     from logdoctor import show
 
     found = _learned(data_dir)

@@ -1,11 +1,12 @@
-"""What the scheduler says about a job that failed."""
+"""Ask the scheduler about a job that failed."""
 
 _SECONDS = 3.0
 _SAYS_NOTHING = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "PENDING", "COMPLETED"))
 
 
 def scheduler_state(slurm_job: str | None) -> str | None:
-    """Slurm's word for why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it says nothing of use."""
+    """Return Slurm's reason why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it gives no useful
+    one."""
     if not slurm_job or not slurm_job.isalnum():
         return None
     import subprocess
