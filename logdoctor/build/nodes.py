@@ -4,12 +4,13 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from logdoctor.build.stored import made_folder, records
 from logdoctor.errors import InputError, LaunchError, SettingsError
+from logdoctor.node_types import LauncherName
 from logdoctor.settings import PREFIX, Settings, environment
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def launcher(settings: Settings, name: str) -> "Launcher":
         resources = dict(_pairs("KUBE_RESOURCES", settings.kube_resources))
         pod = PodOptions(settings.kube_image, settings.kube_namespace, resources, **_pod_options(settings.kube_pod))
         return KubernetesLauncher(_cluster(settings), pod, settings.cordon_owner, settings.kube_selector)
-    raise LaunchError(f"launcher {name[:40]!r}", "there is none", "Use slurm, ssh, kubernetes or local.")
+    raise LaunchError(f"launcher {name[:40]!r}", "there is none", f"Use one of {', '.join(get_args(LauncherName))}.")
 
 
 def cordoner(settings: Settings, nodes: "NodeRecords") -> "Cordoner":

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 
@@ -13,6 +13,7 @@ from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
 from logdoctor.errors import ActionRefused
+from logdoctor.node_types import LauncherName
 
 if TYPE_CHECKING:
     from logdoctor.node_types import Conclusion
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Listed = TypeVar("Listed")
 
 HEALTHY, FOUND, UNDECIDED = 0, 1, 3
-_LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
 _STATES = ("waiting", "approved", "refused", "done", "failed", "superseded")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
@@ -38,7 +38,7 @@ def nodes() -> None:
 
 
 @nodes.command("test")
-@click.option("--launcher", type=click.Choice(_LAUNCHERS), help="How probes are started; default: as set.")
+@click.option("--launcher", type=click.Choice(get_args(LauncherName)), help="How probes are started; default: as set.")
 @click.option(
     "--nodes",
     "sets",
