@@ -177,7 +177,7 @@ def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
 
 def _claims(one: Rule) -> str:
     """Return what a rule says about the lines it matches, in a few words."""
-    return ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _says(one)
+    return ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _role_or_outcome(one)
 
 
 def tokens(every: "Sequence[Token]", as_json: bool) -> None:
@@ -199,7 +199,7 @@ def day(time: float | None) -> str:
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
 
 
-def _says(rule: Rule) -> str:
+def _role_or_outcome(rule: Rule) -> str:
     assert not isinstance(rule, FilterRule)
     claim = rule.verdict
     return claim.outcome or f"{claim.role}: {claim.reason or f'by table {claim.lookup}'}"
@@ -242,9 +242,9 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
 def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     """Print the rules of a kind: a row for each where there is room, else some lines."""
     counts = Counter(one.status for one in mine)
-    told = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
+    totals = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
     heading = Text(safe(kind, 400), style="bold")
-    console.print(heading.append(f"  learned rules: {told}", style="dim"), soft_wrap=True)
+    console.print(heading.append(f"  learned rules: {totals}", style="dim"), soft_wrap=True)
     if console.width < _WIDE:
         for one in mine:
             _print_narrow(console, one)
@@ -258,13 +258,13 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     table.add_column("title, and what it waits for")
     for one in mine:
         status = Text(one.status, style=_STATUS_COLOURS[one.status])
-        says = Text(safe(one.title, 80))
+        summary = Text(safe(one.title, 80))
         if claimed := _claimed(one):
-            says.append(f"\n{safe(claimed, 200)}", style="bold")
+            summary.append(f"\n{safe(claimed, 200)}", style="bold")
         if wait := _wait(one):
-            says.append(f"\n{safe(wait, 200)}", style="yellow")
+            summary.append(f"\n{safe(wait, 200)}", style="yellow")
         numbers = (f"{one.jobs:,}", f"{one.lines:,}", f"{one.taken:,}", _votes(one))
-        table.add_row(Text(safe(one.id, 400)), status, *numbers, Text(safe(one.agent, 24)), says)
+        table.add_row(Text(safe(one.id, 400)), status, *numbers, Text(safe(one.agent, 24)), summary)
     console.print(table)
 
 
@@ -382,24 +382,24 @@ def step(before: str, one: "Learned") -> None:
         print(f"  watched from now on; it {does} when it was seen often enough, or when approved again")
 
 
-def why(said: "Sequence[Said]") -> None:
+def why(effects: "Sequence[Said]") -> None:
     """Print what the rules do with a line."""
-    for one in said:
+    for one in effects:
         if one.kind:
             print(f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis, of all jobs:")
         for finding in one.findings:
             print(safe(finding, 2000))
 
 
-def imported(told: "Sequence[Imported]", as_json: bool) -> None:
+def imported(results: "Sequence[Imported]", as_json: bool) -> None:
     """Print the result for each rule, refused ones last, or one JSON object for each."""
     if as_json:
-        for one in told:
+        for one in results:
             print(ascii_json(one._asdict()))
         return
-    for one in sorted(told, key=lambda one: one.outcome == "refused"):
+    for one in sorted(results, key=lambda one: one.outcome == "refused"):
         print(_imported(one))
-    counts = Counter(one.outcome for one in told)
+    counts = Counter(one.outcome for one in results)
     print(", ".join(f"{counts[name]} {name}" for name in ("entered", "known", "held", "refused") if counts[name]))
 
 

@@ -142,8 +142,8 @@ def service(settings: Settings) -> "Service":
     learning = None if settings.learn == "off" else partial(log_agent, settings, compiled, model=model)
     rungs_of = partial(climbing, settings, compiled, model)
     acting = partial(_service_actor, settings)
-    telling = partial(notifier, settings)
-    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting, telling)
+    notifying = partial(notifier, settings)
+    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting, notifying)
 
 
 def _service_actor(settings: Settings, kept: "Records") -> "Actor":
@@ -177,17 +177,17 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
 
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
-    asked = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
+    guarded = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
     masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
-    writer = ModelWriter(asked, prompts_folder(settings), lambda: masker().mask) if asked else OfflineWriter()
+    writer = ModelWriter(guarded, prompts_folder(settings), lambda: masker().mask) if guarded else OfflineWriter()
     terms = Terms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
-    agent = failure_agent(settings, asked, library, embedder, masker) if asked else None
+    agent = failure_agent(settings, guarded, library, embedder, masker) if guarded else None
     neighbours = partial(_neighbours, library) if library else None
     conclude = agent.conclude if agent else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
-    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), asked)
+    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), guarded)
 
 
 def rungs(settings: Settings, scanner: Scanner) -> "Climbing":
@@ -259,8 +259,8 @@ def _case(one: "Confirmation") -> "Case":
     recovery = one.recovery or REASONS[one.reason].recovery
     if recovery == "isolate_and_restart" and one.by == AGREEMENT:
         recovery = "ask_human"
-    said = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
-    return Case(one.id, *said, one.digests, one.summary, one.job, one.attempt, one.at, quote)
+    ruling = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
+    return Case(one.id, *ruling, one.digests, one.summary, one.job, one.attempt, one.at, quote)
 
 
 _NEIGHBOURS = 8

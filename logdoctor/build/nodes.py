@@ -48,14 +48,14 @@ def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = F
     cordons = cordoner(settings, nodes)
     caps = Caps(settings.cordon_share, settings.cordon_at_once, settings.cordon_per_hour)
     cordoning = Cordoning(nodes, cordons, settings.cordon_owner, caps)
-    asked = (settings.act_test, settings.act_cordon, settings.act_reboot, settings.act_inspect, settings.act_restart)
+    modes = (settings.act_test, settings.act_cordon, settings.act_reboot, settings.act_inspect, settings.act_restart)
     means = Means(
         bench(settings),
         settings.launcher,
         cordoning,
         cordons.nodes,
         expanded,
-        Modes(*asked),
+        Modes(*modes),
         settings.test_repeats_after_steps,
     )
     return Actor(means, kept, nodes, made_folder(settings), taking_up)

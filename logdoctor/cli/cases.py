@@ -87,7 +87,7 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
     """
     from logdoctor.service.confirming import Ruling
 
-    _say(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
+    _store_ruling(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
 
 
 @cases.command("correct")
@@ -121,7 +121,9 @@ def cases_correct(
     from logdoctor.service.confirming import Ruling
 
     evidence = tuple(_line(line) for line in lines)
-    _say(verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
+    _store_ruling(
+        verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence)
+    )
 
 
 def _line(text: str) -> tuple[str, int]:
@@ -131,7 +133,7 @@ def _line(text: str) -> tuple[str, int]:
     return stream, int(number)
 
 
-def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
+def _store_ruling(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
     """Store a person's confirmation of a verdict; a running service learns from it."""
     from functools import partial
 

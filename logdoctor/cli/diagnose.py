@@ -55,7 +55,7 @@ def diagnose(
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
     worst = NOTHING_FAILED
     for name, result in (
-        _asked(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
+        _by_ladder(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
     ):
         if isinstance(result, LogdoctorError):
             complain(result)
@@ -80,7 +80,7 @@ def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorE
     return found
 
 
-def _asked(
+def _by_ladder(
     paths: tuple[str, ...], data_dir: Path | None, reported: ReportedEnd
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict by rules, past cases and the model, one after another.

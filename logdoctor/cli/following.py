@@ -51,7 +51,7 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
 
     stored, _ = standing(actor.records, test)
     click.echo(begun_line(stored, GRACE), err=True)
-    news, told, cancelled = threading.Event(), 0, False
+    news, printed, cancelled = threading.Event(), 0, False
     actor.listeners.append(lambda _: news.set())
     while True:
         if interruption.wanted and not cancelled:
@@ -60,9 +60,9 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
             with contextlib.suppress(ActionRefused):  # it has just ended
                 actor.cancel(test, by)
         stored, worlds = standing(actor.records, test)
-        for world in worlds[told:]:
+        for world in worlds[printed:]:
             click.echo(world_line(world), err=True)
-        told = len(worlds)
+        printed = len(worlds)
         if stored.state != "running":
             actor.wait(test)  # for what follows from it: actions of the policy
             return stored

@@ -38,8 +38,8 @@ def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
         if one.newest is not None:
             console.print(Padding(Text(_cause(one.newest)), (0, 0, 0, 7)))
         if one.note:
-            said = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
-            console.print(Padding(Text(said, style="dim"), (0, 0, 0, 7)))
+            status = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
+            console.print(Padding(Text(status, style="dim"), (0, 0, 0, 7)))
     if none and not as_json:
         console.print("no incidents")
 
@@ -63,7 +63,7 @@ def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Seque
         console.print(Text(line), soft_wrap=True)
     console.print(Text("what happened, the last first", style="dim"))
     for event in events:
-        console.print(Text(f"  {_told(event)}"), soft_wrap=True)
+        console.print(Text(f"  {_event_line(event)}"), soft_wrap=True)
 
 
 def step(one: "Incident") -> None:
@@ -112,7 +112,7 @@ def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
     yield "fingerprint", safe(one.fingerprint, _NAME)
 
 
-def _told(event: "IncidentEvent") -> str:
+def _event_line(event: "IncidentEvent") -> str:
     """Return an event on one line."""
     whose = f" {safe(event.job, _NAME)}/{event.attempt}" if event.job is not None else ""
     who = "" if event.job is not None else f" by {safe(event.by, _NAME)}"

@@ -103,7 +103,7 @@ def learn_filters(
         learning_curve.render(report, Console())
 
 
-def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
+def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
     """Let the runs of jobs come one after another, and tell what is kept of each. The agent is that of the settings."""
     import tempfile
 
@@ -126,7 +126,7 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
             Terms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
             settings.learn_runs,
-            told,
+            kinds_known,
         )
     if write:
         job_curve.write(write, report)
@@ -409,7 +409,7 @@ def _measure_model(
     name = f"{'unseen' if known == 'unseen' else 'corpus'}-{_file_name(model)}"
     diary = evaluate_model.Diary(write, name) if write else None
 
-    def tell(done: int, total: int, trial: "Trial") -> None:
+    def report_progress(done: int, total: int, trial: "Trial") -> None:
         if diary:
             diary.enter(trial)
         if sys.stderr.isatty():
@@ -420,7 +420,7 @@ def _measure_model(
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
         book = build.rule_book(settings)
         read = evaluate_model.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
-        trials = evaluate_model.run(read, asker, repeats, parallel, tell)
+        trials = evaluate_model.run(read, asker, repeats, parallel, report_progress)
     report = evaluate_model.summarise(
         [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
     )

@@ -310,8 +310,8 @@ def actions(every: "Iterable[StoredAction]") -> None:
         console.print(Padding(Text(safe(one.action.why, _WORDS)), (0, 0, 0, 7)))
         if one.by or one.why:
             by = f" by {safe(one.by, 200)}" if one.by else ""
-            said = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
-            console.print(Padding(said, (0, 0, 0, 7)))
+            status = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
+            console.print(Padding(status, (0, 0, 0, 7)))
     if none:
         console.print("no actions")
 

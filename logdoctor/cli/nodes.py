@@ -334,9 +334,9 @@ def nodes_simulate(
     if not as_json:
         node_tables.simulated(report)
         return
-    told = msgspec.to_builtins(report)
-    ours, dlrover = told.pop("ours"), told.pop("dlrover")
-    click.echo(json.dumps({**told, **ours, "dlrover": dlrover}))
+    fields = msgspec.to_builtins(report)
+    ours, dlrover = fields.pop("ours"), fields.pop("dlrover")
+    click.echo(json.dumps({**fields, **ours, "dlrover": dlrover}))
 
 
 def _records(data_dir: Path | None) -> "NodeRecords":

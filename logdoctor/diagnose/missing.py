@@ -100,8 +100,8 @@ def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
 
 def _in_words(reading: StreamReading) -> Absence | None:
     for line, where in reading.lines:
-        if (line.rules or line.strong) and (said := _SAID.search(where.message[:1000])):
-            ranks = tuple(int(number) for number in regex.findall(r"\d+", said["ranks"]))
+        if (line.rules or line.strong) and (stated := _SAID.search(where.message[:1000])):
+            ranks = tuple(int(number) for number in regex.findall(r"\d+", stated["ranks"]))
             return Absence(ranks, f"{_named(ranks)} did not take part.", line.number)
     return None
 
@@ -129,18 +129,18 @@ def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
         late |= {rank: work for rank, work in signalled.items() if rank not in works and work[1] == at - 1}
         if late and waiting > len(late):
             ranks = tuple(sorted(late))
-            told = next((number for _, _, number in late.values() if number), None)
-            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, in which the others wait.", told)
+            line_of = next((number for _, _, number in late.values() if number), None)
+            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, in which the others wait.", line_of)
     return None
 
 
 def _silent(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
     """Return the ranks that report nothing while nearly all others do."""
-    told = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
+    reporting = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
     known = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
     known |= {rank for reading in readings for rank in reading.record.placements}
-    silent = sorted(known - told)
-    if len(told) < 2 or not silent or len(silent) > max(1, _SILENT * len(known)):
+    silent = sorted(known - reporting)
+    if len(reporting) < 2 or not silent or len(silent) > max(1, _SILENT * len(known)):
         return None
     return Absence(tuple(silent), f"All ranks report the time-out but {_named(tuple(silent), 'rank')}.", None)
 

@@ -134,8 +134,8 @@ def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, ou
         return WorldProof(frozenset(worlds.cleared), {}, {}, (), (), {}, {}, joined, frozenset(), False)
     cut = _cut(worlds)
     strange = _Strange(worlds, cut, witnesses)
-    asked = {node for case in strange.cases for node in case.members}
-    unsound = strange.unsteady.keys() | asked | strange.doubtful.keys() | strange.parted.keys()
+    unexplained = {node for case in strange.cases for node in case.members}
+    unsound = strange.unsteady.keys() | unexplained | strange.doubtful.keys() | strange.parted.keys()
     sound = worlds.cleared - unsound
     guilty, wanting, lonely = _accused(worlds, sound, witnesses, out, strange.is_parted)
     links = tuple(cut.values()) + tuple(strange.links)
@@ -268,9 +268,7 @@ def _accused(
     beside: dict[int, set[int]] = {}
     counted: dict[int, list[int]] = {}
     mates: set[int] = set()
-    for world in sorted(
-        worlds.bad, key=lambda world: len(world.members)
-    ):  # a world of two says more about a node than a larger one
+    for world in sorted(worlds.bad, key=lambda world: len(world.members)):  # a pair says more about a node
         for node in world.members:
             if node in worlds.cleared:
                 continue

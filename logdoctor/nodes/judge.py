@@ -80,7 +80,7 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
         return f"not tested: {voids[-1].why if voids else 'the test ended before its turn'}"
     if not board.has_passed:
         alone = len(board.nodes) == 1
-        return f"{'it has no partner' if alone else NO_PASS} ({_last_words(board, worlds)})"
+        return f"{'it has no partner' if alone else NO_PASS} ({_last_reports(board, worlds)})"
     if node in works.doubtful:
         others = _listed(_partners(board, name, works.doubtful[node]))
         return f"failed with {others} and later did not, though both work with others: a fault that comes and goes"
@@ -91,13 +91,13 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
     if node in works.wanting:
         accused = works.wanting[node]
         if works.is_parted and accused.enough:
-            return f"failed, but so do good nodes with each other: {PARTED} ({_last_words(board, worlds)})"
+            return f"failed, but so do good nodes with each other: {PARTED} ({_last_reports(board, worlds)})"
         met = len(accused.witnesses)
         if board.groups[node] and met and not accused.enough:
             group = board.groups[node]
-            return f"failed, but what joins {group} to the rest may be the cause ({_last_words(board, worlds)})"
-        return f"failed, but {met} proven-good partners alone do not prove it ({_last_words(board, worlds)})"
-    last = _last_words(board, worlds)
+            return f"failed, but what joins {group} to the rest may be the cause ({_last_reports(board, worlds)})"
+        return f"failed, but {met} proven-good partners alone do not prove it ({_last_reports(board, worlds)})"
+    last = _last_reports(board, worlds)
     return f"works with some nodes and not with others, and the test ended before it was clear why ({last})"
 
 
@@ -107,27 +107,27 @@ def _open(board: Board, findings: Iterable[Finding]) -> str:
     if not unclear:
         return ""
     if board.results and all(result.ended == "void" for result in board.results.values()):
-        return f"Nothing could be launched: {_last_words(board, tuple(board.results))}. Mend that and test again."
+        return f"Nothing could be launched: {_last_reports(board, tuple(board.results))}. Mend that and test again."
     if not board.has_passed and len(board.nodes) == 1:
         return "One node alone proves nothing: test it together with nodes that are known to work."
     unreached = [finding for finding in unclear if not board.tried[board.place[finding.node]]]
     undecided = _listed([finding.node for finding in unclear if finding not in unreached])
-    told = [f"Not reached: {_listed([one.node for one in unreached])}. Mend that and test again."] if unreached else []
+    parts = [f"Not reached: {_listed([one.node for one in unreached])}. Mend that and test again."] if unreached else []
     if not board.has_passed:
-        told.append(
+        parts.append(
             "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
             "(--regroup), and look at how the probe starts."
         )
     elif len(unreached) < len(unclear) and board.works.is_parted:
         known = any(board.groups)
         what = "look at the switches between the nodes" if known else "name the switch of each node (--topology)"
-        told.append(
+        parts.append(
             f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and take nothing out."
         )
     elif len(unreached) < len(unclear):
         again = "Test again with more repeats, or a longer deadline; take nothing out on this alone."
-        told.append(f"Undecided: {undecided}. {again}")
-    return " ".join(told)
+        parts.append(f"Undecided: {undecided}. {again}")
+    return " ".join(parts)
 
 
 def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
@@ -151,8 +151,10 @@ def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
     """Return the kind of fault that a node shows: the most telling one that the probe reported in the worlds that
     count."""
     readings = [reading for number in worlds for reading in board.results[number].readings if not reading.ok]
-    said = [one for one in readings if one.node == name or f"({name})" in one.why]  # partners name whose data is wrong
-    kinds = {reading.why.partition(":")[0] for reading in said}
+    concerned = [
+        one for one in readings if one.node == name or f"({name})" in one.why
+    ]  # partners name whose data is wrong
+    kinds = {reading.why.partition(":")[0] for reading in concerned}
     return next((kind for kind in KINDS if kind in kinds), SILENT)
 
 
@@ -168,7 +170,7 @@ def _passed(board: Board, node: int) -> tuple[int, ...]:
 def _warnings(board: Board, node: int) -> tuple[str, ...]:
     """Return the warnings of a node's driver, each once."""
     readings = (_own(board.results[number], board.nodes[node].name) for number in board.worlds_of[node])
-    return tuple(dict.fromkeys(said for reading in readings if reading is not None for said in reading.state))
+    return tuple(dict.fromkeys(warning for reading in readings if reading is not None for warning in reading.state))
 
 
 def _figures(board: Board, worlds: Iterable[int]) -> str:
@@ -182,7 +184,7 @@ def _figures(board: Board, worlds: Iterable[int]) -> str:
     return ", ".join(found[:6])
 
 
-def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
+def _last_reports(board: Board, worlds: tuple[int, ...]) -> str:
     """Return the reports of the last of some worlds."""
     return (
         f"world {worlds[-1]}: {board.results[worlds[-1]].why or board.results[worlds[-1]].ended}"

@@ -182,7 +182,7 @@ def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> 
     elif all(reading.ok for reading in readings):
         ended, why = "passed", ""
     else:
-        worst = min((reading for reading in readings if not reading.ok), key=_telling)
+        worst = min((reading for reading in readings if not reading.ok), key=_kind_order)
         ended, why = "failed", f"{worst.node}: {worst.why}"
     return Result(task.world, ended, harmless(why, 2 * _WIDTH), tuple(unreached), tuple(readings), seconds)
 
@@ -242,8 +242,8 @@ def answered(output: bytes) -> bool:
 
 def _boot(errors: bytes) -> str:
     """Return the boot id that a probe reported when it started: of a node that then died, nothing else is known."""
-    told = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
-    return harmless(told[1][:64].decode("utf-8", "replace"), 64) if len(told) > 1 else ""
+    words = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
+    return harmless(words[1][:64].decode("utf-8", "replace"), 64) if len(words) > 1 else ""
 
 
 def _end(answer: ProbeAnswer) -> str:
@@ -255,7 +255,7 @@ def _end(answer: ProbeAnswer) -> str:
     return f"killed: the probe ended with status {answer.exit} and said nothing"
 
 
-def _telling(reading: Reading) -> int:
+def _kind_order(reading: Reading) -> int:
     """Return the rank of a failure among the kinds of failure, the most telling first; unknown kinds come in the
     middle."""
     kind = reading.why.partition(":")[0]

@@ -41,16 +41,16 @@ def _planned(board: Board) -> list[_Planned]:
     if not board.results:
         return [(members, FIRST) for members in first_pairs(board, range(len(board.nodes)))]
     free = _Partners(board, board.works)
-    asked, others = list(_asked_of(board, board.works, free, _untested(board))), list(_others(board, free))
-    if asked or (
+    settling, others = list(_settling(board, board.works, free, _untested(board))), list(_others(board, free))
+    if settling or (
         others and (board.round == 1 or not all(board.was_paired(node) for pair, _ in others for node in pair))
     ):
-        return asked + others
+        return settling + others
     if not board.has_passed:
         return _without_sound(board)
     if not board.slow_worlds:
         return []
-    return list(_asked_of(board, board.fast, _Partners(board, board.fast), ()))
+    return list(_settling(board, board.fast, _Partners(board, board.fast), ()))
 
 
 def first_pairs(board: Board, nodes: Iterable[int]) -> list[Members]:
@@ -107,7 +107,7 @@ def _untested(board: Board) -> list[int]:
     return [node for node, tried in enumerate(board.tried) if not tried and not board.is_out(node)]
 
 
-def _asked_of(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
+def _settling(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
     """Yield worlds that settle what is open: for accused and untested nodes a sound partner, for strange pairs one for
     each."""
     names = [node.name for node in board.nodes]

@@ -224,9 +224,9 @@ def after_verdict(
     if verdict.outcome != "failed":
         return ()
     nodes = tuple(dict.fromkeys(name for name in job_nodes if NAME.fullmatch(name)))
-    said = [suspect.node for suspect in verdict.suspects if suspect.node is not None]
-    first = first_to_test(said, histories, nodes)
-    case = _Failed(verdict, nodes, first, _known(said, nodes), modes)
+    suspects = [suspect.node for suspect in verdict.suspects if suspect.node is not None]
+    first = first_to_test(suspects, histories, nodes)
+    case = _Failed(verdict, nodes, first, _known(suspects, nodes), modes)
     return tuple(_actions(_AFTER_FAILURE, case, modes, id, None))
 
 
@@ -260,8 +260,8 @@ def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
 
     "" when it does: all of them were tested, and everything tested is good.
     """
-    if said := trouble(conclusion):
-        return said
+    if reason := trouble(conclusion):
+        return reason
     tested = [finding.node for finding in conclusion.findings]
     many = f"{len(tested):,} node{'s' if len(tested) > 1 else ''}"
     if not job_nodes.names:

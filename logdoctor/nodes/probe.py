@@ -153,7 +153,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     backend = "nccl" if options.gpus else "gloo"
     ranks = [ProbeChild(functools.partial(_rank, options, local)) for local in range(options.gpus or 1)]
     _watch(ranks, options.deadline, options.lifeline)
-    reports = [_told(rank, options, local) for local, rank in enumerate(ranks)]
+    reports = [_report_of(rank, options, local) for local, rank in enumerate(ranks)]
     found = {"tool": f"torch/{backend}", "gpu": reports[0].get("gpu", "")}
     unusable = [report["unusable"] for report in reports if "unusable" in report]
     if unusable:
@@ -170,7 +170,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     return dict(found, ok=True, stage="done", bandwidth=bandwidth, tflops=tflops)
 
 
-def _told(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
+def _report_of(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
     """Return what a rank reported, with the reason why it is not good, if it is not."""
     report: dict[str, Any] = {"stage": "start", "why": "", "bandwidth": {}}
     for line in rank.output.decode("utf-8", "replace").splitlines():
@@ -254,14 +254,14 @@ class RankReport:
         self.pipe = pipe
         self.stage = "start"
 
-    def tell(self, **fields: Any) -> None:
+    def send(self, **fields: Any) -> None:
         """Send fields; later ones replace earlier ones."""
         os.write(self.pipe, (json.dumps(fields) + "\n").encode())
 
     def reach(self, stage: str) -> None:
         """Enter a stage."""
         self.stage = stage
-        self.tell(stage=stage)
+        self.send(stage=stage)
 
 
 def _become_child(supervisor: int) -> None:
@@ -460,14 +460,14 @@ def _rank(options: argparse.Namespace, local: int, report: RankReport) -> int:
     try:
         wrong = _stages(options, local, report)
         if wrong:
-            report.tell(stage="gather", why=f"wrong data: {wrong}")
+            report.send(stage="gather", why=f"wrong data: {wrong}")
         return int(bool(wrong))
     except Unusable as error:
-        report.tell(unusable=_one_line(error))
+        report.send(unusable=_one_line(error))
     except ProbeFailure as error:
-        report.tell(why=_one_line(error))
+        report.send(why=_one_line(error))
     except Exception as error:  # noqa: BLE001 -- torch raises anything
-        report.tell(**_meaning(error, report.stage))
+        report.send(**_meaning(error, report.stage))
     return 1
 
 
@@ -478,8 +478,8 @@ def _meaning(error: Exception, stage: str) -> dict[str, str]:
         return {"unusable": f"the memory is taken: {text}"}
     if "EADDRINUSE" in text:
         return {"unusable": text}
-    said = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
-    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", said, re.I)
+    message = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
+    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", message, re.I)
     if own or not isinstance(error, RuntimeError):
         return {"why": f"error: {text}"}
     return {"why": f"{'no answer' if re.search('timed? ?-?out', text, re.I) else 'connection'}: {text}"}
@@ -496,18 +496,18 @@ def _stages(options: argparse.Namespace, local: int, report: RankReport) -> str:
     report.reach("connect")
     if options.gpus:
         torch.cuda.set_device(device)
-        report.tell(gpu=torch.cuda.get_device_name(device)[:100])
+        report.send(gpu=torch.cuda.get_device_name(device)[:100])
     rank, ranks = _connect(torch, options, local, device)
     report.reach("gather")
     buffers = [_Buffers(torch, size, rank, ranks, device) for size in options.sizes]
     wrong = [_check(one, repeat, options) for repeat in range(options.repeats) for one in buffers]
     report.reach("bandwidth")
     if ranks > 1:
-        report.tell(bandwidth={str(size): _bandwidth(torch, one) for size, one in zip(options.sizes, buffers)})
+        report.send(bandwidth={str(size): _bandwidth(torch, one) for size, one in zip(options.sizes, buffers)})
         wrong += [_difference(one, options.repeats - 1, options) for one in buffers]
     report.reach("compute")
     del buffers
-    report.tell(tflops=_multiply(torch, device))
+    report.send(tflops=_multiply(torch, device))
     return next(filter(None, wrong), "")
 
 
@@ -545,16 +545,7 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
         wait_for_workers=False,
         timeout=_limit(options, patience),
     )
-    if local == 0:
-        store.set(f"gpus/{options.place}", str(options.gpus))
-    counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
-    if len(set(counts)) > 1:
-        store.set(f"seen/{options.place}", "")
-        if options.place == 0:  # the store ends with the process that has it
-            with contextlib.suppress(Exception):
-                store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
-        told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
-        raise ProbeFailure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
+    _require_equal_gpus(store, options, local)
     here = options.gpus or 1
     rank, ranks = options.place * here + local, len(options.nodes) * here
     more = {}
@@ -576,6 +567,20 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
         **more,
     )
     return rank, ranks
+
+
+def _require_equal_gpus(store: Any, options: argparse.Namespace, local: int) -> None:
+    """Raise `ProbeFailure` unless all nodes of the world have equally many GPUs."""
+    if local == 0:
+        store.set(f"gpus/{options.place}", str(options.gpus))
+    counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
+    if len(set(counts)) > 1:
+        store.set(f"seen/{options.place}", "")
+        if options.place == 0:  # the store ends with the process that has it
+            with contextlib.suppress(Exception):
+                store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
+        listed = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
+        raise ProbeFailure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {listed}")
 
 
 def _limit(options: argparse.Namespace, seconds: float) -> datetime.timedelta:

@@ -26,8 +26,8 @@ class ServiceAnswer(NamedTuple):
 
     def refusal(self) -> NotTaken:
         """Return the reason why a request was not taken, as the error to raise."""
-        told = self.body.get("error")
-        cause = str(told.get("cause") or "")[:200] if isinstance(told, dict) else ""
+        error = self.body.get("error")
+        cause = str(error.get("cause") or "")[:200] if isinstance(error, dict) else ""
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
         if self.status in (401, 403):
             return NotTaken(f"it does not let us in: {detail}; check the token", self.retry_after or _REFUSED_SECONDS)

@@ -13,7 +13,7 @@ class ShippingNotices:
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
-        self._told: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
         self._away = False
 
     def say(self, text: str) -> None:
@@ -25,9 +25,9 @@ class ShippingNotices:
     def once(self, kind: str, text: str) -> bool:
         """Write one line unless the same kind was written in the last minute; return whether it was written."""
         now = time.monotonic()
-        if now - self._told.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
+        if now - self._written_at.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
             return False
-        self._told[kind] = now
+        self._written_at[kind] = now
         self.say(text)
         return True
 

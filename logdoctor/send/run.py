@@ -157,9 +157,9 @@ def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None
 
     def wait_for_signals() -> None:
         while True:
-            came = signal.sigwaitinfo(children.FORWARDED)
-            alive = running is not None and running.pass_signal(came.si_signo, came.si_code)
-            if not alive and shipper and came.si_signo in _GIVE_UP_SIGNALS:
+            received = signal.sigwaitinfo(children.FORWARDED)
+            alive = running is not None and running.pass_signal(received.si_signo, received.si_code)
+            if not alive and shipper and received.si_signo in _GIVE_UP_SIGNALS:
                 shipper.stop()
 
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()

@@ -12,7 +12,7 @@ def scheduler_state(slurm_job: str | None) -> str | None:
     import subprocess
 
     try:
-        said = subprocess.run(
+        squeue = subprocess.run(
             ["squeue", "--noheader", f"--jobs={slurm_job}", "--format=%T"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -20,5 +20,5 @@ def scheduler_state(slurm_job: str | None) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    words = said.stdout[:200].decode("ascii", "replace").split()
+    words = squeue.stdout[:200].decode("ascii", "replace").split()
     return words[0] if words and words[0].isupper() and words[0] not in _SAYS_NOTHING else None

@@ -139,7 +139,7 @@ class _Shipping:
         ended = not end
         while not (ended and all(entry.is_done for entry in self._entries.values())):
             if all(entry.is_done for entry in self._entries.values()):
-                ended = self._try(lambda: self._tell_end(exit_code))
+                ended = self._try(lambda: self._send_end(exit_code))
             elif not self._round(at_once=True):
                 time.sleep(0.05)
             if time.monotonic() - self._progressed_at > patience:
@@ -204,7 +204,7 @@ class _Shipping:
             self._save()
         return self._attempt
 
-    def _tell_end(self, exit_code: int | None) -> None:
+    def _send_end(self, exit_code: int | None) -> None:
         facts = {"exit_code": exit_code, "signal": None, "scheduler_state": None, "stream": None}
         answer = self._client.end(self._introduced(), facts)
         if answer.status >= 300:

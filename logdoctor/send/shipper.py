@@ -114,7 +114,7 @@ class Shipper:
         elif self._bytes_are_due():
             self._sender_on(client).send(self._attempt)
         else:
-            return self._tell_end(client, self._attempt)
+            return self._send_end(client, self._attempt)
         return False
 
     def _sender_on(self, client: "Client") -> "StreamSender":
@@ -145,7 +145,7 @@ class Shipper:
                 return False
             self._ending.wait(_TICK_SECONDS)
 
-    def _tell_end(self, client: "Client", attempt: int) -> bool:
+    def _send_end(self, client: "Client", attempt: int) -> bool:
         assert self._end is not None
         answer = client.end(attempt, {**self._end._asdict(), "stream": self._stream})
         if answer.status >= 300:

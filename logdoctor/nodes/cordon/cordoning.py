@@ -171,9 +171,9 @@ class Cordoning:
         return self._compared(wanted, state, why, at)
 
     def _compared(self, wanted: PastCordon, state: NodeState | None, why: str, at: float) -> PastCordon:
-        stands = carries(state, _mark(wanted))
-        said = "the node carries it" if stands else "the node does not carry it"
-        return self._step(wanted.id, "standing" if stands else "failed", BY, f"{said}: {why}", at)
+        carried = carries(state, _mark(wanted))
+        seen = "the node carries it" if carried else "the node does not carry it"
+        return self._step(wanted.id, "standing" if carried else "failed", BY, f"{seen}: {why}", at)
 
     def _step(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
         """Return the cordon in this state, unless another process has changed it."""

@@ -80,8 +80,8 @@ class LocalLauncher:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the ranks die with their supervisor
             await asyncio.wait({output, errors, asyncio.create_task(process.wait())}, timeout=_LAST_WORDS)
-        told = errors.result() if errors.done() else b""
-        return ProbeAnswer(node, STARTED in told, output.result() if output.done() else b"", told, ended)
+        stderr = errors.result() if errors.done() else b""
+        return ProbeAnswer(node, STARTED in stderr, output.result() if output.done() else b"", stderr, ended)
 
     def _command(self, task: LaunchTask, rank: int) -> tuple[str, ...]:
         python = sys.executable if task.probe.python == "python3" else task.probe.python

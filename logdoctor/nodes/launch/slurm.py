@@ -45,7 +45,7 @@ class _SrunOutput(NamedTuple):
 
     output: dict[int, bytes]
     errors: dict[int, bytes]
-    said: str
+    messages: str
     status: int | None
 
 
@@ -71,7 +71,7 @@ class SlurmLauncher:
 
         `LaunchError` for a node that Slurm does not know or that is not in the allocation.
         """
-        known = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+        known = {node.name: node for node in nodes_in(await self._output_of("scontrol", "show", "node"))}
         within = await self._allocated() if self._allocation else list(known)
         for name in names:
             if name not in known:
@@ -95,15 +95,15 @@ class SlurmLauncher:
         """
         process = await self._begin(task)
         try:
-            heard = await _hear(process, task)
+            printed = await _read_output(process, task)
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(process, task)))
-        if ended := _ended_by_others(heard):
+        if ended := _ended_by_others(printed):
             raise LaunchError(f"world {task.world.number}", ended, "Run the test again; it says nothing of its nodes.")
-        answers = _answers(task, heard)
-        if any(answer.started for answer in answers) or heard.status is None:
+        answers = _answers(task, printed)
+        if any(answer.started for answer in answers) or printed.status is None:
             return answers
-        return await self._not_launched(task, answers, heard.said)
+        return await self._not_launched(task, answers, printed.messages)
 
     async def sweep(self, test: str) -> int:
         """Cancel the jobs and steps that a test left, and return how many. They are gone when this returns;
@@ -181,15 +181,15 @@ class SlurmLauncher:
                 async with asyncio.timeout(_ENDING):
                     await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
 
-    async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], said: str) -> list[ProbeAnswer]:
+    async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], messages: str) -> list[ProbeAnswer]:
         """Return why no probe of a world started, node by node; `LaunchError` where the nodes are not the reason, and
         when Slurm does not answer."""
-        shown = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+        shown = {node.name: node for node in nodes_in(await self._output_of("scontrol", "show", "node"))}
         unfit = {node.name: _unfit(shown.get(node.name)) for node in task.nodes}
         causes = [f"{name}: {why}" for name, why in unfit.items() if why]
-        if not causes and not _NOT_GIVEN.search(said) and not _ENDED.search(said):
+        if not causes and not _NOT_GIVEN.search(messages) and not _ENDED.search(messages):
             step = "Check the options for srun, the partition and the account, and that Slurm answers here."
-            raise LaunchError("srun", harmless("; ".join(_complaints(said)), 300) or "ended without a word", step)
+            raise LaunchError("srun", harmless("; ".join(_complaints(messages)), 300) or "ended without a word", step)
         shared = harmless("; ".join(causes), 300)
         return [answer._replace(launch_error=unfit[answer.node] or shared or answer.launch_error) for answer in answers]
 
@@ -202,14 +202,16 @@ class SlurmLauncher:
     async def _running(self, ours: regex.Pattern[str]) -> list[str]:
         """Return the ids of jobs, and of steps in jobs of other names, whose names are ours."""
         states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
-        jobs = _named(await self._told("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
-        steps = _named(await self._told("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
+        jobs = _named(await self._output_of("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
+        steps = _named(await self._output_of("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
         return jobs + [step for step in steps if step.partition(".")[0] not in jobs]
 
     async def _allocated(self) -> list[str]:
-        told = await self._told("squeue", f"--jobs={self._allocation}", "--noheader", "--states=RUNNING", "--format=%N")
+        hosts = await self._output_of(
+            "squeue", f"--jobs={self._allocation}", "--noheader", "--states=RUNNING", "--format=%N"
+        )
         try:
-            names = expanded(told.strip())
+            names = expanded(hosts.strip())
         except InputError as error:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
         if not names:
@@ -223,7 +225,7 @@ class SlurmLauncher:
         except InputError:  # the topology only serves to distinguish links from nodes
             return {}
 
-    async def _told(self, *command: str) -> str:
+    async def _output_of(self, *command: str) -> str:
         """Return what a command prints; `LaunchError` when it fails."""
         ran = await self._ran(*command)
         if ran.status != 0:
@@ -246,7 +248,7 @@ def _named(rows: str, ours: regex.Pattern[str]) -> list[str]:
     return [number for number, _, name in pairs if ours.fullmatch(name.strip())]
 
 
-async def _hear(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
+async def _read_output(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
     """Return all that a world prints until it ends or reaches its deadline; its status is None in the latter case."""
     assert process.stdout and process.stderr
     output, errors = _Parted(len(task.nodes)), _Parted(len(task.nodes))
@@ -297,59 +299,59 @@ class _Parted:
         return self._unlabelled.decode(errors="replace")
 
 
-def _ended_by_others(heard: _SrunOutput) -> str:
+def _ended_by_others(printed: _SrunOutput) -> str:
     """Return how somebody else ended a world before its deadline, which is not a failure of its nodes; "" when nobody
     did.
 
     Slurm itself cancels a world that it could not start on all nodes: then the answers say more.
     """
-    if heard.status is not None and heard.status < 0:
-        return f"its srun was killed by signal {-heard.status}"
-    if heard.status is None or all(heard.output.values()) or not all(map(_started, heard.errors.values())):
+    if printed.status is not None and printed.status < 0:
+        return f"its srun was killed by signal {-printed.status}"
+    if printed.status is None or all(printed.output.values()) or not all(map(_started, printed.errors.values())):
         return ""
-    told = (heard.said, *(errors.decode(errors="replace") for errors in heard.errors.values()))
-    found = next(filter(None, map(_CANCELLED.search, told)), None)
+    texts = (printed.messages, *(errors.decode(errors="replace") for errors in printed.errors.values()))
+    found = next(filter(None, map(_CANCELLED.search, texts)), None)
     if found is None or "NODE FAIL" in found[0]:
         return ""
     return f"Slurm ended it ({harmless(found[0], 120)})"
 
 
-def _answers(task: LaunchTask, heard: _SrunOutput) -> list[ProbeAnswer]:
+def _answers(task: LaunchTask, printed: _SrunOutput) -> list[ProbeAnswer]:
     """Return the answer of each node. The probes report which task ran on which node, and `srun` does for failed
     tasks."""
     names = [node.name for node in task.nodes]
-    exits = _exits(heard.said)
+    exits = _exits(printed.messages)
     of: dict[str, int] = {}
-    for number, told in heard.errors.items():
-        where = _started(told) or exits.get(number, ("", None))[0]
+    for number, stderr in printed.errors.items():
+        where = _started(stderr) or exits.get(number, ("", None))[0]
         if where in names and where not in of:
             of[where] = number
-    free = [number for number in heard.errors if number not in of.values()]
-    said = _complaints(heard.said)
+    free = [number for number in printed.errors if number not in of.values()]
+    messages = _complaints(printed.messages)
     answers = []
     for name in names:
         number = of[name] if name in of else free.pop(0)
-        told = heard.errors[number]
-        started = _started(told) == name
-        own = [line for line in said if regex.search(rf"\b{regex.escape(name)}\b", line)]
-        trouble = "" if started and heard.status == 0 else "; ".join(own or ([] if started else said))
+        stderr = printed.errors[number]
+        started = _started(stderr) == name
+        own = [line for line in messages if regex.search(rf"\b{regex.escape(name)}\b", line)]
+        trouble = "" if started and printed.status == 0 else "; ".join(own or ([] if started else messages))
         if not started:
-            trouble = "; ".join(filter(None, (told.decode(errors="replace").strip().replace("\n", "; "), trouble)))
-        ended = exits.get(number, ("", 0 if heard.status is not None else None))[1]
-        answers.append(ProbeAnswer(name, started, heard.output[number], told, ended, harmless(trouble, 300)))
+            trouble = "; ".join(filter(None, (stderr.decode(errors="replace").strip().replace("\n", "; "), trouble)))
+        ended = exits.get(number, ("", 0 if printed.status is not None else None))[1]
+        answers.append(ProbeAnswer(name, started, printed.output[number], stderr, ended, harmless(trouble, 300)))
     return answers
 
 
-def _complaints(said: str) -> list[str]:
+def _complaints(messages: str) -> list[str]:
     """Return the lines of `srun` that are complaints; all of them when none is."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in messages.splitlines() if line.strip()]
     return [line for line in lines if "error:" in line] or lines
 
 
-def _exits(said: str) -> dict[int, tuple[str, int | None]]:
+def _exits(messages: str) -> dict[int, tuple[str, int | None]]:
     """Return the node and exit status (None: ended by a signal) of each failed task, as `srun` reports them."""
     found: dict[int, tuple[str, int | None]] = {}
-    for ended in _ENDED.finditer(said):
+    for ended in _ENDED.finditer(messages):
         for piece in ended[2].split(",")[:1000]:
             first, _, last = piece.partition("-")
             if first.isdigit() and (not last or last.isdigit()):

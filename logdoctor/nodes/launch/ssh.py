@@ -163,29 +163,29 @@ class SshLauncher:
     async def _run_node(
         self, task: LaunchTask, rank: int, options: asyncssh.SSHClientConnectionOptions, in_vain: asyncio.Event
     ) -> ProbeAnswer:
-        name, heard, status = task.nodes[rank].name, _SshOutput(), None
+        name, session, status = task.nodes[rank].name, _SshOutput(), None
         end = asyncio.get_running_loop().time() + task.deadline
         try:
             async with asyncio.timeout_at(end + _FORCE_SECONDS), self._connection(options) as connection:
                 # `exec`, so that no shell is between the SSH server and the probe
                 command = f"exec {shlex.join(task.command(rank, lifeline=True))}"
-                channel = await _start(connection, command, heard)
+                channel = await _start(connection, command, session)
                 try:
                     async with asyncio.timeout_at(end):
-                        await _first(heard.ended.wait(), _both(in_vain, heard.started))
+                        await _first(session.ended.wait(), _both(in_vain, session.started))
                     status = channel.get_returncode()
-                    trouble = _trouble(heard, status)
+                    trouble = _trouble(session, status)
                 except TimeoutError:  # past its own time-out: its supervisor hangs, and does not see its lifeline
-                    trouble = _unless_started(heard)
+                    trouble = _unless_started(session)
                     with suppress(_NotReached):
                         await self._kill(connection, task.test, str(task.world.number))
         except _NotReached as error:
             trouble = str(error)
         except TimeoutError:
-            trouble = _unless_started(heard)
+            trouble = _unless_started(session)
         if trouble:
             in_vain.set()
-        return ProbeAnswer(name, not trouble, bytes(heard.output), bytes(heard.errors), status, trouble)
+        return ProbeAnswer(name, not trouble, bytes(session.output), bytes(session.errors), status, trouble)
 
     async def _sweep_node(self, name: str, test: str) -> int:
         try:
@@ -196,11 +196,11 @@ class SshLauncher:
 
     async def _kill(self, connection: asyncssh.SSHClientConnection, test: str, world: str = "") -> int:
         """Kill the probes of a test on a node, or those of one of its worlds; return how many processes."""
-        heard = _SshOutput()
+        session = _SshOutput()
         words = (self._python, "-c", _KILL, decode(STARTED), "--test", test, *(("--world", world) if world else ()))
-        await _start(connection, shlex.join(words), heard)
-        await heard.ended.wait()
-        count = heard.output[:20].strip()
+        await _start(connection, shlex.join(words), session)
+        await session.ended.wait()
+        count = session.output[:20].strip()
         return int(count) if count.isdigit() else 0
 
     @asynccontextmanager
@@ -226,7 +226,7 @@ class SshLauncher:
                 raise _NotReached(f"{where}: no answer within {self._connect_seconds:g} s") from None
             except (asyncssh.ConnectionLost, ConnectionResetError) as error:
                 if pause is None:
-                    raise _NotReached(f"{where}: {_words(error)}") from error
+                    raise _NotReached(f"{where}: {_one_line(error)}") from error
                 await asyncio.sleep(pause)
             except asyncssh.HostKeyNotVerifiable as error:
                 raise _NotReached(
@@ -235,7 +235,7 @@ class SshLauncher:
             except asyncssh.PermissionDenied as error:
                 raise _NotReached(f"{where}: it does not let this user in with the keys there are") from error
             except (asyncssh.Error, OSError, ValueError) as error:
-                raise _NotReached(f"{where}: {_words(error)}") from error
+                raise _NotReached(f"{where}: {_one_line(error)}") from error
         raise AssertionError("the last try returns or raises")
 
     async def _options(self, name: str) -> asyncssh.SSHClientConnectionOptions:
@@ -247,7 +247,7 @@ class SshLauncher:
             return await asyncio.to_thread(self._read_options, target)
         except (asyncssh.Error, OSError, ValueError) as error:
             raise LaunchError(
-                "SSH", f"its configuration or keys cannot be read: {_words(error)}", "Check the files named for it."
+                "SSH", f"its configuration or keys cannot be read: {_one_line(error)}", "Check the files named for it."
             ) from error
 
     def _read_options(self, target: _SshTarget) -> asyncssh.SSHClientConnectionOptions:
@@ -285,16 +285,16 @@ class SshLauncher:
 
 
 async def _start(
-    connection: asyncssh.SSHClientConnection, command: str, heard: _SshOutput
+    connection: asyncssh.SSHClientConnection, command: str, session: _SshOutput
 ) -> asyncssh.SSHClientChannel[bytes]:
     """Start a command on a node, without a terminal; `_NotReached` when its server does not."""
     try:
         channel, _ = await connection.create_session(
-            lambda: heard, command, encoding=None, request_pty=False, x11_forwarding=False
+            lambda: session, command, encoding=None, request_pty=False, x11_forwarding=False
         )
         return channel
     except (asyncssh.Error, OSError) as error:
-        raise _NotReached(f"the SSH server runs no command: {_words(error)}") from error
+        raise _NotReached(f"the SSH server runs no command: {_one_line(error)}") from error
 
 
 def _read_host(host: str) -> tuple[str, _SshTarget]:
@@ -308,26 +308,26 @@ def _read_host(host: str) -> tuple[str, _SshTarget]:
     return checked_name(found["name"] or place), _SshTarget(place, found["user"], port)
 
 
-def _trouble(heard: _SshOutput, status: int | None) -> str:
+def _trouble(session: _SshOutput, status: int | None) -> str:
     """Return why a node counts as not reached, if it does: the probe never reported its start, or the connection was
     lost before its answer."""
-    if heard.ended.is_set() and status is None and not heard.flooded and not answered(bytes(heard.output)):
-        return f"the SSH connection was lost: {_words(heard.lost) if heard.lost else 'the server ended it'}"
-    if heard.started.is_set():
+    if session.ended.is_set() and status is None and not session.flooded and not answered(bytes(session.output)):
+        return f"the SSH connection was lost: {_one_line(session.lost) if session.lost else 'the server ended it'}"
+    if session.started.is_set():
         return ""
-    if heard.flooded:
+    if session.flooded:
         return f"it printed more than {OUTPUT_LIMIT >> 20} MiB instead of starting the probe"
-    said = [line for line in (heard.errors or heard.output).splitlines() if line.strip()]
-    last = harmless(decode(bytes(said[-1][: 4 * _WIDTH])), _WIDTH) if said else "nothing"
+    lines = [line for line in (session.errors or session.output).splitlines() if line.strip()]
+    last = harmless(decode(bytes(lines[-1][: 4 * _WIDTH])), _WIDTH) if lines else "nothing"
     return f"the probe did not start; the command ended with status {status} and said: {last}"
 
 
-def _unless_started(heard: _SshOutput) -> str:
+def _unless_started(session: _SshOutput) -> str:
     """Return why a node that did not answer before the deadline counts as not reached, if it does."""
-    return "" if heard.started.is_set() else "no sign of the probe before the deadline"
+    return "" if session.started.is_set() else "no sign of the probe before the deadline"
 
 
-def _words(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return the message of an error, on one line, whatever a server put into it."""
     if isinstance(error, socket.gaierror):
         return "there is no host of this name"
