@@ -129,8 +129,8 @@ def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
         late |= {rank: work for rank, work in signalled.items() if rank not in works and work[1] == at - 1}
         if late and waiting > len(late):
             ranks = tuple(sorted(late))
-            line_of = next((number for _, _, number in late.values() if number), None)
-            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, in which the others wait.", line_of)
+            shown_by = next((number for _, _, number in late.values() if number), None)
+            return Absence(ranks, f"{_named(ranks)} never called collective #{at}, in which the others wait.", shown_by)
     return None
 
 
