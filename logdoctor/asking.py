@@ -1,4 +1,4 @@
-"""An attempt diagnosed by all rungs, for the command line: by rules, learned ones too, by past cases, by the model."""
+"""Diagnose an attempt on all rungs, for the command line: rules (learned ones included), past cases, the model."""
 
 import time
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from logdoctor.whole_log import WholeLog
 
 
 class Asking:
-    """Judges attempts by rules, learned ones too, and asks the ladder about those whose cause they leave open.
+    """Judges attempts by rules, learned ones included, and climbs the ladder for those whose cause is still open.
 
-    `job` is what calls to a model are written down for.
+    Model calls are recorded for `job`.
     """
 
     def __init__(self, scanner: Scanner, limits: ReadLimits, taught: Taught, ladder: Ladder, job: str) -> None:
@@ -33,7 +33,8 @@ class Asking:
         self._job, self._number = job, 0
 
     def by_rule(self, attempt: AttemptFiles, reported: ReportedEnd = NOTHING) -> Question:
-        """What is to be asked about an attempt, with its verdict by rules; `InputError` when it cannot be read."""
+        """Return an attempt with its verdict by rules, as a question to the next rung; `InputError` when it cannot be
+        read."""
         begin = time.perf_counter()
         self._number += 1
         read = pipeline.records(attempt.streams, self._scanner, self._limits)
@@ -44,12 +45,12 @@ class Asking:
         return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))
 
     def ask(self, question: Question) -> Verdict:
-        """The verdict by rules when it is sure, else that of a past case or the model, else Unknown. `ModelError` when
-        the model cannot be asked."""
+        """Return the verdict by rules when it is certain, else that of a past case or the model, else Unknown.
+        `ModelError` when the model cannot be asked."""
         return self._ladder.climb(question)
 
     def _log_of(self, attempt: AttemptFiles) -> WholeLog | None:
-        """The whole log; None for standard input, which cannot be read again."""
+        """Return the whole log; None for standard input, which cannot be read again."""
         if any(str(stream.path) == "-" for stream in attempt.streams):
             return None
         return WholeLog({stream.name: partial(self._chunks, stream) for stream in attempt.streams})

@@ -1,4 +1,4 @@
-"""Which files make an attempt: one file, standard input, or a folder with one file per rank."""
+"""Find the files of an attempt: one file, standard input, or a folder with one file per rank."""
 
 import os
 import re
@@ -18,18 +18,18 @@ _ATTEMPT = re.compile(r"attempt_(\d+)$")
 
 
 class AttemptFiles(NamedTuple):
-    """One try to run a job: its name for people and its streams, in the order of their names."""
+    """The files of one attempt: its name for people and its streams, in the order of their names."""
 
     name: str
     streams: tuple[LogFile, ...]
 
 
 def attempts(path: Path) -> list[AttemptFiles]:
-    """The attempts that a path stands for.
+    """Return the attempts in a path.
 
-    A file, or `-` for standard input, is one attempt with the stream "main". A folder is one attempt with a
-    stream for each log below it; below torchrun's `attempt_0`, `attempt_1`, ... folders it is one for each of
-    these. `InputError` when the path does not exist or a folder holds no logs.
+    A file, or `-` for standard input, is one attempt with the stream "main". A folder is one attempt with a stream for
+    each log below it; below torchrun's `attempt_0`, `attempt_1`, ... folders it is one for each of these. `InputError`
+    when the path does not exist or a folder holds no logs.
     """
     if str(path) == "-":
         return [AttemptFiles("standard input", (LogFile("main", path),))]

@@ -43,7 +43,7 @@ the service answers with it as JSON.
 
 
 class LogdoctorError(Exception):
-    """Base of all errors raised on purpose; `str(error)` is fit to be shown to a person."""
+    """Base of all errors raised on purpose; `str(error)` can be shown to a person."""
 
     def __init__(self, thing: str, cause: str, next_step: str) -> None:
         super().__init__(f"{thing}: {cause}. {next_step}")
@@ -52,7 +52,7 @@ class LogdoctorError(Exception):
         self.next_step = next_step
 
     def __reduce__(self) -> tuple[type["LogdoctorError"], tuple[str, str, str]]:
-        """Errors cross process borders when many files are diagnosed at once."""
+        """Support pickling: errors cross process borders when many files are diagnosed at once."""
         return type(self), (self.thing, self.cause, self.next_step)
 
 
@@ -65,11 +65,11 @@ class RuleError(LogdoctorError):
 
 
 class RuleRefused(LogdoctorError):
-    """A learned rule cannot be entered, or cannot take this step of its life."""
+    """A learned rule cannot be entered, or cannot take this step of its lifecycle."""
 
 
 class PatternRefused(RuleRefused):
-    """A pattern is not of the language of learned patterns; `guard` is the guard that it fails."""
+    """A pattern is not in the language of learned patterns; `guard` is the guard that it fails."""
 
     def __init__(self, source: str, guard: str, cause: str) -> None:
         super().__init__(f"pattern {source[:120]!r}", cause, "Write it with literals, classes and (?:a|b) only.")
@@ -85,15 +85,15 @@ class ConfirmationRefused(LogdoctorError):
 
 
 class ConfirmationSuperseded(ConfirmationRefused):
-    """What was seen when something was said of a failure no longer stands: somebody else spoke meanwhile."""
+    """The confirmation is based on an outdated state: somebody else has changed it meanwhile."""
 
 
 class RecallError(LogdoctorError):
-    """Past cases cannot be searched by likeness; those with the same digest can."""
+    """Past cases cannot be searched by similarity; those with the same digest can."""
 
 
 class VectorsDamaged(RecallError):
-    """The vectors of past cases cannot be read any more; they are made again from the cases."""
+    """The vectors of past cases can no longer be read; they are rebuilt from the cases."""
 
 
 class PromptError(LogdoctorError):
@@ -105,7 +105,7 @@ class ModelError(LogdoctorError):
 
 
 class ModelUnavailable(ModelError):
-    """A language model does not answer; `retry_after` are the seconds it asks to be left alone, if it says so."""
+    """A language model does not answer; `retry_after` is how many seconds it asks to wait, if it says so."""
 
     def __init__(self, thing: str, cause: str, next_step: str, retry_after: float | None = None) -> None:
         super().__init__(thing, cause, next_step)
@@ -113,11 +113,11 @@ class ModelUnavailable(ModelError):
 
 
 class ModelNonsense(ModelError):
-    """A language model's answer is not JSON, not of the form asked for, or a refusal."""
+    """A language model's answer is not JSON, not of the requested form, or a refusal."""
 
 
 class BudgetSpent(ModelError):
-    """The calls or tokens that may be spent are spent."""
+    """The budget of calls or tokens is spent."""
 
 
 class ExtraMissing(LogdoctorError):
@@ -151,7 +151,7 @@ class OffsetMismatch(LogdoctorError):
 
 
 class LimitReached(LogdoctorError):
-    """A stream or an attempt holds as much as it may."""
+    """A stream or an attempt has reached its size limit."""
 
 
 class Busy(LogdoctorError):
@@ -175,7 +175,7 @@ class CursorError(LogdoctorError):
 
 
 class LaunchError(LogdoctorError):
-    """A launcher cannot start probes on nodes, or knows no such node; it says nothing about the nodes themselves."""
+    """A launcher cannot start probes on nodes, or knows no such node; this says nothing about the nodes themselves."""
 
 
 class CordonError(LogdoctorError):
@@ -183,11 +183,11 @@ class CordonError(LogdoctorError):
 
 
 class CordonRefused(CordonError):
-    """A node may not be cordoned or uncordoned: a cap is reached, or the cordon is of others."""
+    """A node may not be cordoned or uncordoned: a cap is reached, or the cordon belongs to others."""
 
 
 class NodeTestRefused(LogdoctorError):
-    """A test of nodes cannot be begun, added to or ended as asked, or does not exist."""
+    """A node test cannot be started, extended or ended as asked, or does not exist."""
 
 
 class ActionRefused(LogdoctorError):
@@ -195,7 +195,7 @@ class ActionRefused(LogdoctorError):
 
 
 class IncidentRefused(LogdoctorError):
-    """An incident cannot take the step that is asked for, or does not exist."""
+    """An incident cannot take the requested step, or does not exist."""
 
 
 class NoticeRefused(LogdoctorError):
@@ -207,13 +207,13 @@ class TokenError(LogdoctorError):
 
 
 class SendError(LogdoctorError):
-    """The sender cannot begin: what it was told is missing or wrong."""
+    """The sender cannot begin: an option is missing or wrong."""
 
 
 class NotTaken(SendError):
-    """The service did not take a request now; it is to be tried again after a while.
+    """The service did not take a request now; try it again later.
 
-    `only_this` says that the refusal is about this stream, not about the service as a whole.
+    `only_this` means that the refusal concerns this stream, not the whole service.
     """
 
     def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
@@ -226,7 +226,7 @@ class NotTaken(SendError):
 
 
 class RequestRefused(LogdoctorError):
-    """A request cannot be served: its HTTP status and a word for why."""
+    """A request cannot be served: its HTTP status and a word for the reason."""
 
     def __init__(self, status: int, code: str, thing: str, cause: str, next_step: str) -> None:
         super().__init__(thing, cause, next_step)

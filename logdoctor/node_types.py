@@ -1,7 +1,7 @@
-"""The nouns of node tests: what is run, what comes back, and what is said of nodes and done to them.
+"""The types of node tests and cordons: what is run, what it returns, what is known about nodes and done to them.
 
-A test of nodes goes in rounds. A round is a set of worlds that share no node; the members of a world run an all-gather
-together. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
+A test runs in rounds. A round is a set of worlds that share no node; the members of a world run an all-gather together.
+Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
 """
 
 from typing import Literal
@@ -14,13 +14,15 @@ from logdoctor.errors import InputError
 NAME = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """What a node may be called: names go into command lines, and some come out of logs."""
 
+LauncherName = Literal["slurm", "ssh", "kubernetes", "local"]
+"""Names of the launchers: each has a module in `nodes/launch` and is constructed in `build/nodes.py`."""
 Standing = Literal["healthy", "faulty", "slow", "indeterminate"]
 Ended = Literal["passed", "failed", "void"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node to test. `address` is where its peers reach it (default: its name), `group` the switch, rack or
-    block that it hangs on ("" when that is not known), and `gpu` its type when the cluster says so."""
+    """A node to test. `address` is where its peers reach it (default: its name), `group` the switch, rack or block that
+    it is attached to ("" when unknown), and `gpu` its GPU type when the cluster reports it."""
 
     name: str
     address: str = ""
@@ -30,7 +32,7 @@ class Node(msgspec.Struct, frozen=True):
 
 class World(msgspec.Struct, frozen=True):
     """Nodes that run an all-gather together, in the order of their ranks. `number` counts the worlds of a test from 1,
-    `purpose` says in words what the world is to find out, `repeats` how often the gather is repeated in it."""
+    `purpose` describes what the world is to find out, `repeats` is how often the gather is repeated in it."""
 
     number: int
     round: int
@@ -40,12 +42,12 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What the probe found on one node of a world: its JSON line.
+    """The report of the probe on one node of a world: its JSON line.
 
     `stage` is how far it came: start, connect, gather, bandwidth, compute, done. `bandwidth` maps bytes gathered (as a
     decimal string, the whole result of a gather) to the bus bandwidth in GB/s (10^9), `tflops` is that of the slowest
-    GPU. `state` are warnings of the driver: Xid, ECC, NVLink, heat. `boot` is the kernel's boot id, `tool` what ran
-    the gather: `torch/nccl`, `torch/gloo` or `nccl-tests`.
+    GPU. `state` are warnings of the driver: Xid, ECC, NVLink, heat. `boot` is the kernel's boot id, `tool` what ran the
+    gather: `torch/nccl`, `torch/gloo` or `nccl-tests`.
     """
 
     node: str
@@ -65,9 +67,9 @@ class Reading(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """How a world ended.
 
-    `passed`: every node said that all it gathered was right. `failed`: it began, and did not pass. `void`: it proves
-    nothing, because it was not launched as it should; `unreached` are the nodes where that went wrong (maybe none, when
-    the launcher as a whole failed). `why` says more in one line, `seconds` is the time it took.
+    `passed`: every node reported that all it gathered was right. `failed`: it began, and did not pass. `void`: it
+    proves nothing, because it could not be launched; `unreached` are the nodes where the launch failed (none, when the
+    launcher itself failed). `why` explains in one line, `seconds` is the time it took.
     """
 
     world: World
@@ -79,10 +81,10 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a test says of one node, and the proof: the numbers of the worlds that count for it.
+    """What a test found about one node, and the proof: the numbers of the worlds that count for it.
 
-    `fault` names the kind of a fault, such that the same fault of a node is named the same in every test. `partners`
-    are the proven-good nodes it was tested with.
+    `fault` names the kind of fault, always the same for the same fault of a node. `partners` are the proven-good nodes
+    it was tested with.
     """
 
     node: str
@@ -95,7 +97,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LinkFault(msgspec.Struct, frozen=True):
-    """Two ends that are good and cannot work together: two nodes, or two groups of nodes (switches, racks)."""
+    """Two good ends that cannot work together: two nodes, or two groups of nodes (switches, racks)."""
 
     ends: tuple[str, str]
     between: Literal["nodes", "groups"]
@@ -104,8 +106,8 @@ class LinkFault(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What a test found: one finding for each node, in the order asked, link faults, the rounds it took, and
-    `open` with what the test could not decide and what to do about it ("" when it decided all)."""
+    """What a test found: one finding for each node, in the order asked, link faults, the rounds it took, and `open`
+    with what the test could not decide and what to do about it ("" when it decided everything)."""
 
     findings: tuple[Finding, ...]
     links: tuple[LinkFault, ...] = ()
@@ -113,13 +115,13 @@ class Conclusion(msgspec.Struct, frozen=True):
     open: str = ""
 
     def named(self, standing: Standing) -> tuple[str, ...]:
-        """The nodes of one standing."""
+        """Return the nodes of one standing."""
         return tuple(finding.node for finding in self.findings if finding.standing == standing)
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What logdoctor writes on a node that it cordons, so that all see who did it and why, and so that it undoes its
-    own cordons only. `cordon` is the number of the cordon in the records of `owner`."""
+    """What logdoctor writes on a node that it cordons: it shows everybody who did it and why, and lets logdoctor undo
+    only its own cordons. `cordon` is the number of the cordon in the records of `owner`."""
 
     owner: str
     cordon: int
@@ -128,8 +130,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """A node as the cluster knows it. `mark` is ours when the cordon is; `reason` is what the cluster says of it,
-    whoever wrote it; `raw` is the state in the cluster's own words."""
+    """A node as the cluster knows it. `mark` is set when the cordon is ours; `reason` is the cluster's text, whoever
+    wrote it; `raw` is the state in the cluster's own words."""
 
     name: str
     cordoned: bool
@@ -141,14 +143,14 @@ class NodeState(msgspec.Struct, frozen=True):
 ActionKind = Literal["test_nodes", "cordon", "reboot", "inspect_hardware", "restart", "rollback_and_skip"]
 Mode = Literal["auto", "ask", "never"]
 PERFORMED = ("test_nodes", "cordon")
-"""What logdoctor does itself when it may; the other kinds are advice that a person carries out."""
+"""The kinds that logdoctor can perform itself; the others are advice that a person carries out."""
 RESTARTS = ("restart", "rollback_and_skip")
-"""Kinds that start a job again."""
+"""The kinds that start a job again."""
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What is to be done, to which nodes, and why. `mode` says whether it is done at once (`auto`), waits for a person
-    (`ask`) or is left out (`never`); `verdict` and `test` are what it follows from."""
+    """What to do, to which nodes, and why. `mode` says whether it is done at once (`auto`), waits for a person (`ask`)
+    or is left out (`never`); `verdict` and `test` are what it follows from."""
 
     kind: ActionKind
     nodes: tuple[str, ...]
@@ -159,7 +161,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class PastFinding(msgspec.Struct, frozen=True):
-    """What a test once found of a node. `boot` is the kernel's boot id then, "" when it was not read."""
+    """What an earlier test found about a node. `boot` is the kernel's boot id then, "" when it was not read."""
 
     test: int
     at: float
@@ -181,7 +183,7 @@ class PastFailure(msgspec.Struct, frozen=True):
 
 class PastCordon(msgspec.Struct, frozen=True):
     """A cordon of ours. `state`: wanted (about to be made), standing, refused, failed, undone. `how` is the cordoner:
-    slurm, kubernetes, file, dry-run; `owner` the name of ours that stands on the node."""
+    slurm, kubernetes, file, dry-run; `owner` is our name on the node."""
 
     id: int
     node: str
@@ -198,7 +200,7 @@ class PastCordon(msgspec.Struct, frozen=True):
 
 
 class NodeHistory(msgspec.Struct, frozen=True):
-    """What is on record of a node, newest first."""
+    """The records of a node, newest first."""
 
     node: str
     failures: tuple[PastFailure, ...] = ()
@@ -207,7 +209,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
 
 def checked_name(name: str) -> str:
-    """The name, when a node may be called so; `InputError` otherwise."""
+    """Return the name, when it is a valid node name; `InputError` otherwise."""
     if not NAME.fullmatch(name):
         raise InputError(
             f"node {name[:80]!r}", "this is not a valid node name", "Use letters, digits, '.', '_' and '-'."

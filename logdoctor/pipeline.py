@@ -1,4 +1,4 @@
-"""The whole story on one page: bytes -> segments -> residuals -> records -> verdict."""
+"""The whole pipeline on one page: bytes -> segments -> residuals -> records -> verdict."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Segment, Verdict
 
 _ALONE_BYTES = 12 << 20
-"""A file smaller than this is read faster by one process than by many."""
+"""Below this size one process reads a file faster than several."""
 
 
 class ReadLimits(NamedTuple):
@@ -37,7 +37,7 @@ class ReadLimits(NamedTuple):
 
 
 class LogFile(NamedTuple):
-    """One log file of an attempt. `label` is what a verdict calls it when that is not its path."""
+    """One log file of an attempt. `label` is its name in the verdict, when that is not its path."""
 
     name: str
     path: Path
@@ -47,15 +47,15 @@ class LogFile(NamedTuple):
 def diagnose(
     streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, reported: ReportedEnd = NOTHING
 ) -> Verdict:
-    """The verdict on one attempt whose streams are given, and of whose end something may be `reported`; `InputError`
-    when one of them cannot be read."""
+    """Return the verdict on one attempt with these streams and this `reported` end; `InputError` when a stream cannot
+    be read."""
     begin = time.perf_counter()
     verdict = judge(records(streams, scanner, limits), scanner.book, reported=reported)
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 
 def records(streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits) -> list[Record]:
-    """What diagnosis needs to know of each stream; `InputError` when one cannot be read."""
+    """Return what diagnosis needs to know of each stream; `InputError` when one cannot be read."""
     gauges = Gauges(scanner.book)
     with _processes(streams, scanner, gauges, limits) as submit:
         return [_record(stream, scanner, limits, submit) for stream in streams]
@@ -86,7 +86,7 @@ def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit
 
 
 def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit") -> None:
-    """Read a compressed file or standard input here, examine its segments wherever there is room."""
+    """Read a compressed file or standard input here, and examine its segments in any free process."""
     with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
         chunks = unpack(
             str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append
@@ -97,25 +97,25 @@ def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submi
 
 
 def kept_lines(path: Path, scanner: Scanner) -> set[int]:
-    """The numbers of the lines of a plain log that no filter rule takes."""
+    """Return the numbers of the lines of a plain log that no filter rule takes."""
     with path.open("rb") as file:
         segments = cut("main", iter(lambda: file.read(1 << 20), b""), 1 << 20)
         return {int(place) + segment.line for segment in segments for place in compress(segment, scanner).kept}
 
 
 def citable_lines(path: Path, scanner: Scanner, limits: ReadLimits) -> set[int]:
-    """The numbers of the metric lines of a log that its progress record can quote."""
+    """Return the numbers of the metric lines of a log that its progress record can quote."""
     record = records([LogFile("main", path)], scanner, limits)[0]
     return {int(line) for part in record.texts for line in part.lines}
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 Submit = Callable[[Callable[..., list[SegmentExcerpt]], Iterable[tuple[object, ...]]], Iterator[list[SegmentExcerpt]]]
-"""Calls a function with each of many arguments, here or in other processes; results come in order."""
+"""Call a function with each of many arguments, here or in other processes; results come in order."""
 
 _parts: tuple[Scanner, Gauges] | None = None  # of this process; set before others are forked from it
 
@@ -134,7 +134,7 @@ def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[Seg
 
 @contextmanager
 def _processes(streams: Sequence[LogFile], scanner: Scanner, gauges: Gauges, limits: ReadLimits) -> Iterator[Submit]:
-    """A way to call functions: in this process for small logs, else in forked ones that share the rules."""
+    """Yield a way to call functions: in this process for small logs, else in forked ones that share the rules."""
     global _parts
     _parts = (scanner, gauges)
     workers = limits.workers or cores()
@@ -160,7 +160,7 @@ def _in_order(
     arguments: Iterable[tuple[object, ...]],
     ahead: int,
 ) -> Iterator[list[SegmentExcerpt]]:
-    """Results in the order of the arguments, never more than `ahead` calls under way, so memory is bounded."""
+    """Yield results in the order of the arguments, with at most `ahead` calls under way, so that memory is bounded."""
     waiting: deque[Future[list[SegmentExcerpt]]] = deque()
     for given in arguments:
         waiting.append(pool.submit(function, *given))

@@ -1,8 +1,8 @@
 """What failures cost, by reason and week: Table 3 of the paper for this cluster.
 
 *Characterization of Large Language Model Development in the Datacenter* (NSDI '24, Hu et al.), Table 3: for each reason
-how often it came, the GPUs it took, the time until it came, the GPU time spent until then, and the time until the job
-ran again. What each number means here is in docs/report.md.
+how often it occurred, the GPUs it took, the time until it occurred, the GPU time spent until then, and the time until
+the job ran again. docs/report.md defines each number.
 """
 
 import csv
@@ -23,7 +23,7 @@ from logdoctor.store.report import Failures, ReportedFailure
 Floats = npt.NDArray[np.float64]
 
 DECIDED = ("rule", "learned", "structure", "case", "agent", "person", "nobody")
-"""Who decided a verdict, the surest first; "person" is one who confirmed or corrected it."""
+"""What decided a verdict, the surest first; "person" is one who confirmed or corrected it."""
 
 _WEEK = 7 * 86_400
 _MONDAY = 4 * 86_400  # the first Monday of the epoch
@@ -32,7 +32,7 @@ _UNSAFE = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets read as a formul
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A quantity over some failures: of how many it is known, its mean and its median; None when it is known of
+    """A quantity over some failures: for how many it is known, its mean and its median; None when it is known for
     none."""
 
     known: int
@@ -41,10 +41,10 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What the failures of a reason, of a category, or all cost.
+    """The cost of the failures of a reason, of a category, or of all.
 
     `name` is the reason or category, "" for all. Times are in seconds. `gpu_hours` is the sum over those failures whose
-    demand is known, as many as `gpus.known`; `share` is its part of that of all failures, None when that is 0.
+    GPUs are known, as many as `gpus.known`; `share` is its part of that of all failures, None when that is 0.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Week(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """The failures of a period, `since` <= time < `until` (None means open), in seconds since the epoch.
 
-    `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time, those without a
-    failure left out. `decided` counts who decided, `cut` tells that only the newest were counted.
+    `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time, without those that
+    had no failure. `decided` counts what decided, `cut` means that only the newest were counted.
     """
 
     since: float | None
@@ -84,7 +84,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class _Taken(NamedTuple):
-    """What each failure took: GPUs, seconds to failure, GPU hours, seconds to restart; NaN is not known."""
+    """The cost of each failure: GPUs, seconds to failure, GPU hours, seconds to restart; NaN is unknown."""
 
     gpus: Floats
     to_failure: Floats
@@ -93,7 +93,7 @@ class _Taken(NamedTuple):
 
 
 def reckon(failures: Failures, since: float | None = None, until: float | None = None) -> Report:
-    """The report on the failures of a period."""
+    """Return the report on the failures of a period."""
     items = failures.items
     taken = _taken(items)
     whole = float(np.nansum(taken.gpu_hours))
@@ -122,8 +122,11 @@ def _decider(failure: ReportedFailure) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """A row for each reason, with a header (RFC 4180); text that a spreadsheet would take for a formula gets a quote
-    mark before it. There is no row of sums: whoever adds up the column would count all twice."""
+    """Return a row for each reason, with a header (RFC 4180); text that a spreadsheet would take for a formula gets a
+    quote mark before it.
+
+    There is no row of sums: a reader who adds up the column would count everything twice.
+    """
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(_COLUMNS)
@@ -133,14 +136,14 @@ def as_csv(report: Report) -> str:
 
 
 def _numbers(row: Costs) -> list[float | None]:
-    """What a row says: times to the millisecond, the share as exactly as it is known."""
+    """Return the numbers of a row: times to the millisecond, the share unrounded."""
     spreads = [value for of in (row.gpus, row.to_failure, row.to_restart) for value in (of.known, of.mean, of.median)]
     rounded = [None if value is None else round(value, 3) for value in (*spreads, row.gpu_hours)]
     return [row.count, *rounded, None if row.share is None else round(row.share, 9)]
 
 
 def length(seconds: float) -> str:
-    """A time span in its largest unit, for people."""
+    """Return a time span in its largest unit, for people."""
     for unit, size in (("d", 86_400), ("h", _HOUR), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
@@ -148,7 +151,7 @@ def length(seconds: float) -> str:
 
 
 def second(day: str) -> float:
-    """The first second of a day (ISO date, UTC), in seconds since the epoch; `ValueError` for what is no date."""
+    """Return the first second of a day (ISO date, UTC), in seconds since the epoch; `ValueError` for anything else."""
     return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
 
 
@@ -232,5 +235,5 @@ def _day(at: float) -> str:
 
 
 def _inert(text: str) -> str:
-    """Text that no spreadsheet reckons with."""
+    """Return text that no spreadsheet evaluates."""
     return f"'{text}" if text.startswith(_UNSAFE) else text

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from logdoctor.errors import SettingsError
+from logdoctor.node_types import LauncherName
 
 PREFIX = "LOGDOCTOR_"
 _NEXT_STEP = "See docs/settings.md."
@@ -164,7 +165,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Node tests and actions
     launcher: Annotated[
-        Literal["", "slurm", "ssh", "kubernetes", "local"],
+        Literal["", LauncherName],
         about("how probes reach the nodes to test; empty: nothing is tested automatically"),
     ] = ""
     act_test: Annotated[

@@ -1,4 +1,4 @@
-"""What people see in a terminal."""
+"""What the command line prints."""
 
 import datetime
 import json
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from logdoctor.store.learned import Event, Learned
     from logdoctor.store.tokens import Token
 
-_WORDS = 2000  # characters of what a rule, a person or a model says
-_WIDE = 150  # columns from which rules stand in a table
+_WORDS = 2000  # characters of a text by a rule, a person or a model
+_WIDE = 150  # columns from which rules are shown as a table
 _COLOURS = {
     "failed": "red",
     "cancelled": "yellow",
@@ -100,7 +100,7 @@ def _answer(result: Verdict) -> Table:
 
 
 def _decided(by: DecidedBy) -> str:
-    """What made the verdict: the rule, the past case, the model."""
+    """Return what made the verdict: the rule, the past case, the model."""
     if by.kind == "case":
         return by.rule.replace("/", " ")
     if by.kind == "nobody":
@@ -135,12 +135,12 @@ def _quotation(evidence: Evidence, many: bool) -> Table:
 
 
 def _clipped(text: str) -> str:
-    """A line no longer than a few rows."""
+    """Return a line cut to a few rows."""
     return harmless(text, 400)
 
 
 def _symptoms(result: Verdict) -> Text:
-    """Other errors by reason: those that the cause accounts for, then those that nothing explains."""
+    """Return other errors by reason: those that the cause explains, then those that nothing explains."""
     text = Text(style="dim")
     for label, explained in (("follow-on errors: ", True), ("other errors: ", False)):
         some = [symptom for symptom in result.symptoms if bool(symptom.explained_by) == explained]
@@ -151,7 +151,7 @@ def _symptoms(result: Verdict) -> Text:
 
 
 def _explain(console: Console, result: Verdict) -> None:
-    """What the filter rules took, and the fingerprint."""
+    """Print what the filter rules took, and the fingerprint."""
     account = result.compression
     console.print(
         f"{account.lines_in:,} lines in, {account.lines_kept:,} kept; "
@@ -185,8 +185,8 @@ def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
 
 
 def _claims(one: Rule) -> str:
-    """What a rule says of the lines it hits, in a few words."""
-    return ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _says(one)
+    """Return what a rule says about the lines it matches, in a few words."""
+    return ("harmless" if one.harmless else "filter") if isinstance(one, FilterRule) else _role_or_outcome(one)
 
 
 def tokens(every: "Sequence[Token]", as_json: bool) -> None:
@@ -204,11 +204,11 @@ def tokens(every: "Sequence[Token]", as_json: bool) -> None:
 
 
 def day(time: float | None) -> str:
-    """A time, in seconds since the epoch, as a date and minute in UTC; "" for none."""
+    """Return a time, in seconds since the epoch, as a date and minute in UTC; "" for None."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
 
 
-def _says(rule: Rule) -> str:
+def _role_or_outcome(rule: Rule) -> str:
     assert not isinstance(rule, FilterRule)
     claim = rule.verdict
     return claim.outcome or f"{claim.role}: {claim.reason or f'by table {claim.lookup}'}"
@@ -216,19 +216,19 @@ def _says(rule: Rule) -> str:
 
 def rule(one: Rule, as_json: bool = False) -> None:
     """Print a rule as YAML, or as one JSON object."""
-    from logdoctor.rule_files.files import text_of  # it knows the store, which a diagnosis does not need
+    from logdoctor.rule_files.files import text_of  # it imports the store, which a diagnosis does not need
 
     print(msgspec.json.encode(one).decode() if as_json else text_of(one), end="\n" if as_json else "")
 
 
-# ---- learned rules: what is theirs comes from logs and models, and is made harmless
+# ---- learned rules: their texts come from logs and models, and are made harmless
 
 
 _STATUS_COLOURS = {"proposed": "bold yellow", "shadow": "cyan", "active": "green", "retired": "dim"}
 
 
 def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> None:
-    """Print learned rules, those of a kind together, or one JSON object for each. `alone`: nothing stands before."""
+    """Print learned rules, grouped by kind, or one JSON object for each. `alone`: nothing is printed before them."""
     if as_json:
         for one in every:
             print(ascii_json(one))
@@ -249,17 +249,17 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
 
 
 def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
-    """The rules of a kind: a row for each where there is room, else some lines."""
+    """Print the rules of a kind: a row for each where there is room, else some lines."""
     counts = Counter(one.status for one in mine)
-    told = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
+    totals = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
     heading = Text(safe(kind, 400), style="bold")
-    console.print(heading.append(f"  learned rules: {told}", style="dim"), soft_wrap=True)
+    console.print(heading.append(f"  learned rules: {totals}", style="dim"), soft_wrap=True)
     if console.width < _WIDE:
         for one in mine:
             _print_narrow(console, one)
         return
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("rule", no_wrap=True, min_width=max(len(one.id) for one in mine))  # an id is there to be copied
+    table.add_column("rule", no_wrap=True, min_width=max(len(one.id) for one in mine))  # ids are there to be copied
     table.add_column("status")
     for name in ("jobs", "lines", "removed", "votes"):
         table.add_column(name, justify="right")
@@ -267,13 +267,13 @@ def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
     table.add_column("title, and what it is waiting for")
     for one in mine:
         status = Text(one.status, style=_STATUS_COLOURS[one.status])
-        says = Text(safe(one.title, 80))
+        summary = Text(safe(one.title, 80))
         if claimed := _claimed(one):
-            says.append(f"\n{safe(claimed, 200)}", style="bold")
+            summary.append(f"\n{safe(claimed, 200)}", style="bold")
         if wait := _wait(one):
-            says.append(f"\n{safe(wait, 200)}", style="yellow")
+            summary.append(f"\n{safe(wait, 200)}", style="yellow")
         numbers = (f"{one.jobs:,}", f"{one.lines:,}", f"{one.taken:,}", _votes(one))
-        table.add_row(Text(safe(one.id, 400)), status, *numbers, Text(safe(one.agent, 24)), says)
+        table.add_row(Text(safe(one.id, 400)), status, *numbers, Text(safe(one.agent, 24)), summary)
     console.print(table)
 
 
@@ -297,7 +297,7 @@ def _print_indented(console: Console, text: str, style: str) -> None:
 
 
 def waits(one: "Learned") -> bool:
-    """Whether a rule goes on only when a human lets it: a proposed one, or one in shadow that may take nodes out."""
+    """Return whether a rule waits for a human: a proposed one, or one in shadow that may take nodes out."""
     return one.waits
 
 
@@ -307,7 +307,7 @@ def _wait(one: "Learned") -> str:
 
 
 def _claimed(one: "Learned") -> str:
-    """What a diagnosis rule says of a failure; "" for a filter rule."""
+    """Return what a diagnosis rule says about a failure; "" for a filter rule."""
     if one.claim is None:
         return ""
     default = taxonomy.REASONS[one.claim.reason]
@@ -323,7 +323,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> None:
-    """Print all that is known of a learned rule, its steps from the first to the last, or one JSON object."""
+    """Print everything known about a learned rule, with its steps in order, or one JSON object."""
     if as_json:
         print(ascii_json({"rule": one, "events": events}))
         return
@@ -342,7 +342,7 @@ def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> No
 
 
 def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
-    """What is known of a learned rule, by name."""
+    """Yield what is known about a learned rule, as (name, value)."""
     yield "status", one.status
     if wait := _wait(one):
         yield "", safe(wait, 2000)
@@ -391,9 +391,9 @@ def step(before: str, one: "Learned") -> None:
         print(f"  watched from now on; it {does} once it has matched often enough, or when approved again")
 
 
-def why(said: "Sequence[Said]") -> None:
-    """Print what rules do to a line."""
-    for one in said:
+def why(effects: "Sequence[Said]") -> None:
+    """Print what the rules do with a line."""
+    for one in effects:
         if one.kind:
             print(
                 f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis rules, all jobs:"
@@ -402,15 +402,15 @@ def why(said: "Sequence[Said]") -> None:
             print(safe(finding, 2000))
 
 
-def imported(told: "Sequence[Imported]", as_json: bool) -> None:
-    """Print what became of each rule, those that were refused last, or one JSON object for each."""
+def imported(results: "Sequence[Imported]", as_json: bool) -> None:
+    """Print the result for each rule, refused ones last, or one JSON object for each."""
     if as_json:
-        for one in told:
+        for one in results:
             print(ascii_json(one._asdict()))
         return
-    for one in sorted(told, key=lambda one: one.outcome == "refused"):
+    for one in sorted(results, key=lambda one: one.outcome == "refused"):
         print(_imported(one))
-    counts = Counter(one.outcome for one in told)
+    counts = Counter(one.outcome for one in results)
     print(", ".join(f"{counts[name]} {name}" for name in ("entered", "known", "held", "refused") if counts[name]))
 
 
@@ -424,7 +424,7 @@ def _imported(one: "Imported") -> str:
     return f"{one.outcome:<8} {one.id}  {one.status}{waits}"
 
 
-# ---- past cases: what is theirs comes from logs and people
+# ---- past cases: their texts come from logs and people
 
 
 def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
@@ -448,7 +448,7 @@ def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
 
 
 def case(one: "Confirmation", as_json: bool) -> None:
-    """Print all that is known of a past case, or one JSON object."""
+    """Print everything known about a past case, or one JSON object."""
     if as_json:
         print(ascii_json(one))
         return
@@ -466,7 +466,7 @@ def case(one: "Confirmation", as_json: bool) -> None:
 
 
 def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
-    """What is known of a past case, by name; what is "" is not known."""
+    """Yield what is known about a past case, as (name, value); "" is unknown."""
     default = taxonomy.REASONS[one.reason]
     yield "entered", f"{day(one.at)} UTC by {_said_by(one)}"
     if one.withdrawn:
@@ -488,7 +488,7 @@ def _said_by(one: "Confirmation") -> str:
 
 
 def entered(one: "Confirmation") -> None:
-    """Print what became of what a person said."""
+    """Print the result of a confirmation."""
     recovery = one.recovery or taxonomy.REASONS[one.reason].recovery
     print(f"case {one.id}: {safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
     if not one.digests and not one.summary:
@@ -496,10 +496,10 @@ def entered(one: "Confirmation") -> None:
 
 
 def safe(text: str, width: int) -> str:
-    """Text as it may be shown, all of it: a carriage return in it hides nothing of what stands before."""
+    """Return text that can be shown in full: a carriage return in it hides nothing before it."""
     return harmless(text.replace("\r", "\N{REPLACEMENT CHARACTER}"), width)
 
 
 def ascii_json(value: object) -> str:
-    """JSON in ASCII: nothing in it steers a terminal."""
+    """Return JSON in ASCII: nothing in it can steer a terminal."""
     return json.dumps(msgspec.to_builtins(value))

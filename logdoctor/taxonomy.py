@@ -1,7 +1,7 @@
-"""The reasons a training job fails for, and what each means when nothing more is known.
+"""The taxonomy: the reasons why a training job fails, and the defaults of each.
 
-Names and categories follow Table 3 of *Characterization of Large Language Model Development in the
-Datacenter* (NSDI '24), with two anomalies and Unknown added.
+Names and categories follow Table 3 of *Characterization of Large Language Model Development in the Datacenter* (NSDI
+'24), with two anomalies and Unknown added.
 """
 
 import re
@@ -220,7 +220,7 @@ RECOVERIES = ("restart", "isolate_and_restart", "rollback_and_skip", "fix_first"
 OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknown")
 
 ROLES = ("cause", "proximate", "cascade", "teardown", "note")
-"""How close to the cause a matched line stands, nearest first. `note` neither fails nor explains a job."""
+"""How close a matched line is to the cause, nearest first. `note` neither fails nor explains a job."""
 
 _BY_EXCEPTION = {
     "FileNotFoundError": "File Not Found Error",
@@ -284,7 +284,7 @@ _BY_EXCEPTION = {
     "ResourceExhaustedError": "Out of Memory Error",
     "UnauthenticatedError": "Permission Error",
     "RuntimeError": "Runtime Error",
-    # classes whose name sounds like another family, by what they derive from or stand for
+    # classes whose name sounds like another family, by what they derive from or mean
     "EnvironmentError": "OS Error",
     "FileExpired": "OS Error",
     "InvalidAPIKey": "Value Error",
@@ -382,7 +382,7 @@ _BY_FAMILY = (
 
 
 def reason_of_exception(qualified_name: str) -> str:
-    """The reason an exception class stands for, by its name and else by its family; never fails.
+    """Return the reason of an exception class, by its name, else by its family; never fails.
 
     >>> reason_of_exception("builtins.KeyError"), reason_of_exception("acme.ShardNotFoundError")
     ('Key Error', 'File Not Found Error')
@@ -399,7 +399,8 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def _is_of_family(part: str, name: str, words: set[str]) -> bool:
-    """Whether a class name holds a family's word; a short one must stand alone ("Key", not "Monkey")."""
+    """Return whether a class name contains a family's word; a short word must be a whole part of it ("Key", not
+    "Monkey")."""
     return part in words if len(part) <= 4 else part in name
 
 
@@ -416,12 +417,12 @@ ADVICE = {
 
 
 def advice(recovery: str, nodes: bool) -> str:
-    """A recovery in words; `nodes` tells whether a node is named that could be taken out."""
+    """Return a recovery in words; `nodes` says whether a node is named that could be taken out."""
     return _FIND_NODE if recovery == "isolate_and_restart" and not nodes else ADVICE[recovery]
 
 
 def title(reason: str, outcome: str) -> str:
-    """What a verdict is called: its reason, or how the job ended where there is none."""
+    """Return the title of a verdict: its reason, or how the job ended when it has none."""
     if reason != "None":
         return reason
     return "End unknown" if outcome == "unknown" else outcome.capitalize()

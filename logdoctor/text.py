@@ -1,8 +1,7 @@
-"""What stands before the message of a log line: ranks, nodes, time stamps, levels, colours.
+"""The prefix of log lines: ranks, nodes, time stamps, levels, colours.
 
-Launchers, schedulers and shippers put marks before what a process printed. Rules must not care about them
-and diagnosis must understand them, so the grammar stands here once, for Hyperscan (`PREFIX`) and for
-`origin` (`regex`).
+Launchers, schedulers and shippers put marks before what a process printed. Rules must not depend on them and diagnosis
+must understand them, so the grammar is defined here once, for Hyperscan (`PREFIX`) and for `origin` (`regex`).
 """
 
 import datetime
@@ -18,7 +17,7 @@ _DATE = (
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
 _LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
 _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
-_NO_CODE = r"(?![EW][A-Z]\d{4}:)"  # how CANN numbers its errors: no name of a host
+_NO_CODE = r"(?![EW][A-Z]\d{4}:)"  # CANN's error numbers, which are not host names
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {
@@ -36,27 +35,27 @@ _TOKENS = {
 
 
 def _for_hyperscan(token: str) -> str:
-    """The token without named groups and look-ahead, which Hyperscan does not know."""
+    """Return the token without named groups and look-ahead, which Hyperscan does not support."""
     plain = regex.sub(r"\(\?P<\w+>", "(?:", token)
     return plain.replace(r"|:(?=\[rank)", "|:").replace(_NO_CODE, "")
 
 
 _PADDED = r"(?: {1,6}\d{1,6}:[ \t])?"  # srun pads its labels to one width
 PREFIX = f"{_PADDED}(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
-"""Hyperscan source of any run of prefixes, the empty one included. A padded label may be a number in a table, too: a
-rule may skip it, but it names no task."""
+"""Hyperscan source of any sequence of prefixes, including none. A padded label may also be a number in a table: a rule
+may skip it, but it does not name a task."""
 
 _LEAD = regex.compile(r"[\s|]*")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
 _TOKEN = regex.compile("|".join(f"(?:{token})" for token in _TOKENS.values()))
 _WIDEST = 256  # characters of a prefix token; keeps time linear in the line (law 9)
 ANSI = regex.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-"""An ANSI escape sequence in raw bytes. It never holds a newline, so taking it out keeps line numbers."""
+"""An ANSI escape sequence in raw bytes. It never contains a newline, so removing it keeps line numbers."""
 _ANSI_TEXT = regex.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 class LineOrigin(NamedTuple):
-    """Where a line came from, as far as its prefix says, and the message that follows."""
+    """Where a line came from, as far as its prefix shows, and the message after the prefix."""
 
     channel: str
     node: str | None
@@ -69,32 +68,35 @@ class LineOrigin(NamedTuple):
 
 
 def decode(raw: bytes) -> str:
-    """The text of a raw line: UTF-8, with U+FFFD for what is not, never an error."""
+    """Return the text of a raw line: UTF-8, with U+FFFD for invalid bytes; never fails."""
     return raw.decode("utf-8", "replace")
 
 
 def shown(line: str) -> str:
-    """What a terminal would show of a line: no colours, only the last state of a progress bar."""
+    """Return what a terminal would show of a line: no colours, only the last state of a progress bar."""
     return last_state(_ANSI_TEXT.sub("", line)).replace("\x00", "")
 
 
 def harmless(text: str, width: int) -> str:
-    """Text from outside as it may be shown to a person: what a terminal would show of it, without colours, at most
-    `width` characters; what does not print, or turns the writing direction, is a visible replacement."""
+    """Return text from outside made safe to display: as a terminal would show it, without colours, at most `width`
+    characters.
+
+    Characters that do not print, or change the writing direction, are replaced visibly.
+    """
     plain = "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in shown(text))
     return plain if len(plain) <= width else f"{plain[:width]}…"
 
 
 def last_state(line: str) -> str:
-    """The part of a line after its last carriage return that is followed by text."""
+    """Return the part of a line after its last carriage return that is followed by text."""
     return line.rstrip("\r").rsplit("\r", 1)[-1]
 
 
 def origin(line: str) -> LineOrigin:
-    """The prefix of a shown line, taken apart.
+    """Return the parsed prefix of a line, and its message.
 
-    `channel` is the same for all lines that one writer printed behind the same marks: the marks with
-    times and levels left out. The message keeps its indentation.
+    `channel` is the same for all lines that one writer printed with the same marks: the marks without times and levels.
+    The message keeps its indentation.
     """
     marks: list[str] = []
     node: str | None = None
@@ -145,14 +147,16 @@ _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep
 
 
 def seconds_of(line: str, year: int = 2000) -> float | None:
-    """The first time stamp in a line as seconds since the epoch with their fraction (to a microsecond; UTC assumed), or
-    None.
+    """Return the first time stamp in a line as seconds since the epoch with their fraction (to a microsecond; UTC
+    assumed), or None.
 
-    Stamps without a year take `year`; only differences between stamps of one log mean anything. A zone is left out here
-    (see `zone_of`): most logs mix stamps that tell it with others of the same clock that do not.
+    Stamps without a year get `year`; only differences between stamps of one log are meaningful. The time zone is
+    ignored here (see `zone_of`): most logs mix stamps with and without a zone from the same clock.
     """
     line = line[:300]
-    match = _STAMP.search(line) if _TIME_OF_DAY.search(line) else None  # most lines have none: the short look is cheap
+    match = (
+        _STAMP.search(line) if _TIME_OF_DAY.search(line) else None
+    )  # most lines have none, and the short search is cheap
     if match is None:
         return None
     given, name, month, day, hour, minute, second, fraction = match.group(*_PARTS)
@@ -173,7 +177,7 @@ _ZONE = regex.compile(
 
 
 def zone_of(line: str) -> int | None:
-    """The seconds by which the first stamp of a line is ahead of UTC, when it tells its zone."""
+    """Return by how many seconds the first stamp of a line is ahead of UTC, when it gives its zone."""
     match = _ZONE.search(line[:300])
     if match is None:
         return None
@@ -184,5 +188,5 @@ def zone_of(line: str) -> int | None:
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A sort key by which rank 2 comes before rank 10."""
+    """Return a sort key that puts rank 2 before rank 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in regex.split(r"(\d+)", text)]

@@ -1,4 +1,4 @@
-"""The nouns: what passes between the parts, and the JSON contract of a verdict.
+"""The core types: what passes between the stages, and the JSON contract of a verdict.
 
 bytes --cut--> Segment --compress--> Residual --diagnose--> Verdict
 """
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 LEARNED = "learned/"
-"""The ids of learned rules begin with it; no file below `rules/` does."""
+"""The prefix of learned rules' ids; no file below `rules/` has it."""
 
 VERDICT_VERSION = 1
-"""Raised when a field of the verdict changes its meaning or goes away; added fields do not raise it."""
+"""Raised when a field of the verdict changes its meaning or is removed; added fields do not raise it."""
 
 
 class Segment(NamedTuple):
     """A run of lines of one stream, cut at line ends.
 
-    `data` are the raw bytes, `offset` the place of the first of them in the stream (after decompression),
-    `line` the number of the first line, counted from 1, and `newlines` the places of `\\n` in `data`.
-    Only the last segment of a stream may lack the newline of its last line. A line longer than
-    `compress.cut.MAX_LINE` comes as segments of its own: `piece` 0, 1, 2, ..., all with its number.
+    `data` are the raw bytes, `offset` the position of the first of them in the stream (after decompression), `line` the
+    number of the first line, counted from 1, and `newlines` the positions of `\\n` in `data`. Only the last segment of
+    a stream may lack the newline of its last line. A line longer than `compress.cut.MAX_LINE` comes as segments of its
+    own: `piece` 0, 1, 2, ..., all with its number.
     """
 
     stream: str
@@ -43,11 +43,11 @@ class Segment(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line that diagnosis may want to see. `rules` are diagnosis rules, as places in the rule book.
+    """A line that diagnosis may need. `rules` are diagnosis rules, as indexes into the rule book.
 
-    `text` is the raw line, decoded; of a very long line it is the part around what drew attention.
-    A line that is neither `strong` nor `weak` nor hit by a rule is context. One that is `noticed` was taken for an
-    error by the Log Agent.
+    `text` is the raw line, decoded; of a very long line it is the part around what drew attention. A line that is
+    neither `strong` nor `weak` nor matched by a rule is context. A `noticed` line was taken for an error by the Log
+    Agent.
     """
 
     number: int
@@ -88,8 +88,8 @@ class MetricTexts(NamedTuple):
 
 
 class Milestone(NamedTuple):
-    """The first or last metric line of a rule: its number, its raw text, and the seconds of the nearest stamp
-    at or before it, None where none is near."""
+    """The first or last metric line of a rule: its number, its raw text, and the seconds of the nearest stamp at or
+    before it, None when there is none nearby."""
 
     line: int
     text: str
@@ -99,11 +99,11 @@ class Milestone(NamedTuple):
 class Record(msgspec.Struct):
     """What diagnosis needs to know of one stream, whatever its size.
 
-    `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last
-    lines of the stream. `progress` maps filter rule ids to what they read, `spans` to the first and last
-    metric line, `placements` ranks to nodes, `aliases` IP
-    addresses and pods to nodes; `total` is the number of steps that the job wants; `shown` is what metric lines said
-    last, those that learned rules read included, by which nothing is judged.
+    `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last lines of the
+    stream. `progress` maps filter rule ids to what they read, `spans` to the first and last metric line, `placements`
+    ranks to nodes, `aliases` IP addresses and pods to nodes; `total` is the number of steps that the job plans; `shown`
+    holds the last values of metric lines, those read by learned rules included: it is displayed, but no verdict depends
+    on it.
     """
 
     stream: str
@@ -122,7 +122,7 @@ class Record(msgspec.Struct):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """A line that proves the verdict. `quote` stands character for character at that line (law 3)."""
+    """A line that proves the verdict. `quote` is, character for character, a part of that line (law 3)."""
 
     file: str
     stream: str
@@ -143,7 +143,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Symptom(msgspec.Struct, frozen=True):
-    """An error that the cause accounts for: its reason, first line, how often, and what explains it."""
+    """An error besides the cause: its reason, first line, how often it came, and what explains it."""
 
     reason: str
     line: int
@@ -164,7 +164,7 @@ class DecidedBy(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """A reason that was considered, and why it was not the one, or what speaks for it."""
+    """Another reason that was considered, with what speaks for or against it."""
 
     reason: str
     why: str
@@ -189,8 +189,8 @@ class Compression(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What one metric line says; None for what it does not. In a curve with losses each line gives one, so None is one
-    that was printed as NaN or infinity."""
+    """The values of one metric line; None for one that it does not have. In a curve with losses each line gives one, so
+    None means that it was printed as NaN or infinity."""
 
     line: int
     step: int | None
@@ -199,10 +199,10 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the job came: the last step seen, of how many, the last loss, throughput and accuracy (in the units that
-    the framework prints), and the line of the step. `curve` are at most 96 points of the same stream, in order: the
-    first, the last, and of what lies between the least and the greatest loss of each part. When it is `learned`,
-    learned rules alone have read it: it is shown, and nothing is judged by it."""
+    """How far the job came: the last step, the total, the last loss, throughput and accuracy (in the units that the
+    framework prints), and the line of the step. `curve` has at most 96 points of the same stream, in order: the first,
+    the last, and of what lies between them the lowest and the highest loss of each part. When it is `learned`, only
+    learned rules have read it: it is shown, but no verdict depends on it."""
 
     step: int | None = None
     total: int | None = None
@@ -216,11 +216,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class RankError(msgspec.Struct, frozen=True):
-    """The first error of a rank, or of a node or stream that named no rank.
+    """The first error of a rank, or of a node or stream that names no rank.
 
-    `time` is the stamp that the line carries (in a stream of one writer, or the last before it), in seconds since the
-    epoch as printed; the year is 2000 where no stamp of the log gives one. `count` is how many ranks the entry stands
-    for: above 1 it is the first of so many alike.
+    `time` is the line's time stamp (in a stream with one writer, or the last before it), in seconds since the epoch as
+    printed; the year is 2000 where no stamp of the log gives one. `count` is how many ranks the entry represents: above
+    1 it is the first of that many equal errors.
     """
 
     rank: int | None
@@ -241,14 +241,13 @@ Outcome = Literal["failed", "completed", "running", "cancelled", "recovered", "u
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of one attempt of a job, why, and the proof.
+    """How one attempt of a job ended, why, and the proof.
 
-    `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault
-    that a recovered job survived. The outcome is `unknown` where neither an end nor a failure can be read: that
-    advises nothing. `confidence` is 0 to 1. `problems` names what could not be read.
-    `seconds` is the time the diagnosis took, `nodes` are those that the job ran on, as far as its log tells.
-    `ranks` are the cause and the first error of each rank of a job that failed, in the order in which they came;
-    at most 64, the rest folded into them.
+    `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault that a
+    recovered job survived. The outcome is `unknown` where the log shows neither an end nor a failure: then nothing is
+    advised. `confidence` is 0 to 1. `problems` names what could not be read. `seconds` is the time the diagnosis took,
+    `nodes` are those that the job ran on, as far as its log shows. `ranks` are the cause and the first error of each
+    rank of a failed job, in order of appearance; at most 64, further ones are folded into these.
     """
 
     reason: Reason
@@ -277,5 +276,5 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def names_node(verdict: Verdict) -> bool:
-    """Whether a verdict names a node that could be taken out."""
+    """Return whether a verdict names a node that could be taken out."""
     return any(suspect.node for suspect in verdict.suspects)

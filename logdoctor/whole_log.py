@@ -1,6 +1,6 @@
-"""The whole log of an attempt, to be looked into: some lines by their numbers, or those that a pattern matches.
+"""Random access to the whole log of an attempt: lines by number, or lines that match a pattern.
 
-What is read is bounded in bytes and seconds, because a model may ask for it.
+Bytes and seconds are limited, because a model may ask for it.
 """
 
 import time
@@ -15,36 +15,36 @@ from logdoctor.rules.match import Matcher
 from logdoctor.rules.pattern_size import require_small
 from logdoctor.text import ANSI, decode
 
-_MOST_LINES = 400  # of one window
-_MOST_TEXT = 2000  # bytes of a line that are given
-_MOST_PATTERN = 300  # characters
-_LONGEST = 4 << 20  # bytes of a line that are held
+_MOST_LINES = 400  # lines of one window
+_MOST_TEXT = 2000  # bytes of a line that are returned
+_MOST_PATTERN = 300  # the longest pattern, in characters
+_LONGEST = 4 << 20  # the longest line that is held, in bytes
 
 Ends = npt.NDArray[np.int64]
 
 Chunks = Callable[[], Iterator[bytes]]
-"""The bytes of a stream from its begin, in pieces."""
+"""The bytes of a stream from its beginning, in pieces."""
 
 
 class LookLimits(NamedTuple):
-    """What one look may read."""
+    """What one look may read, in bytes and seconds."""
 
     read: int = 512 << 20
     seconds: float = 2.0
 
 
 class WholeLog:
-    """The streams of an attempt by their names."""
+    """The streams of an attempt, by name."""
 
     def __init__(self, chunks: Mapping[str, Chunks], limits: LookLimits = LookLimits()) -> None:  # noqa: B008 - immutable
         self._chunks, self._limits = chunks, limits
 
     def streams(self) -> list[str]:
-        """The names of the streams."""
+        """Return the names of the streams."""
         return list(self._chunks)
 
     def window(self, stream: str, first: int, last: int) -> list[tuple[int, str]]:
-        """The lines of a stream from one number to another, at most 400, as (number, text) and in order."""
+        """Return the lines of a stream from one number to another, at most 400, as (number, text) in order."""
         last = min(last, first + _MOST_LINES - 1)
         found: list[tuple[int, str]] = []
         for number, block, ends in self._blocks(stream, self._deadline()) if stream in self._chunks else ():
@@ -77,8 +77,8 @@ class WholeLog:
         return time.monotonic() + self._limits.seconds
 
     def _blocks(self, name: str, deadline: float) -> Iterator[tuple[int, bytes, Ends]]:
-        """Whole lines without colours: the number of the first, the bytes, the ends of the lines. A line that is longer
-        than any message is cut off."""
+        """Yield blocks of whole lines without colours: the number of the first, the bytes, the ends of the lines. A
+        line that is longer than any message is cut off."""
         number, rest, left = 1, b"", self._limits.read
         for chunk in self._chunks[name]():
             left -= len(chunk)

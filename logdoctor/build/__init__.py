@@ -1,6 +1,6 @@
-"""The composition root: settings in, working parts out. Nothing else constructs them.
+"""The composition root: build the working parts from the settings. Nothing else constructs them.
 
-What serves is imported inside the functions, because the command line diagnoses without it.
+What the service needs is imported inside the functions, because the command line diagnoses without it.
 """
 
 import os
@@ -70,36 +70,36 @@ __all__ = [
 
 
 def rule_book(settings: Settings) -> RuleBook:
-    """The rules of the folder that the settings name; `RuleError` when one is wrong."""
+    """Return the rules in the folder of the settings; `RuleError` when one is wrong."""
     return load_book(rules_folder(settings), cache_folder(settings))
 
 
 def scanner(settings: Settings) -> Scanner:
-    """The compiled rules, checked; `RuleError` names the first that is wrong.
+    """Return the compiled rules, checked; `RuleError` names the first that is wrong.
 
-    A rule book is checked when it is first used; that it passed is remembered in the cache under its digest.
+    A rule book is checked when it is first used; the cache remembers under its digest that it passed.
     """
     compiled = unchecked_scanner(settings)
     passed = cache_folder(settings) / f"{compiled.book.digest}.checked"
-    if not os.path.exists(passed):  # False, too, for a cache that may not be entered
+    if not os.path.exists(passed):  # False also for a cache folder without access
         require(compiled.book, compiled)
-        with suppress(OSError):  # a cache that cannot be written is no error
+        with suppress(OSError):  # a cache that cannot be written is not an error
             passed.touch()
     return compiled
 
 
 def unchecked_scanner(settings: Settings) -> Scanner:
-    """The compiled rules as they are: for those who look for what is wrong with them."""
+    """Return the compiled rules unchecked, for commands that look for what is wrong with them."""
     return Scanner(rule_book(settings), cache_folder(settings))
 
 
 def limits(settings: Settings) -> ReadLimits:
-    """How a log is read."""
+    """Return the limits on reading a log."""
     return ReadLimits(settings.block_bytes, settings.workers, settings.max_decompressed_bytes, settings.max_expansion)
 
 
 def plan(settings: Settings) -> "Plan":
-    """How the service is to work."""
+    """Return the plan of the service: its limits, intervals and folders."""
     from logdoctor.service.intake import Bounds
     from logdoctor.service.retention import Rules
     from logdoctor.service.service import Plan
@@ -135,15 +135,15 @@ def plan(settings: Settings) -> "Plan":
 
 
 def service(settings: Settings) -> "Service":
-    """The live service over the data folder; not yet started."""
+    """Return the service over the data folder; not yet started."""
     from logdoctor.service.service import Service
 
     compiled, model = scanner(settings), Model(settings)
     learning = None if settings.learn == "off" else partial(log_agent, settings, compiled, model=model)
     rungs_of = partial(climbing, settings, compiled, model)
     acting = partial(_service_actor, settings)
-    telling = partial(notifier, settings)
-    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting, telling)
+    notifying = partial(notifier, settings)
+    return Service(made_folder(settings), compiled, plan(settings), learning, rungs_of, acting, notifying)
 
 
 def _service_actor(settings: Settings, kept: "Records") -> "Actor":
@@ -151,7 +151,7 @@ def _service_actor(settings: Settings, kept: "Records") -> "Actor":
 
 
 class Model:
-    """The model of the settings, made when it is first needed: all who ask it share one budget and one breaker."""
+    """The model of the settings, constructed on first use: all callers share one budget and one breaker."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._lock = settings, threading.Lock()
@@ -165,7 +165,7 @@ class Model:
 
 
 def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stores") -> "Climbing":
-    """The rungs above the rules, over what is stored: past cases, the model if one is to be asked, and the teacher."""
+    """Return the rungs above the rules: past cases, the model if one is set, and the teacher."""
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.failure_agent.cases.vectors import warm
     from logdoctor.failure_agent.ladder import Ladder
@@ -176,20 +176,20 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
 
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
-    asked = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
-    writer = ModelWriter(asked, prompts_folder(settings)) if asked else OfflineWriter()
+    seam = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
+    writer = ModelWriter(seam, prompts_folder(settings)) if seam else OfflineWriter()
     terms = Terms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
-    agent = failure_agent(settings, asked, library, embedder) if asked else None
+    agent = failure_agent(settings, seam, library, embedder) if seam else None
     neighbours = partial(_neighbours, library) if library else None
     conclude = agent.conclude if agent else None
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
-    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), asked)
+    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), seam)
 
 
 def rungs(settings: Settings, scanner: Scanner) -> "Climbing":
-    """The rungs above the rules over the data folder, for commands that work beside a service."""
+    """Return the rungs above the rules over the data folder, for commands that run beside a service."""
     from logdoctor.service.service import Stores
     from logdoctor.store.confirmed import Confirmed
     from logdoctor.store.exchanges import Exchanges
@@ -201,7 +201,7 @@ def rungs(settings: Settings, scanner: Scanner) -> "Climbing":
 
 
 def past_cases(settings: Settings) -> "CaseLibrary":
-    """The past cases of the data folder, for commands that work beside a service."""
+    """Return the past cases of the data folder, for commands that run beside a service."""
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.store.confirmed import Confirmed
 
@@ -215,7 +215,7 @@ def failure_agent(
     library: "CaseLibrary | None",
     embedder: "Embedder",
 ) -> "FailureAgent":
-    """Who asks the model why a job failed."""
+    """Return the Failure Agent, which asks the model why a job failed."""
     from logdoctor.failure_agent.agent import FailureAgent, Limits
 
     limits = Limits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
@@ -224,7 +224,8 @@ def failure_agent(
 
 
 def case_library(settings: Settings, confirmed: "Confirmed", folder: Path, embedder: "Embedder") -> "CaseLibrary":
-    """The past cases of the confirmations, with their vectors in the data folder or behind the URL that is set."""
+    """Return the past cases of the confirmations, with their vectors in the data folder or behind the URL that is
+    set."""
     from logdoctor.failure_agent.cases.cases import CaseLibrary
     from logdoctor.failure_agent.cases.vectors import ChromaVectors
 
@@ -240,13 +241,14 @@ def case_library(settings: Settings, confirmed: "Confirmed", folder: Path, embed
 
 
 def _space(settings: Settings, folder: Path) -> str:
-    """What tells the records of this service from those of others that use the same server for their vectors."""
+    """Return what separates the records of this service from those of others on the same vector server."""
     url = urlsplit(settings.database_url or f"sqlite:///{folder}")
     return sha256(f"{url.scheme} {url.hostname} {url.port} {url.path}".encode()).hexdigest()[:16]
 
 
 def _case(one: "Confirmation") -> "Case":
-    """The case of a confirmation. What attempts agree on, and no person said, takes no node out."""
+    """Return the case of a confirmation. One that only attempts agree on, and no person confirmed, takes no node
+    out."""
     from logdoctor.failure_agent.cases.cases import Case
     from logdoctor.store.confirmed import AGREEMENT
 
@@ -254,15 +256,15 @@ def _case(one: "Confirmation") -> "Case":
     recovery = one.recovery or REASONS[one.reason].recovery
     if recovery == "isolate_and_restart" and one.by == AGREEMENT:
         recovery = "ask_human"
-    said = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
-    return Case(one.id, *said, one.digests, one.summary, one.job, one.attempt, one.at, quote)
+    ruling = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
+    return Case(one.id, *ruling, one.digests, one.summary, one.job, one.attempt, one.at, quote)
 
 
 _NEIGHBOURS = 8
 
 
 def _neighbours(library: "CaseLibrary", question: "Question") -> "Iterator[list[Neighbour]]":
-    """Past cases like a failure: those that share an episode, then those that are near in meaning, too."""
+    """Yield past cases like a failure: first those that share an episode, then also those near in meaning."""
     from logdoctor.diagnose.episodes import summary
 
     lasting = [one for one in question.episodes if not one.survived]
@@ -272,7 +274,7 @@ def _neighbours(library: "CaseLibrary", question: "Question") -> "Iterator[list[
 
 
 def learned_rules(settings: Settings) -> "LearnedRules":
-    """The learned rules of the data folder, for commands that work beside a service."""
+    """Return the learned rules of the data folder, for commands that run beside a service."""
     from logdoctor.store.learned import LearnedRules
 
     return LearnedRules(records(settings).database)
@@ -324,7 +326,8 @@ def log_agent(
 
 
 def rule_writers(settings: Settings, model: Callable[[], "Guarded"]) -> tuple["Agent", "Agent | None"]:
-    """Who writes filter rules by the settings, and who advises. The model is made only when it is asked."""
+    """Return what writes filter rules according to the settings, and what advises it. The model is constructed on first
+    use."""
     from logdoctor.log_agent.miner import Miner
 
     if settings.learn == "model":
@@ -334,13 +337,14 @@ def rule_writers(settings: Settings, model: Callable[[], "Guarded"]) -> tuple["A
 
 
 def undiagnosing(settings: Settings) -> Scanner:
-    """The filter rules without diagnosis rules: to measure what is learned when nothing is known."""
+    """Return the filter rules without diagnosis rules, to measure learning from nothing."""
     book = RuleBook(rule_book(settings).filters, rules_folder(settings) / "knowledge")
     return Scanner(book, cache_folder(settings))
 
 
 def unlearned(settings: Settings) -> tuple[Scanner, "Guards"]:
-    """The diagnosis rules without filter rules, and what no learned rule may take: to measure how well is learned."""
+    """Return the diagnosis rules without filter rules, and the guards of learned rules, to measure the quality of
+    learning."""
     from logdoctor.log_agent.canary import causes
     from logdoctor.log_agent.guards import Guards
 
@@ -352,7 +356,8 @@ def unlearned(settings: Settings) -> tuple[Scanner, "Guards"]:
 def guarded(
     settings: Settings, ledger: "Ledger", exchanges: "AnyExchanges | None" = None, bears_nonsense: bool = False
 ) -> "Guarded":
-    """The model of the settings behind its budget and breaker, with what was asked before. One serves all who ask."""
+    """Return the model of the settings behind its budget and breaker, with the stored exchanges. All callers share
+    one."""
     from logdoctor.llm.langchain import LangChainModel
     from logdoctor.llm.masking import Masker
     from logdoctor.llm.spending import Budget, Guarded
@@ -381,9 +386,10 @@ def guarded(
 
 
 def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureAgent":
-    """The Failure Agent with the model of the settings, without past cases, with a budget that ends no measure.
+    """Return the Failure Agent with the model of the settings, without past cases, with a budget that no measurement
+    exhausts.
 
-    Nor does nonsense: how often a model talks it is a part of what is measured.
+    Nonsense does not stop it either: how often a model talks nonsense is part of what is measured.
     """
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.llm.spending import MemoryLedger
@@ -398,14 +404,14 @@ def agent_to_measure(settings: Settings, exchanges: "AnyExchanges") -> "FailureA
 
 
 def model_agent(settings: Settings, model: "Guarded") -> "ModelAgent":
-    """The Log Agent that asks a model."""
+    """Return the Log Agent that asks a model."""
     from logdoctor.log_agent.model import ModelAgent
 
     return ModelAgent(model, prompts_folder(settings))
 
 
 def session_key(folder: Path) -> str:
-    """The key that signs browser sessions, made once."""
+    """Return the key that signs browser sessions; create it on first use."""
     path = folder / "session.key"
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

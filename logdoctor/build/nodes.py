@@ -1,16 +1,17 @@
-"""What nodes are tested and cordoned with."""
+"""Build what tests and cordons nodes: launchers, cordoners and the actor."""
 
 import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from logdoctor.build.stored import made_folder, records
 from logdoctor.errors import InputError, LaunchError, SettingsError
 from logdoctor.extras import missing
+from logdoctor.node_types import LauncherName
 from logdoctor.settings import PREFIX, Settings, environment
 
 if TYPE_CHECKING:
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def node_records(settings: Settings) -> "NodeRecords":
-    """What is kept of nodes, for commands that work beside a service."""
+    """Return the records of nodes, for commands that run beside a service."""
     from logdoctor.store.node_records import NodeRecords
 
     return NodeRecords(records(settings).database)
 
 
 def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = False) -> "Actor":
-    """Who tests and cordons nodes, over the records of the data folder; not yet started.
+    """Return what tests and cordons nodes, over the records of the data folder; not yet started.
 
-    `taking_up` is for the service: it goes on with tests that broke off.
+    `taking_up` is for the service: it continues interrupted tests.
     """
     from logdoctor.nodes.cordon.caps import Caps
     from logdoctor.nodes.cordon.cordoning import Cordoning
@@ -48,21 +49,21 @@ def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = F
     cordons = cordoner(settings, nodes)
     caps = Caps(settings.cordon_share, settings.cordon_at_once, settings.cordon_per_hour)
     cordoning = Cordoning(nodes, cordons, settings.cordon_owner, caps)
-    asked = (settings.act_test, settings.act_cordon, settings.act_reboot, settings.act_inspect, settings.act_restart)
+    modes = (settings.act_test, settings.act_cordon, settings.act_reboot, settings.act_inspect, settings.act_restart)
     means = Means(
         bench(settings),
         settings.launcher,
         cordoning,
         cordons.nodes,
         expanded,
-        Modes(*asked),
+        Modes(*modes),
         settings.test_repeats_after_steps,
     )
     return Actor(means, kept, nodes, made_folder(settings), taking_up)
 
 
 def bench(settings: Settings) -> "Bench":
-    """What nodes are tested with."""
+    """Return the bench: the launcher, parameters and limits of node tests."""
     from logdoctor.nodes.board import NodeTestTerms
     from logdoctor.nodes.launching import ProbeOptions
     from logdoctor.service.testing import Bench
@@ -82,7 +83,7 @@ def bench(settings: Settings) -> "Bench":
         tuple(f"{name}={value}" for name, value in _pairs("TEST_ENV", settings.test_env)),
         settings.test_python,
     )
-    _slurm_options(settings)  # bad ones are told when logdoctor starts, not at the first test
+    _slurm_options(settings)  # report bad options at start-up, not at the first test
     grouped = partial(_grouped, settings.test_topology)
     return Bench(partial(launcher, settings), grouped, terms, probe, settings.test_minutes, settings.test_port)
 
@@ -128,11 +129,11 @@ def _launcher(settings: Settings, name: str) -> "Launcher":
         resources = dict(_pairs("KUBE_RESOURCES", settings.kube_resources))
         pod = PodOptions(settings.kube_image, settings.kube_namespace, resources, **_pod_options(settings.kube_pod))
         return KubernetesLauncher(_cluster(settings), pod, settings.cordon_owner, settings.kube_selector)
-    raise LaunchError(f"launcher {name[:40]!r}", "there is none", "Use slurm, ssh, kubernetes or local.")
+    raise LaunchError(f"launcher {name[:40]!r}", "there is none", f"Use one of {', '.join(get_args(LauncherName))}.")
 
 
 def cordoner(settings: Settings, nodes: "NodeRecords") -> "Cordoner":
-    """What cordons nodes."""
+    """Return the cordoner of the settings."""
     from logdoctor.nodes.cordon.dry_run import DryRun
     from logdoctor.nodes.cordon.file import FileCordoner
 
@@ -167,7 +168,7 @@ def _cluster(settings: Settings) -> "Cluster":
 
 
 def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "list[Node]":
-    """The nodes with the switches that a file names for them; `InputError` when it cannot be read."""
+    """Return the nodes with the switches that a file gives for them; `InputError` when it cannot be read."""
     from logdoctor.nodes.topology import groups
 
     path = Path(other) if other else topology
@@ -181,8 +182,8 @@ def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "lis
 
 
 def _hosts(path: Path | None) -> tuple[list[str], "list[Node]"]:
-    """Where SSH reaches nodes, and where their peers do, out of lines `NAME [USER@]HOST[:PORT] [ADDRESS] [GROUP]`;
-    `InputError` for a file that cannot be read."""
+    """Return the SSH hosts of nodes, and the addresses for their peers, from lines `NAME [USER@]HOST[:PORT] [ADDRESS]
+    [GROUP]`; `InputError` for a file that cannot be read."""
     from logdoctor.node_types import Node, checked_name
 
     hosts, nodes = [], []
@@ -221,7 +222,7 @@ def _pod_options(text: str) -> dict[str, Any]:
 
 
 def _slurm_options(settings: Settings) -> tuple[str, ...]:
-    """The words for `srun`; `SettingsError` when they cannot be told apart."""
+    """Return the options for `srun`; `SettingsError` when they cannot be split."""
     try:
         return tuple(shlex.split(settings.slurm_options))
     except ValueError as error:
@@ -230,7 +231,7 @@ def _slurm_options(settings: Settings) -> tuple[str, ...]:
 
 
 def _pairs(name: str, text: str) -> list[tuple[str, str]]:
-    """The parts of `K=V,K=V`; `SettingsError` for anything else."""
+    """Return the pairs of `K=V,K=V`; `SettingsError` for anything else."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     if any(not key or not sign for key, sign, _ in pairs):
         raise SettingsError(f"{PREFIX}{name}", f"{text[:80]!r} is not in the form K=V,K=V", "See docs/settings.md.")
@@ -238,7 +239,7 @@ def _pairs(name: str, text: str) -> list[tuple[str, str]]:
 
 
 def _number(name: str, text: str) -> float:
-    """A number above zero; `SettingsError` for anything else."""
+    """Return a number above zero; `SettingsError` for anything else."""
     try:
         value = float(text)
     except ValueError:

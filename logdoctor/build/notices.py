@@ -1,4 +1,4 @@
-"""Who is told of incidents, and how."""
+"""Build what sends notifications about incidents: targets, terms and the outbox."""
 
 import re
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def notifier(settings: Settings, kept: "Records | None" = None) -> "Notifier":
 
 
 def notices(settings: Settings) -> "Notices":
-    """The outbox, for commands that work beside a service."""
+    """Return the outbox, for commands that run beside a service."""
     from logdoctor.store.notices import Notices
 
     return Notices(records(settings).database)
@@ -58,7 +58,7 @@ def terms(settings: Settings) -> "NotifyTerms":
 
 
 def targets(settings: Settings) -> "list[Target]":
-    """Who is told."""
+    """Return the targets of notifications."""
     from logdoctor.notify.sending import Target
     from logdoctor.notify.signing import key
 
@@ -87,7 +87,7 @@ def targets(settings: Settings) -> "list[Target]":
 
 
 def _named(variable: str, text: str) -> list[tuple[str, str]]:
-    """The parts of `NAME=VALUE NAME=VALUE`."""
+    """Return the pairs of `NAME=VALUE NAME=VALUE`."""
     pairs = [part.partition("=") for part in text.split()]
     for at, (name, sign, value) in enumerate(pairs, 1):
         if not sign or not value or not _NAME.fullmatch(name):
@@ -97,7 +97,7 @@ def _named(variable: str, text: str) -> list[tuple[str, str]]:
 
 
 def _checked_url(variable: str, name: str, url: str) -> str:
-    """The URL, which is one of HTTP."""
+    """Return the URL, checked to be HTTP or HTTPS."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

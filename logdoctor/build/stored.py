@@ -1,4 +1,4 @@
-"""Where things are stored: the data folder and the records in it."""
+"""Locate and open what is stored: the data folder and the records in it."""
 
 import errno
 import os
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def database_url(settings: Settings) -> str:
-    """The URL of the records, whose folder exists then."""
+    """Return the URL of the records; create its folder."""
     return settings.database_url or f"sqlite:///{made_folder(settings) / 'logdoctor.db'}"
 
 
 def made_folder(settings: Settings) -> Path:
-    """The data folder, made when it was not there; `StoreError` when it cannot be used."""
+    """Return the data folder, created if missing; `StoreError` when it cannot be used."""
     folder = data_folder(settings)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def made_folder(settings: Settings) -> Path:
 
 
 def records(settings: Settings) -> "Records":
-    """The records alone, for commands that work beside a service."""
+    """Return the records alone, for commands that run beside a service."""
     from logdoctor.store.records import Records
 
     return Records(database_url(settings))

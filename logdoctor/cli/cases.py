@@ -1,4 +1,4 @@
-"""`logdoctor cases`: look at past failures, and say what failures were."""
+"""`logdoctor cases`: look at past failures, and confirm or correct what they were."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _suggestion = click.option("--suggestion", default="", help="What to do next tim
 
 
 def _confirmed(data_dir: Path | None) -> "Confirmed":
-    """What was confirmed, of the data folder; `StoreError` when there is no database."""
+    """Return the confirmations of the data folder; `StoreError` when there is no database."""
     from logdoctor import build
     from logdoctor.store.confirmed import Confirmed
 
@@ -87,7 +87,7 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
     """
     from logdoctor.service.confirming import Ruling
 
-    _say(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
+    _store_ruling(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
 
 
 @cases.command("correct")
@@ -125,7 +125,9 @@ def cases_correct(
     from logdoctor.service.confirming import Ruling
 
     evidence = tuple(_line(line) for line in lines)
-    _say(verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
+    _store_ruling(
+        verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence)
+    )
 
 
 def _line(text: str) -> tuple[str, int]:
@@ -135,8 +137,8 @@ def _line(text: str) -> tuple[str, int]:
     return stream, int(number)
 
 
-def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
-    """Enter what a person says of a verdict; a running service teaches it."""
+def _store_ruling(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
+    """Store a person's confirmation of a verdict; a running service learns from it."""
     from functools import partial
 
     from logdoctor import build, show
@@ -157,7 +159,7 @@ def _say(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") 
 
 
 def _stored(records: "Records", verdict: str) -> "StoredVerdict":
-    """The verdict with a number, or the one that stands on JOB/ATTEMPT."""
+    """Return the verdict with a number, or the current one of JOB/ATTEMPT."""
     from logdoctor.store.names import checked, checked_attempt
 
     job, _, number = verdict.rpartition("/")
@@ -173,7 +175,7 @@ def _stored(records: "Records", verdict: str) -> "StoredVerdict":
 
 
 def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, number: int) -> str | None:
-    """A raw line of an attempt; None when its archive does not have it."""
+    """Return a raw line of an attempt; None when its archive does not have it."""
     from logdoctor.store.archive import lines_of
     from logdoctor.store.names import Key
     from logdoctor.text import decode

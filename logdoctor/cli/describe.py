@@ -1,4 +1,4 @@
-"""What the program says of itself: `logdoctor schema` and `logdoctor completion`."""
+"""`logdoctor schema` and `logdoctor completion`: describe the program itself."""
 
 import click
 

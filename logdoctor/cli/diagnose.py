@@ -1,4 +1,4 @@
-"""`logdoctor diagnose`: why the jobs behind files failed."""
+"""`logdoctor diagnose`: find out why jobs failed, from their log files."""
 
 import sys
 import time
@@ -57,7 +57,7 @@ def diagnose(
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
     worst = NOTHING_FAILED
     for name, result in (
-        _asked(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
+        _by_ladder(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
     ):
         if isinstance(result, LogdoctorError):
             complain(result)
@@ -70,7 +70,7 @@ def diagnose(
 
 
 def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorError]]":
-    """The attempts behind paths with their names, or why there is none."""
+    """Return the attempts behind paths with their names, or the error why there is none."""
     from logdoctor.attempts import attempts
 
     found: list[tuple[str, AttemptFiles | LogdoctorError]] = []
@@ -82,12 +82,12 @@ def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorE
     return found
 
 
-def _asked(
+def _by_ladder(
     paths: tuple[str, ...], data_dir: Path | None, reported: ReportedEnd
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Each attempt's name and verdict by rules, past cases and the model, one after another.
+    """Yield each attempt's name and verdict by rules, past cases and the model, one after another.
 
-    A model that does not answer is complained about, and the verdict by rules stays.
+    When a model does not answer, a warning is printed and the verdict by rules is kept.
     """
     from logdoctor import build
     from logdoctor.asking import Asking
@@ -116,7 +116,7 @@ def _asked(
 def _verdicts(
     paths: tuple[str, ...], reported: ReportedEnd, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Each attempt's name and verdict, or why it could not be read, in the order given."""
+    """Yield each attempt's name and verdict, or the error why it could not be read, in the order given."""
     from logdoctor import build
 
     settings = read_settings()
@@ -142,7 +142,7 @@ def _verdicts(
 def _in_parallel(
     found: "list[tuple[str, AttemptFiles | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Many attempts: one process for each core, one attempt at a time in each."""
+    """Diagnose many attempts: one process for each core, one attempt at a time in each."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -183,7 +183,7 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
 
 
 def _json(verdict: "Verdict") -> bytes:
-    """A verdict on one line; bytes of a file's name that are not UTF-8 come out as question marks."""
+    """Return a verdict on one line; bytes of a file's name that are not UTF-8 become question marks."""
     import msgspec
 
     try:

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and complaints."""
+"""Exit codes and error messages of commands."""
 
 import sys
 import traceback
@@ -13,8 +13,8 @@ NOTHING_FAILED, FAILED, COULD_NOT_WORK = 0, 1, 2
 
 
 class ExitCodeGroup(click.Group):
-    """Commands whose exit code 1 is a finding that scripts act on: what nobody expected, an interruption and a question
-    answered with no end with 2."""
+    """A group of commands whose exit code 1 is a result that scripts act on: unexpected errors, interruptions and
+    unanswered questions exit with 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -30,6 +30,6 @@ class ExitCodeGroup(click.Group):
 
 
 def complain(error: LogdoctorError) -> None:
-    """Print an error, without what a file's name may hold to steer the terminal."""
+    """Print an error, without characters of a file's name that could steer the terminal."""
     plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in str(error))
     click.echo(f"logdoctor: {plain}", err=True)

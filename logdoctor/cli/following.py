@@ -1,4 +1,4 @@
-"""Following a test of nodes in a terminal: worlds are told as they end, Ctrl-C and SIGTERM cancel the test."""
+"""Follow a node test in a terminal: print worlds as they end, and cancel the test on Ctrl-C or SIGTERM."""
 
 import contextlib
 import signal
@@ -21,7 +21,7 @@ _LOOKED_EVERY = 0.2  # seconds
 
 
 class Interruption:
-    """Whether somebody wants an end. The second time it is a `KeyboardInterrupt`."""
+    """Whether the user asked for an end. The second time it is a `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -34,7 +34,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Ctrl-C and SIGTERM end nothing by themselves within the block: a test that was just begun is cancelled, too."""
+    """Catch Ctrl-C and SIGTERM within the block, so that a test which was just begun is cancelled, too."""
     interruption = Interruption()
     before = {number: signal.signal(number, interruption) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -45,13 +45,13 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> "StoredTest":
-    """A test of this process when it has ended; that it began, and each world, are told on standard error."""
+    """Return a test of this process when it has ended; print its start, and each world, on standard error."""
     from logdoctor.cli.node_tables import begun_line, world_line
     from logdoctor.nodes.launching import GRACE
 
     stored, _ = standing(actor.records, test)
     click.echo(begun_line(stored, GRACE), err=True)
-    news, told, cancelled = threading.Event(), 0, False
+    news, printed, cancelled = threading.Event(), 0, False
     actor.listeners.append(lambda _: news.set())
     while True:
         if interruption.wanted and not cancelled:
@@ -60,9 +60,9 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
             with contextlib.suppress(ActionRefused):  # it has just ended
                 actor.cancel(test, by)
         stored, worlds = standing(actor.records, test)
-        for world in worlds[told:]:
+        for world in worlds[printed:]:
             click.echo(world_line(world), err=True)
-        told = len(worlds)
+        printed = len(worlds)
         if stored.state != "running":
             actor.wait(test)  # for what follows from it: actions of the policy
             return stored
@@ -71,7 +71,7 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
 
 
 def standing(records: "NodeRecords", test: int) -> "tuple[StoredTest, list[Result]]":
-    """A test, and its worlds that have ended; `ActionRefused` when there is no such test."""
+    """Return a test, and its worlds that have ended; `ActionRefused` when there is no such test."""
     stored = records.test(test)  # before the worlds: when it has ended they are all there
     if stored is None:
         raise ActionRefused(f"test {test}", "does not exist", "List them: logdoctor nodes tests")

@@ -1,4 +1,4 @@
-"""What people see of incidents in a terminal.
+"""Print incidents in a terminal.
 
 Reasons, names and notes come from logs and people: all of them are made harmless here.
 """
@@ -38,14 +38,14 @@ def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
         if one.newest is not None:
             console.print(Padding(Text(_cause(one.newest)), (0, 0, 0, 7)))
         if one.note:
-            said = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
-            console.print(Padding(Text(said, style="dim"), (0, 0, 0, 7)))
+            status = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
+            console.print(Padding(Text(status, style="dim"), (0, 0, 0, 7)))
     if none and not as_json:
         console.print("no incidents")
 
 
 def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Sequence[IncidentEvent]") -> None:
-    """Print all that is known of an incident: the answer, its newest attempts, what happened to it."""
+    """Print everything known about an incident: the answer, its newest attempts, and its events."""
     console = Console(highlight=False)
     console.print(_head(one), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
@@ -63,11 +63,11 @@ def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Seque
         console.print(Text(line), soft_wrap=True)
     console.print(Text("history, newest first", style="dim"))
     for event in events:
-        console.print(Text(f"  {_told(event)}"), soft_wrap=True)
+        console.print(Text(f"  {_event_line(event)}"), soft_wrap=True)
 
 
 def step(one: "Incident") -> None:
-    """Print what became of an incident."""
+    """Print the result of a step on an incident."""
     print(f"incident {one.id}: {one.state}")
 
 
@@ -79,7 +79,7 @@ def _head(one: "Incident") -> Text:
 
 
 def _size(one: "Incident") -> str:
-    """How many attempts and jobs, and when the last of them failed."""
+    """Return how many attempts and jobs failed, and when the last of them did."""
     attempts = f"{one.attempts:,} attempt{'' if one.attempts == 1 else 's'}"
     jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
     more = f", {one.on_node:,} failures on this node in total" if one.on_node > one.attempts else ""
@@ -88,7 +88,7 @@ def _size(one: "Incident") -> str:
 
 
 def _cause(stored: "StoredVerdict") -> str:
-    """The newest attempt, and the line that proves its verdict."""
+    """Return the newest attempt, and the line that proves its verdict."""
     quote = safe(stored.verdict.evidence[0].quote, 160).strip() if stored.verdict.evidence else ""
     return f"{safe(stored.job, _NAME)}/{stored.attempt}{': ' if quote else ''}{quote}"
 
@@ -112,8 +112,8 @@ def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
     yield "fingerprint", safe(one.fingerprint, _NAME)
 
 
-def _told(event: "IncidentEvent") -> str:
-    """Something that happened, on one line."""
+def _event_line(event: "IncidentEvent") -> str:
+    """Return an event on one line."""
     whose = f" {safe(event.job, _NAME)}/{event.attempt}" if event.job is not None else ""
     who = "" if event.job is not None else f" by {safe(event.by, _NAME)}"
     return f"{day(event.at)}  {event.step}{whose}{who}{f': {safe(event.note, _WORDS)}' if event.note else ''}"

@@ -1,4 +1,4 @@
-"""`logdoctor incidents`: look at failures grouped by cause, and say who looks after them."""
+"""`logdoctor incidents`: look at failures grouped by cause, and assign them."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 
 def _incidents(data_dir: Path | None) -> "Incidents":
-    """The incidents of the data folder, older failures among them; `StoreError` when there is no database."""
+    """Return the incidents of the data folder, older failures included; `StoreError` when there is no database."""
     from logdoctor import build
     from logdoctor.store.incidents import Incidents
 

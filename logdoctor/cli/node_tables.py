@@ -1,4 +1,4 @@
-"""What people see of nodes in a terminal: worlds as they end, what a test found, histories, actions.
+"""Print nodes in a terminal: worlds as they end, test results, histories, actions.
 
 Names and reasons come from clusters, probes and people: all of them are made harmless here.
 """
@@ -44,7 +44,7 @@ _BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
 
 
 def begun_line(test: "StoredTest", grace: float) -> str:
-    """A test that begins, and how long one may have to wait for news of it."""
+    """Return a line about a test that begins, and how long its first news may take."""
     nodes = f"{len(test.nodes)} node{'' if len(test.nodes) == 1 else 's'}"
     line = f"test {test.id}: {nodes} through {safe(test.launcher, 50)}"
     seconds = test.options.get("seconds")
@@ -52,7 +52,7 @@ def begun_line(test: "StoredTest", grace: float) -> str:
 
 
 def world_line(result: Result) -> str:
-    """A world that ended, on one line."""
+    """Return a world that ended, on one line."""
     world = result.world
     nodes = safe(" ".join(world.nodes), _NAMES)
     line = f"round {world.round}  world {world.number}  {nodes}  {result.ended}  {result.seconds:.1f} s"
@@ -62,7 +62,8 @@ def world_line(result: Result) -> str:
 
 
 def bus_bandwidth(result: Result) -> float | None:
-    """GB/s of the largest gather of a world that passed, as its slowest node saw it; None when none was measured."""
+    """Return the GB/s of the largest gather of a world that passed, as its slowest node measured it; None without
+    one."""
     if result.ended != "passed":
         return None
     speeds = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in result.readings if reading.bandwidth]
@@ -70,7 +71,7 @@ def bus_bandwidth(result: Result) -> float | None:
 
 
 def conclusion(number: int, found: Conclusion) -> None:
-    """Print what a test found: nodes that are not healthy with their proof, the healthy ones as a set."""
+    """Print what a test found: nodes that are not healthy with their proof, the healthy ones as a node set."""
     console = Console(highlight=False)
     rounds = f"{found.rounds} round{'' if found.rounds == 1 else 's'}"
     table = Table(
@@ -95,8 +96,8 @@ def conclusion(number: int, found: Conclusion) -> None:
 
 
 def _alike(findings: Sequence[Finding]) -> Iterator[tuple[Finding, list[str]]]:
-    """The findings that are worth a row, the healthy ones last, and the other nodes that one stands for: those that
-    are undecided for the same reason but for names of nodes and numbers of worlds."""
+    """Yield the findings that get a row, the healthy ones last, with the other nodes in the row: those undecided for
+    the same reason but for names of nodes and numbers of worlds."""
     names = {one.node for one in findings}
     rows: dict[object, tuple[Finding, list[str]]] = {}
     for place, one in enumerate(findings):
@@ -154,7 +155,7 @@ def _head(one: "StoredTest") -> Text:
 
 
 def _outcome(one: "StoredTest") -> str:
-    """What came of a test, on one line."""
+    """Return the result of a test, on one line."""
     if one.conclusion is None:
         return safe(one.why, _WORDS)
     found = one.conclusion
@@ -201,7 +202,7 @@ def _world_cells(result: Result) -> tuple[str | Text, ...]:
 
 
 def nodes(every: "Sequence[NodeSummary]", cluster: Sequence[NodeState]) -> None:
-    """Print what is on record of each node, a row each, and how the cluster knows it if that was asked."""
+    """Print a row for each node on record, with its state in the cluster if that was asked for."""
     console = Console(highlight=False)
     states = {state.name: state for state in cluster}
     if not every and not states:
@@ -246,7 +247,7 @@ def _cluster_cell(state: NodeState | None) -> Text:
 
 
 def history(one: NodeHistory) -> None:
-    """Print all that is on record of a node: the cordon that stands, then the rest, newest first."""
+    """Print all records of a node: the current cordon, then the rest, newest first."""
     console = Console(highlight=False)
     console.print(Text(safe(one.node, 255), style="bold"))
     lines = [*_failure_lines(one), *_finding_lines(one), *_cordon_lines(one.cordons)]
@@ -309,14 +310,14 @@ def actions(every: "Iterable[StoredAction]") -> None:
         console.print(Padding(Text(safe(one.action.why, _WORDS)), (0, 0, 0, 7)))
         if one.by or one.why:
             by = f" by {safe(one.by, 200)}" if one.by else ""
-            said = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
-            console.print(Padding(said, (0, 0, 0, 7)))
+            status = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
+            console.print(Padding(status, (0, 0, 0, 7)))
     if none:
         console.print("no actions")
 
 
 def audit(every: "Iterable[AuditEvent]") -> None:
-    """Print a line for each step that was taken."""
+    """Print a line for each audited step."""
     console = Console(highlight=False)
     for one in every:
         when = datetime.datetime.fromtimestamp(one.at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")

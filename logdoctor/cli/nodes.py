@@ -1,10 +1,10 @@
-"""`logdoctor nodes`: test nodes, look at what is on record of them, take them out and put them back."""
+"""`logdoctor nodes`: test nodes, look at their history, cordon and uncordon them."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 
@@ -13,6 +13,7 @@ from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
 from logdoctor.errors import ActionRefused
+from logdoctor.node_types import LauncherName
 
 if TYPE_CHECKING:
     from logdoctor.node_types import Conclusion
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Listed = TypeVar("Listed")
 
 HEALTHY, FOUND, UNDECIDED = 0, 1, 3
-_LAUNCHERS = ("slurm", "ssh", "kubernetes", "local")
 _STATES = ("waiting", "approved", "refused", "done", "failed", "superseded")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
@@ -40,7 +40,7 @@ def nodes() -> None:
 
 
 @nodes.command("test")
-@click.option("--launcher", type=click.Choice(_LAUNCHERS), help="How probes are started; default: LOGDOCTOR_LAUNCHER.")
+@click.option("--launcher", type=click.Choice(get_args(LauncherName)), help="Default: LOGDOCTOR_LAUNCHER.")
 @click.option(
     "--nodes",
     "sets",
@@ -97,7 +97,7 @@ def nodes_test(
 
 
 def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None:
-    """Print what a test found, and exit with the code that says it."""
+    """Print what a test found, and exit with the matching code."""
     from logdoctor import show
     from logdoctor.cli import node_tables
 
@@ -113,7 +113,7 @@ def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None
 
 
 def _code(found: "Conclusion") -> int:
-    """The exit code for what a test found."""
+    """Return the exit code for what a test found."""
     if found.named("faulty") or found.named("slow") or found.links:
         return FOUND
     return UNDECIDED if found.open or found.named("indeterminate") else HEALTHY
@@ -229,7 +229,7 @@ def nodes_cordon(
 
 
 def _found_of(records: "NodeRecords", test: int, node: str) -> str:
-    """What a test found of a node; "" when it says nothing bad."""
+    """Return what a test found about a node; "" when it is nothing bad."""
     stored, _ = standing(records, test)
     findings = stored.conclusion.findings if stored.conclusion else ()
     return next((one.why for one in findings if one.node == node and one.standing in ("faulty", "slow")), "")
@@ -319,7 +319,7 @@ nodes.add_command(
 
 
 def _records(data_dir: Path | None) -> "NodeRecords":
-    """The records of nodes; `StoreError` when there is no database: none is made to look into it."""
+    """Return the records of nodes; `StoreError` when there is no database: none is created for a look."""
     from logdoctor import build
 
     return build.node_records(served_settings(data_dir))
@@ -327,7 +327,7 @@ def _records(data_dir: Path | None) -> "NodeRecords":
 
 @contextmanager
 def _acting(data_dir: Path | None) -> "Iterator[Actor]":
-    """What acts on nodes, until the block ends."""
+    """Yield what acts on nodes, until the block ends."""
     import logging
 
     import structlog

@@ -1,4 +1,4 @@
-"""Node sets, as people write them: `gpu-[01-08]`, with commas or blanks between several (ClusterShell)."""
+"""Node sets as people write them: `gpu-[01-08]`, several with commas or blanks between them (ClusterShell)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,11 +9,11 @@ from logdoctor.nodes.slurm import expanded as hostlist
 
 
 def expanded(texts: Iterable[str]) -> tuple[str, ...]:
-    """The names that node sets stand for, each once, in the order written; `InputError` for what is no node set."""
+    """Return the names in node sets, each once, in order; `InputError` for an invalid node set."""
     names = (name for text in texts for word in text.split() for name in hostlist(word))
     return tuple(dict.fromkeys(checked_name(name) for name in names))
 
 
 def folded(names: Sequence[str]) -> str:
-    """Names as a node set, as short as it goes."""
+    """Return names as a node set, as short as possible."""
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))

@@ -1,4 +1,4 @@
-"""`logdoctor notify`: try who is told of incidents, look at what became of messages, send them again."""
+"""`logdoctor notify`: test notification targets, list messages and their delivery, send them again."""
 
 import sys
 from pathlib import Path
@@ -86,7 +86,7 @@ def notify_retry(id: int, by: str | None, data_dir: Path | None) -> None:
 
 
 def _print(found: "Sequence[Notice]") -> None:
-    """A line for each message."""
+    """Print a line for each message."""
     from logdoctor.notify.messages import describe, read
     from logdoctor.show import day, safe
 

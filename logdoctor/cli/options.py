@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they stand for."""
+"""Options that several commands share, and what they resolve to."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ by_option = click.option("--by", help="Your name; default: your login name.")
 
 
 def settings_with(data_dir: Path | None) -> "Settings":
-    """The settings, with another data folder when one is named."""
+    """Return the settings, with another data folder when one is given."""
     import msgspec
 
     settings = read_settings()
@@ -28,7 +28,7 @@ def settings_with(data_dir: Path | None) -> "Settings":
 
 
 def served_settings(data_dir: Path | None) -> "Settings":
-    """The settings with the data folder; `StoreError` when it has no database: none is made to look into it."""
+    """Return the settings with the data folder; `StoreError` when it has no database: none is created for a look."""
     settings = settings_with(data_dir)
     if not has_records(settings):
         raise StoreError(
@@ -38,12 +38,12 @@ def served_settings(data_dir: Path | None) -> "Settings":
 
 
 def has_records(settings: "Settings") -> bool:
-    """Whether there is a database."""
+    """Return whether there is a database."""
     return bool(settings.database_url) or (data_folder(settings) / "logdoctor.db").exists()
 
 
 def login() -> str:
-    """The login name of who runs this, which no variable can change."""
+    """Return the login name of the user, which no variable can change."""
     import pwd
 
     try:

@@ -69,7 +69,7 @@ def _show(found: "Report") -> None:
 
 
 def _table(found: "Report", wide: bool) -> "Table":
-    """The costs of each category and its reasons: medians, and means where there is room for them."""
+    """Return the costs of each category and its reasons: medians, and means where there is room for them."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`logdoctor rules`: look at the rules, check them, decide about those that were learned."""
+"""`logdoctor rules`: look at rules, check them, and decide about learned ones."""
 
 import os
 import sys
@@ -32,14 +32,14 @@ def rules() -> None:
 
 
 def _learned(data_dir: Path | None) -> "LearnedRules":
-    """The learned rules of the data folder; `StoreError` when there is no database."""
+    """Return the learned rules of the data folder; `StoreError` when there is no database."""
     from logdoctor import build
 
     return build.learned_rules(served_settings(data_dir))
 
 
 def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
-    """The learned rules; None when there is no database, unless a folder was named."""
+    """Return the learned rules; None when there is no database, unless a folder was given."""
     return _learned(data_dir) if data_dir or has_records(read_settings()) else None
 
 
@@ -178,7 +178,7 @@ def rules_undo(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | 
 
 
 def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[LearnedRules, str], Learned]") -> None:
-    """Take a step with each rule; one that cannot take it does not keep the others from it."""
+    """Apply a step to each rule; one that refuses it does not stop the others."""
     from logdoctor import show
 
     found = _learned(data_dir)
@@ -236,6 +236,6 @@ def rules_import(
     scanner, records = build.scanner(settings), build.records(settings)
     guards = build.guards(settings, scanner.book, records)
     others = build.diagnosis_guards(scanner, records)
-    told = import_files(files, kind, guards, found, by or login(), time.time(), MOST_RULES, others)
-    show.imported(told, as_json)
-    sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in told) else 0)
+    results = import_files(files, kind, guards, found, by or login(), time.time(), MOST_RULES, others)
+    show.imported(results, as_json)
+    sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in results) else 0)

@@ -1,4 +1,4 @@
-"""`logdoctor serve`, and what sends logs to it: `logdoctor run` and `logdoctor ship`."""
+"""`logdoctor serve`, and the senders `logdoctor run` and `logdoctor ship`."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def ship_command(arguments: tuple[str, ...]) -> None:
 
 
 def _send(task: str, arguments: tuple[str, ...]) -> None:
-    """The sender reads its own options, because it also runs where nothing but Python is installed."""
+    """Pass the arguments on: the sender reads its own options, because it also runs where only Python is installed."""
     from logdoctor.send.__main__ import main as send
 
     sys.exit(send([task, *arguments], "logdoctor"))

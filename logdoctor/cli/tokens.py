@@ -1,4 +1,4 @@
-"""`logdoctor tokens`: who may use the service."""
+"""`logdoctor tokens`: manage who may use the service."""
 
 import time
 from pathlib import Path

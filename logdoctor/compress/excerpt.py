@@ -79,7 +79,7 @@ def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkabl
     number = place + residual.segment.line
     raw = residual.raw(place)
     if len(raw) > _TEXT:
-        raw = _telling_part(raw)
+        raw = _end_of_line(raw)
     text = decode(raw)
     if not remarkable:
         return Line(number, text)
@@ -87,7 +87,7 @@ def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkabl
     return Line(number, text, tuple(rules.get(place, ())), bool(scan.strong[place]), bool(scan.weak[place]))
 
 
-def _telling_part(raw: bytes) -> bytes:
+def _end_of_line(raw: bytes) -> bytes:
     """Return the end of a long line, where a redrawn bar has its last state and an error its message; whole
     characters."""
     part = raw[-_TEXT:]

@@ -73,7 +73,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         columns = _columns(gauges.expressions[number], _lines(residual, places))
         numbers = {name: _numbers(columns.get(name), len(places)) for name in _FIELDS}
         steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
-        last += _said(places + residual.segment.line, numbers)
+        last += _last_values(places + residual.segment.line, numbers)
         if number < gauges.learned:
             named += _named(columns, places)
             totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
@@ -90,11 +90,11 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
 
 def later(old: Progress, new: Progress) -> Progress:
     """Return the latest values: the new ones where present, else the old."""
-    said = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, "", ())}
-    return msgspec.structs.replace(old, **said)
+    given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, "", ())}
+    return msgspec.structs.replace(old, **given)
 
 
-def _said(
+def _last_values(
     lines: npt.NDArray[np.int64], columns: Mapping[str, npt.NDArray[np.float64]]
 ) -> Iterator[tuple[int, str, float]]:
     """Yield the last finite number of each column, with its line."""
@@ -103,13 +103,13 @@ def _said(
             yield int(lines[given[-1]]), name, float(column[given[-1]])
 
 
-def _shown(said: list[tuple[int, str, float]]) -> Progress:
+def _shown(values: list[tuple[int, str, float]]) -> Progress:
     """Return the last values that the lines of all rules gave."""
-    last: dict[str, Any] = {name: value for _, name, value in sorted(said)}
+    last: dict[str, Any] = {name: value for _, name, value in sorted(values)}
     for name in ("step", "total"):
         if name in last:
             last[name] = _whole(last[name])
-    return Progress(**last, line=max(line for line, _, _ in said)) if said else Progress()
+    return Progress(**last, line=max(line for line, _, _ in values)) if values else Progress()
 
 
 def _whole(number: float) -> int:

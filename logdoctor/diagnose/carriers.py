@@ -13,7 +13,7 @@ _REPORTERS = frozenset(
     " RemoteTraceback SignalException TrainingFailedError TuneError UserExceptionWithTraceback WorkerCrashedError"
     " WorkerGroupError WorkerTimeoutError".split()
 )
-"""Classes by which launchers, pools and savers report what happened elsewhere."""
+"""Classes with which launchers, pools and savers report a failure elsewhere."""
 
 _OF_OTHERS = regex.compile(
     r"(?i)\bCUDA(?: kernel| runtime| driver|:)? ?(?:error|failure|call)|CUDA_ERROR"
@@ -26,19 +26,19 @@ _OF_OTHERS = regex.compile(
     r"|\bs3\b|s3:|bucket|\bstorage\b|errno|iostream|no space|\bdisk\b|quota|permission|denied|no such file"
     r"|lustre|\bnfs\b|\bgpfs\b|\bmount"
 )
-"""Words of the reasons that are not the program's own fault, or have a name of their own."""
+"""Words of reasons that are not the program's own fault, or that have a name of their own."""
 
 
 _OWN_PROGRAM = regex.compile(r"\bCommand \[?'?\[?'[^']{0,300}python[\d.]{0,6}'")
 
 
 def is_report(name: str, message: str = "") -> bool:
-    """Return whether an exception only tells that something failed elsewhere: by its class, or because it is a
+    """Return whether an exception only reports that something failed elsewhere: by its class, or because it is a
     launcher's whose child is the Python program itself."""
     word = name.rsplit(".", 1)[-1].split("(", 1)[0]
     return word in _REPORTERS or (word == "CalledProcessError" and _OWN_PROGRAM.search(message) is not None)
 
 
-def speaks_of_others(report: str) -> bool:
-    """Return whether the report of a generic exception speaks of what other reasons stand for."""
+def names_another_fault(report: str) -> bool:
+    """Return whether the report of a generic exception names a fault that another reason stands for."""
     return _OF_OTHERS.search(report[:1000]) is not None

@@ -18,7 +18,7 @@ report that one part of it ended."""
 
 
 class CauseJudgement(NamedTuple):
-    """The findings of an attempt, sorted out. `cause` is None when none can be the cause."""
+    """The findings of an attempt, sorted. `cause` is None when none can be the cause."""
 
     cause: LogFinding | None
     symptoms: list[LogFinding]
@@ -29,9 +29,9 @@ class CauseJudgement(NamedTuple):
 def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudgement:
     """Sort findings into the cause, what follows from it, what the job survived, and teardown.
 
-    Advice (`note`) and outcome marks are left out. A fault that was followed by renewed progress is never
-    the cause, nor is an exception after which its program went on to fail of another, or a mild one with much of
-    ordinary output behind it.
+    Advice (`note`) and outcome marks are left out. The cause is never a fault that was followed by further steps, nor
+    an exception after which its program went on and failed with another, nor a mild one followed by much ordinary
+    output.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
@@ -49,15 +49,17 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudge
 
 
 def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
-    """Return whether so much of ordinary output follows that the job outlived what rarely ends one."""
+    """Return whether so much ordinary output follows that the job outlived an error that rarely ends one."""
     kind = "mild" if finding.is_mild else finding.role
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
 
 
 def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
-    """Return the earliest finding of the best role that no other finding of that role explains. What was learned yields
-    to what the shipped rules know: it was never tried against all of that. What rarely ends a job yields to what it
-    does not explain, or came before it."""
+    """Return the earliest finding of the best role that no other finding of that role explains.
+
+    Learned rules yield to shipped ones, against all of which they were never tried. An error that rarely ends a job
+    yields to one that it does not explain, or that came first.
+    """
     if not failing:
         return None
     firm = [f for f in failing if not f.is_mild and f.role in ("cause", "proximate") and (f.rule or f.frames)]
@@ -72,17 +74,17 @@ def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
 
 
 def _yields(finding: LogFinding, reason: str, explained: tuple[str, ...]) -> bool:
-    """Return whether a claim of some reason accounts for a finding, and not the other way round."""
+    """Return whether an error of some reason explains a finding, and not the other way round."""
     return reason != finding.reason and finding.reason in explained and reason not in finding.explains
 
 
 def is_numeric(finding: LogFinding) -> bool:
-    """Return whether an error only says that numbers went bad, which a loss spike accounts for."""
+    """Return whether an error only says that numbers went bad, which a loss spike explains."""
     return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))
 
 
 def explains(cause: LogFinding | None, symptom: LogFinding) -> bool:
-    """Return whether the cause accounts for another finding: it says so, or such errors follow when any process
+    """Return whether the cause explains another finding: its rule says so, or such errors follow when any process
     dies."""
     if cause is None or symptom.role in ("cascade", "teardown"):
         return True

@@ -75,8 +75,8 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
 def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:
     """Return the line that names the failure as the finding that it is now known to be, with what it explains."""
     default = taxonomy.REASONS[conclusion.reason]
-    said = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
-    found = said or claim(case.readings, place.stream, place.line)
+    known = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
+    found = known or claim(case.readings, place.stream, place.line)
     return found and found._replace(
         reason=conclusion.reason,
         name=found.name or conclusion.reason,

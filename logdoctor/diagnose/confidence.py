@@ -13,7 +13,7 @@ _STRUCTURE = 0.02  # less for an exception's class than for a rule that knows it
 _NO_FRAMES = 0.1  # less without the traceback
 _GENERIC = 0.1  # less where the class says nothing, or a rule knows the kind of trouble only
 _MANY = 0.15  # more for an error that usually follows from another one, when many ranks report it and nothing else
-_VOICES = 3
+_WRITERS = 3
 _RIVAL = 0.2  # less when something of the same role is left unexplained
 _LESSER_RIVAL = 0.06  # less when something with a lesser role is left unexplained
 _UNREAD = 0.1  # less when a part of the log could not be read
@@ -31,14 +31,14 @@ def confidence(case: Examined, cause: LogFinding) -> float:
         sure -= _RIVAL
     elif any(finding.reason != "Unknown" for finding in open_ones):
         sure -= _LESSER_RIVAL
-    if cause.role == "cascade" and _voices(case, cause) >= _VOICES and not open_ones:
+    if cause.role == "cascade" and _writers(case, cause) >= _WRITERS and not open_ones:
         sure += _MANY
     if any(reading.record.problems for reading in case.readings):
         sure -= _UNREAD
     return max(sure, 0.1)
 
 
-def _voices(case: Examined, cause: LogFinding) -> int:
+def _writers(case: Examined, cause: LogFinding) -> int:
     """Return how many writers report the same error."""
     alike = [finding for finding in case.found if finding.reason == cause.reason]
     return len({(finding.stream, finding.origin.channel, finding.rank) for finding in alike})

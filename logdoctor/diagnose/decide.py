@@ -52,18 +52,7 @@ def diagnose(
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
     """Return the verdict of the first answer that holds, from the surest down."""
-    cause = case.judgement.cause
-    most = 1.0
-    if cause is None and (reported.failed or case.judgement.teardown) and not reported.stopped:
-        cause, most = _overtaken(case), _DOUBTFUL
-    if cause is not None and reported.succeeded and cause.role == "cascade":
-        cause = None  # an error that only follows from a failure, without that failure
-    if cause is not None and not reported.failed and _is_outlived(case, cause):
-        cause = None
-    if cause is not None and reported.succeeded:
-        most = _DOUBTFUL
-        if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
-            cause = None  # it was caught: the program went on, and ended well
+    cause, most = _plausible_cause(case, reported)
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
@@ -98,6 +87,23 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     return _ended(case, "running", None, "Nothing says that the job ended or that it failed.")
 
 
+def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding | None, float]:
+    """Return the cause that the reported end does not contradict, and the most confidence in it."""
+    cause = case.judgement.cause
+    most = 1.0
+    if cause is None and (reported.failed or case.judgement.teardown) and not reported.stopped:
+        cause, most = _error_before_flush(case), _DOUBTFUL
+    if cause is not None and reported.succeeded and cause.role == "cascade":
+        cause = None  # an error that only follows from a failure, without that failure
+    if cause is not None and not reported.failed and _is_outlived(case, cause):
+        cause = None
+    if cause is not None and reported.succeeded:
+        most = _DOUBTFUL
+        if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
+            cause = None  # it was caught: the program went on, and ended well
+    return cause, most
+
+
 def _is_outlived(case: Examined, cause: LogFinding) -> bool:
     """Return whether the job clearly went on after anything that could have stopped it: many ordinary lines follow the
     last sign of a failure.
@@ -111,7 +117,7 @@ def _is_outlived(case: Examined, cause: LogFinding) -> bool:
     return case.readings[cause.stream].ordinary_after(last) >= _OUTLIVED[bool(cause.frames)]
 
 
-def _overtaken(case: Examined) -> LogFinding | None:
+def _error_before_flush(case: Examined) -> LogFinding | None:
     """Return the last error near the end of its stream that is followed only by steps which were buffered before it.
 
     A dying process flushes its buffered standard output after it has written the error, so earlier output appears after

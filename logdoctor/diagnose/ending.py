@@ -112,7 +112,7 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         if reported.exit_code
         else "a failure"
     )
-    said = f" ({reported.state})" if reported.state else ""
+    state = f" ({reported.state})" if reported.state else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",
@@ -127,5 +127,5 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         first_rank=None,
         ranks=(),
         decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=""),
-        why=f"It ended with {how}{said}, but no log line says why.",
+        why=f"It ended with {how}{state}, but no log line says why.",
     )

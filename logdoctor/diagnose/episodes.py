@@ -47,7 +47,7 @@ class Episode(NamedTuple):
     normal: str
     digest: str
     ranks: tuple[int, ...]
-    tellings: int
+    reports: int
     survived: bool
     time: float | None
     source: str
@@ -62,17 +62,17 @@ class Episode(NamedTuple):
 def episodes(records: Sequence[Record], book: RuleBook) -> list[Episode]:
     """Return the episodes of an attempt, the most suspicious first, and equally suspicious ones in order of
     appearance."""
-    return of_case(examine(records, book))
+    return of_examined(examine(records, book))
 
 
-def of_case(case: Examined) -> list[Episode]:
+def of_examined(case: Examined) -> list[Episode]:
     """Return the episodes of an attempt that was examined."""
-    told: dict[tuple[str, bool], Episode] = {}
+    by_key: dict[tuple[str, bool], Episode] = {}
     for episode in (*_claimed(case), *_unexplained(case)):
         key = episode.digest, episode.survived
-        first = told.get(key)
-        told[key] = episode if first is None else _again(first, episode)
-    return sorted(told.values(), key=lambda episode: episode.suspicion)[:_MOST]
+        first = by_key.get(key)
+        by_key[key] = episode if first is None else _again(first, episode)
+    return sorted(by_key.values(), key=lambda episode: episode.suspicion)[:_MOST]
 
 
 def summary(found: Sequence[Episode], most: int = 4000) -> str:
@@ -95,7 +95,7 @@ def digest_of(message: str, frames: tuple[str, ...] = ()) -> str:
 def _again(first: Episode, other: Episode) -> Episode:
     """Return the first report, with the ranks and the count of another report added."""
     ranks = tuple(sorted({*first.ranks, *other.ranks}))
-    return first._replace(ranks=ranks, tellings=first.tellings + other.tellings)
+    return first._replace(ranks=ranks, reports=first.reports + other.reports)
 
 
 def _claimed(case: Examined) -> Iterator[Episode]:

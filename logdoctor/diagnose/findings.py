@@ -9,7 +9,7 @@ import regex
 import zstandard
 
 from logdoctor import taxonomy
-from logdoctor.diagnose.carriers import is_report, speaks_of_others
+from logdoctor.diagnose.carriers import is_report, names_another_fault
 from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
 from logdoctor.rules.captures import captures
@@ -118,10 +118,12 @@ class StreamReading(NamedTuple):
 
     def ordinary_after(self, number: int) -> int:
         """Return how many lines after a line bear no sign of trouble."""
-        told = sum(line.number > number and (line.strong or line.weak or bool(line.rules)) for line, _ in self.lines)
-        if told >= _FLOOD:
+        suspicious = sum(
+            line.number > number and (line.strong or line.weak or bool(line.rules)) for line, _ in self.lines
+        )
+        if suspicious >= _FLOOD:
             return 0  # the middle of a flood of errors is not kept, so ordinary lines in it cannot be counted
-        return max(self.record.compression.lines_in - number - told, 0)
+        return max(self.record.compression.lines_in - number - suspicious, 0)
 
     def text(self, number: int) -> str | None:
         """Return the raw text of a line, None when the record does not hold it."""
@@ -176,8 +178,8 @@ def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
     earlier line."""
     runs = [(time, len(list(run))) for time, run in groupby(times.values(), math.floor)]
     seconds = rising([dated(float(time), latest) for time, _ in runs])
-    told = (second for second, (_, count) in zip(seconds, runs, strict=True) for _ in range(count))
-    return dict(zip(times, told, strict=True))
+    repeated = (second for second, (_, count) in zip(seconds, runs, strict=True) for _ in range(count))
+    return dict(zip(times, repeated, strict=True))
 
 
 def claim(readings: list[StreamReading], stream: int, number: int) -> LogFinding | None:
@@ -269,7 +271,7 @@ def _ignored(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in _IGNORED
 
 
-def _told_by_code(claims: list[LogFinding]) -> list[LogFinding]:
+def _by_code(claims: list[LogFinding]) -> list[LogFinding]:
     """Return the claims of a line; when a table knows its error code, wider patterns count only as a cause."""
     coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
     return coded + [claim for claim in claims if claim not in coded and (not coded or claim.role == "cause")]
@@ -294,7 +296,7 @@ class _Maker:
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
         every = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
         known = [claim for claim in every if claim.rule and not claim.rule.fallback]
-        claims = _told_by_code(known or every)
+        claims = _by_code(known or every)
         claims.sort(key=lambda finding: taxonomy.ROLES.index(finding.role))
         outcomes = [claim for claim in claims if claim.outcome]
         errors = [claim for claim in claims if claim.role in ("cause", "proximate", "cascade")]
@@ -317,15 +319,15 @@ class _Maker:
             reason, role = row["reason"], row["role"]
             recovery, fault = row.get("recovery") or recovery, row.get("fault") or fault
             suggestion = row.get("suggestion") or suggestion
-        if reason == "Runtime Error" and role == "cascade" and speaks_of_others(self._report(line, where)):
+        if reason == "Runtime Error" and role == "cascade" and names_another_fault(self._report(line, where)):
             reason, recovery, fault = "Unknown", "", ""  # a process died of an exception that no rule knows
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
 
     def _report(self, line: Line, where: LineOrigin) -> str:
         """Return a line, with the `what()` that its writer prints for it."""
         after = (self._lines.get(number) for number in range(line.number + 1, line.number + _WHAT + 1))
-        said = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
-        what = next((message for message in said if message.lstrip().startswith("what():")), "")
+        messages = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
+        what = next((message for message in messages if message.lstrip().startswith("what():")), "")
         return f"{where.message.removeprefix('terminate called')} {what}"
 
     def by_chain(self, chain: Traceback, by_line: dict[int, LogFinding], quiet: set[int]) -> LogFinding | None:
@@ -357,8 +359,8 @@ class _Maker:
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
         if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
             # a class of the program's own: another class of its chain may say which family it belongs to
-            telling = [one for one in chain.raised if not is_report(one.name, one.message)]
-            reasons = [taxonomy.reason_of_exception(one.name) for one in telling]
+            informative = [one for one in chain.raised if not is_report(one.name, one.message)]
+            reasons = [taxonomy.reason_of_exception(one.name) for one in informative]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
             default = taxonomy.REASONS[reason]
             role = finding.role if reason == finding.reason else "proximate"
@@ -378,7 +380,7 @@ class _Maker:
         if is_report(name, message):
             return self.crash(line, where, name)._replace(frames=frames)
         reason = taxonomy.reason_of_exception(name)
-        if reason == "Runtime Error" and speaks_of_others(f"{name}: {message}"):
+        if reason == "Runtime Error" and names_another_fault(f"{name}: {message}"):
             reason = "Unknown"
         role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)

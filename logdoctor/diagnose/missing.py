@@ -100,8 +100,8 @@ def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
 
 def _in_words(reading: StreamReading) -> Absence | None:
     for line, where in reading.lines:
-        if (line.rules or line.strong) and (said := _SAID.search(where.message[:1000])):
-            ranks = tuple(int(number) for number in regex.findall(r"\d+", said["ranks"]))
+        if (line.rules or line.strong) and (stated := _SAID.search(where.message[:1000])):
+            ranks = tuple(int(number) for number in regex.findall(r"\d+", stated["ranks"]))
             return Absence(ranks, f"{_named(ranks)} did not take part.", line.number)
     return None
 
@@ -136,11 +136,11 @@ def _behind(readings: Sequence[StreamReading], stream: int) -> Absence | None:
 
 def _silent(readings: Sequence[StreamReading], found: Sequence[LogFinding], cause: LogFinding) -> Absence | None:
     """Return the ranks that report nothing while nearly all others do."""
-    told = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
+    reporting = {finding.rank for finding in found if finding.reason == cause.reason and finding.rank is not None}
     known = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
     known |= {rank for reading in readings for rank in reading.record.placements}
-    silent = sorted(known - told)
-    if len(told) < 2 or not silent or len(silent) > max(1, _SILENT * len(known)):
+    silent = sorted(known - reporting)
+    if len(reporting) < 2 or not silent or len(silent) > max(1, _SILENT * len(known)):
         return None
     return Absence(tuple(silent), f"All ranks report the timeout except {_named(tuple(silent), 'rank')}.", None)
 

@@ -64,7 +64,7 @@ class StreamCourse:
         self.lines, self.steps = _steps(list(chosen.values()))
         self._renewal = _renewal(self.lines, self.steps, _RENEWED_BARE if self.bare else _RENEWED)
         self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
-        self._told = max((stepping or with_loss or chosen).values(), key=_telling, default=None)
+        self._curve_source = max((stepping or with_loss or chosen).values(), key=_coverage, default=None)
 
     def renewed_after(self, line: int) -> bool:
         """Return whether steps were made after a line: whatever it reported did not stop the job."""
@@ -88,12 +88,12 @@ class StreamCourse:
 
     def curve(self) -> tuple[Point, ...]:
         """Return at most 96 points of the rule that reads the most losses, in order: enough to draw the loss curve."""
-        return () if self._told is None else tuple(_points(self._told))
+        return () if self._curve_source is None else tuple(_points(self._curve_source))
 
     @property
     def has_curve(self) -> bool:
         """Whether any line gives a step or a loss."""
-        return self._told is not None
+        return self._curve_source is not None
 
 
 def furthest(courses: list[StreamCourse]) -> Progress:
@@ -106,8 +106,8 @@ def furthest(courses: list[StreamCourse]) -> Progress:
         return Progress()
     progress, course = max(seen, key=lambda one: (one[0].loss is not None, one[0].step or -1, one[1].has_curve))
     if progress.step is None and not course.has_curve:  # no shipped rule reads its metric lines
-        told = [one.reading.record for one in courses if one.reading.record.shown.line]
-        record = max(told, key=lambda one: -1 if one.shown.step is None else one.shown.step, default=None)
+        displayed = [one.reading.record for one in courses if one.reading.record.shown.line]
+        record = max(displayed, key=lambda one: -1 if one.shown.step is None else one.shown.step, default=None)
         return msgspec.structs.replace(record.shown, stream=record.stream, learned=True) if record else progress
     progress = msgspec.structs.replace(progress, accuracy=course.reading.record.shown.accuracy)
     curve = course.curve()
@@ -115,7 +115,7 @@ def furthest(courses: list[StreamCourse]) -> Progress:
     return msgspec.structs.replace(progress, stream=stream, curve=curve)
 
 
-def _telling(readings: Readings) -> tuple[int, int]:
+def _coverage(readings: Readings) -> tuple[int, int]:
     """Return how much a rule reads of the loss: lines with a loss, and lines in all."""
     return int(np.count_nonzero(~np.isnan(readings.losses))), len(readings.lines)
 
@@ -133,8 +133,8 @@ def _points(readings: Readings) -> list[Point]:
     for begin, end in pairwise(np.linspace(0, count, min(_PARTS, count) + 1).astype(int).tolist()):
         finite = begin + np.flatnonzero(np.isfinite(losses[begin:end]))
         if len(finite):
-            told = losses[finite]
-            chosen |= {int(finite[np.argmin(told)]), int(finite[np.argmax(told)])}
+            part = losses[finite]
+            chosen |= {int(finite[np.argmin(part)]), int(finite[np.argmax(part)])}
         else:
             chosen.add(begin)
     return [_point(readings, at) for at in sorted(chosen)]

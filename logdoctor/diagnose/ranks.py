@@ -96,35 +96,35 @@ def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]
     """Return the errors in order: within a stream by line, one without a stamp directly after the error before it,
     streams without any stamp last. Without any stamps at all, errors are ordered by position."""
     numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
-    heard: list[_PlacedError] = []
+    placed: list[_PlacedError] = []
     for stream, some in groupby(sorted(errors, key=lambda one: numbers[one[0].stream]), lambda one: one[0].stream):
-        told = sorted(some, key=lambda one: one[0].line)
-        now = next((error.time for error, _ in told if error.time is not None), math.inf)
-        times = rising([now := now if error.time is None else error.time for error, _ in told])
-        for time, (error, is_cause) in zip(times, told, strict=True):
-            heard.append(_PlacedError((time, numbers[stream], error.line), error, is_cause))
-    return sorted(heard, key=lambda one: one.at)
+        by_line = sorted(some, key=lambda one: one[0].line)
+        now = next((error.time for error, _ in by_line if error.time is not None), math.inf)
+        times = rising([now := now if error.time is None else error.time for error, _ in by_line])
+        for time, (error, is_cause) in zip(times, by_line, strict=True):
+            placed.append(_PlacedError((time, numbers[stream], error.line), error, is_cause))
+    return sorted(placed, key=lambda one: one.at)
 
 
-def _folded(heard: list[_PlacedError]) -> tuple[RankError, ...]:
+def _folded(placed: list[_PlacedError]) -> tuple[RankError, ...]:
     """Return the errors; when there are too many, equal errors of many ranks become one with a count."""
-    if len(heard) <= _OWN[0]:
-        return tuple(one.error for one in heard)
+    if len(placed) <= _OWN[0]:
+        return tuple(one.error for one in placed)
     folded: list[_PlacedError] = []
     for own in _OWN:
-        folded = _fold(heard, own)
+        folded = _fold(placed, own)
         if len(folded) <= _MOST:
             break
     kept = [one for one in folded if one.is_cause] + [one for one in folded if not one.is_cause]
     return tuple(one.error for one in sorted(kept[:_MOST], key=lambda one: one.at))
 
 
-def _fold(heard: list[_PlacedError], own: int) -> list[_PlacedError]:
+def _fold(placed: list[_PlacedError], own: int) -> list[_PlacedError]:
     """Return the cause, the first `own` errors of each reason and role, and one entry for the rest, at the position of
     the first of them."""
     seen: dict[tuple[str, str], list[_PlacedError]] = {}
-    kept: list[_PlacedError] = [one for one in heard if one.is_cause]
-    for one in heard:
+    kept: list[_PlacedError] = [one for one in placed if one.is_cause]
+    for one in placed:
         if not one.is_cause:
             seen.setdefault((one.error.reason, one.error.role), []).append(one)
     for some in seen.values():

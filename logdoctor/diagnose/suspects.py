@@ -85,7 +85,7 @@ def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFindi
 
 
 _PEERS = ("NCCL Remote Error", "Network Error")
-_VOICES = 3  # peers that must name the same node before it is suspected
+_ACCUSERS = 3  # peers that must name the same node before it is suspected
 _MANY_HOSTS = 2  # number of hosts from which on the hosts in a log are taken to be those of its job
 _OF_ALL = 2 / 3  # of the peers that name a node
 
@@ -94,22 +94,22 @@ def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Su
     """Return the node that most peers say they lost, if they agree and it does not blame another node itself."""
     if cause.reason not in _PEERS:
         return None
-    voices: dict[str, set[tuple[str, str]]] = {}
+    accusers: dict[str, set[tuple[str, str]]] = {}
     blaming: set[str] = set()
     for finding in found:
         peer = finding.captures.get("peer", "").split("<")[0].rstrip(".:,")
         if finding.reason not in _PEERS or not peer or len(peer) > LONGEST_NAME:
             continue
         peer = places.aliases.get(peer, peer)
-        speaker = _speaker(places, finding) or ""
-        if speaker and _is_among(peer, (speaker,)):
+        writer = _writing_node(places, finding) or ""
+        if writer and _is_among(peer, (writer,)):
             continue
-        blaming.add(speaker)
-        voices.setdefault(peer, set()).add((speaker, finding.origin.channel))
-    if not voices:
+        blaming.add(writer)
+        accusers.setdefault(peer, set()).add((writer, finding.origin.channel))
+    if not accusers:
         return None
-    node, some = max(voices.items(), key=lambda pair: len(pair[1]))
-    if len(some) < _VOICES or len(some) < _OF_ALL * sum(map(len, voices.values())) or _is_among(node, blaming):
+    node, some = max(accusers.items(), key=lambda pair: len(pair[1]))
+    if len(some) < _ACCUSERS or len(some) < _OF_ALL * sum(map(len, accusers.values())) or _is_among(node, blaming):
         return None
     return Suspect(node, None, None, f"{len(some)} of its peers lost their connection to it")
 
@@ -175,14 +175,14 @@ class Places:
         if not of_machine or len(self._roster) < _MANY_HOSTS or _OFFICIAL.match(finding.origin.message):
             return True
         ended = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
-        reported = {said["node"] for said in ended if said} | set(self.nodes.values())
+        reported = {match["node"] for match in ended if match} | set(self.nodes.values())
         return _is_among(node, self._roster | reported)
 
     @cached_property
     def _roster(self) -> frozenset[str]:
         """The hosts of the job, as line prefixes, placements and NCCL name them."""
         spoken = (_SPOKEN.match(where.message) for reading in self._readings for _, where in reading.lines)
-        named = {said["host"] for said in spoken if said}
+        named = {match["host"] for match in spoken if match}
         lines = (where for reading in self._readings for _, where in reading.lines)
         named |= {where.node for where in lines if where.node is not None and not _POD.search(where.channel)}
         placed = {node for reading in self._readings for node in reading.record.placements.values()}
@@ -199,9 +199,9 @@ class Places:
     def tasks(self) -> dict[int, str]:
         """The nodes on which Slurm reports the end of tasks; the first report counts."""
         reports = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
-        told = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
+        placed = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
         found: dict[int, str] = {}
-        for task, node in islice(told, _MOST_TASKS):
+        for task, node in islice(placed, _MOST_TASKS):
             found.setdefault(task, node)
         return found
 
@@ -220,7 +220,7 @@ def _node(places: Places, finding: LogFinding) -> str | None:
     """
     node = finding.captures.get("node")
     if node is None and (finding.reason in _LOCAL or (finding.rule and finding.rule.verdict.here)):
-        node = _speaker(places, finding)
+        node = _writing_node(places, finding)
     if node is None:
         return None  # whoever reports a network fault need not be the one that has it
     node = places.aliases.get(node.removesuffix(":"), node)
@@ -228,7 +228,7 @@ def _node(places: Places, finding: LogFinding) -> str | None:
     return node if len(node) <= LONGEST_NAME else None
 
 
-def _speaker(places: Places, finding: LogFinding) -> str | None:
+def _writing_node(places: Places, finding: LogFinding) -> str | None:
     """Return the node on which a line was printed: from the line, its rank, its task, or because there is only one."""
     if host := own_host(finding):
         return host

@@ -1,7 +1,7 @@
-"""Learned diagnosis rules, matched when an attempt is judged: over the lines that compression kept as remarkable.
+"""Learned diagnosis rules, matched when an attempt is judged, over the lines that compression kept as remarkable.
 
-They never run over a whole log, so the scan is as fast as without them, streams that run have them at once, and to try
-one over the kept lines of past attempts shows exactly what it would have done.
+They never run over a whole log, so the scan is as fast as without them, running streams use them at once, and trying
+one over the stored lines of past attempts shows exactly what it would have done.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,14 @@ _TOGETHER = 50  # rules that are compiled as one part; above it there are
 _PARTS = 48  # parts
 
 LONGEST = 2000
-"""Characters of a line that learned diagnosis rules look at: a cause is named at its begin."""
+"""How many characters of a line learned diagnosis rules read: a cause is named at the beginning."""
 
 
 class Taught:
-    """Learned diagnosis rules that are alive: active ones take part in judging, those in shadow are only counted.
+    """The learned diagnosis rules in use: active ones take part in judging, those in shadow are only counted.
 
-    What is compiled is kept in the folder `cache`, if one is given. `RuleError` names a pattern that does not compile.
+    Compiled patterns are stored in the folder `cache`, if one is given. `RuleError` names a pattern that does not
+    compile.
     """
 
     def __init__(self, rules: Sequence[DiagnosisRule], cache: Path | None = None) -> None:
@@ -40,14 +41,14 @@ class Taught:
         ]
 
     def applied(self, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
-        """The records with the active rules that hit their lines, and the book with these rules behind its own."""
+        """Return the records with the active rules that match their lines, and the book with these rules appended."""
         if not self._active:
             return list(records), book
         number = {rule.id: len(book.diagnoses) + place for place, rule in enumerate(self._active)}
         return [self._marked(record, number) for record in records], book.with_taught(self._active)
 
     def hits(self, records: Sequence[Record]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """For each rule that hits something, in shadow too: the lines as (stream, number), in order."""
+        """Return for each rule that matches something, in shadow too: the lines as (stream, number), in order."""
         found: dict[str, list[tuple[str, int]]] = {}
         for record in records:
             for line, rules in zip(record.lines, self._rules_of(record), strict=True):
@@ -64,7 +65,7 @@ class Taught:
         return msgspec.structs.replace(record, lines=lines)
 
     def _rules_of(self, record: Record) -> list[set[int]]:
-        """For each line of a record the places of the rules that hit it."""
+        """Return for each line of a record the indexes of the rules that match it."""
         found: list[set[int]] = [set() for _ in record.lines]
         if record.lines and self.rules:
             lines = joined(shown(line.text)[:LONGEST] for line in record.lines)
@@ -76,8 +77,8 @@ class Taught:
 
 
 def _parted(rules: Sequence[DiagnosisRule]) -> list[list[tuple[str, int]]]:
-    """The patterns with the places of their rules, parted by the names of the rules: a pattern takes some 20 ms to
-    compile, and a rule that comes or goes must not have all others compiled anew."""
+    """Return the patterns with the indexes of their rules, divided into parts by the rules' names: a pattern takes some
+    20 ms to compile, and a change of one rule must not recompile all others."""
     parts: dict[int, list[tuple[str, int]]] = {}
     number = _PARTS if len(rules) > _TOGETHER else 1
     for place, rule in enumerate(rules):
@@ -88,10 +89,11 @@ def _parted(rules: Sequence[DiagnosisRule]) -> list[list[tuple[str, int]]]:
 
 @lru_cache(maxsize=4 * 48)
 def _matcher(patterns: tuple[str, ...], cache: Path | None) -> Matcher:
-    """The patterns compiled: once, whatever becomes of their rules."""
+    """Return the compiled patterns: compiled once, even when their rules change."""
     return Matcher(patterns, cache)
 
 
 def line_matches(pattern: str, lines: Sequence[str]) -> list[int]:
-    """The places of the lines that a pattern hits, as a learned rule would; `RuleError` when it does not compile."""
+    """Return the indexes of the lines that a pattern matches, as a learned rule would; `RuleError` when it does not
+    compile."""
     return sorted(hits(_matcher((pattern,), None), joined(shown(line)[:LONGEST] for line in lines))[0])

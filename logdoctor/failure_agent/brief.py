@@ -403,7 +403,7 @@ def told(episode: Episode) -> str:
     ranks = f" by ranks {_ranks(episode.ranks)}" if episode.ranks else ""
     after = "survived: steps follow" if episode.survived else "lasting"
     known = _ROLES.get(episode.role, "not known to the rules")
-    return f"error at [{episode.stream}:{episode.line}]: told {episode.tellings} times{ranks}; {after}; {known}"
+    return f"error at [{episode.stream}:{episode.line}]: told {episode.reports} times{ranks}; {after}; {known}"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -1,1 +1,1 @@
-"""Deciding about nodes and acting on them: tests, policy, cordons."""
+"""Node tests, the actions that follow from verdicts and tests, and cordons."""

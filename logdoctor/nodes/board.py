@@ -1,4 +1,4 @@
-"""What a test knows so far: its nodes, and the results of its worlds, taken in one by one."""
+"""The state of a node test: its nodes, and the results of its worlds so far."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from typing import NamedTuple
 from logdoctor.node_types import Node, Result
 from logdoctor.nodes.evidence import Members, WorldOutcome, WorldProof, weigh
 
-_FEW = 16  # nodes among which a node must fail with one partner more
+_FEW = 16  # nodes up to which a node must fail with one partner more
 
 
 class NodeTestTerms(NamedTuple):
-    """How a test is made and judged.
+    """The parameters of a node test.
 
-    `repeats` of the gather in each world, and `longer` times as many where something is asked again. `witnesses`: sound
-    partners with which a node must fail (0: two, and three among a few nodes, where chance has more say). `rounds`
-    bounds the rounds (0: the nodes + 8). `regroups`: how often all are paired anew while no world has passed. `tries`:
-    launches that may go wrong at one node, `misfires` at its worlds for the launcher's own reasons. A world is slow
-    below `slow_share` of the median of the best speeds of the nodes of its kind (`slow_share_cpu` without GPUs, where
-    speeds scatter), or below the GB/s that `floors` give for its type of GPU.
+    `repeats` of the gather in each world, and `longer` times as many when something is asked again. `witnesses`: sound
+    partners with which a node must fail to be found faulty (0: two, and three in tests of few nodes, where chance plays
+    a larger part). `rounds` limits the rounds (0: the nodes + 8). `regroups`: how often all nodes are paired anew while
+    no world has passed. `tries`: launches that may fail because of one node, `misfires` in its worlds for the
+    launcher's own reasons. A world is slow below `slow_share` of the median of the best speeds of the nodes of its kind
+    (`slow_share_cpu` without GPUs, where speeds scatter), or below the GB/s that `floors` give for its type of GPU.
     """
 
     repeats: int = 1
@@ -48,14 +48,16 @@ class Speed(NamedTuple):
 
 
 class Board:
-    """The results of a test, by the places of its nodes in the list."""
+    """The results of a test, by the index of each node in the list."""
 
     def __init__(self, nodes: Sequence[Node], terms: NodeTestTerms, suspected: Sequence[str] = ()) -> None:
         self.nodes, self.terms = tuple(nodes), terms
         self.place = {node.name: place for place, node in enumerate(self.nodes)}
         named = [node.group for node in self.nodes]
         several = any(count > 1 for group, count in Counter(named).items() if group)
-        self.groups = tuple(named if several else [""] * len(named))  # one node each tells nothing of what joins them
+        self.groups = tuple(
+            named if several else [""] * len(named)
+        )  # groups of one node each say nothing about the links between nodes
         self.suspected = frozenset(self.place[name] for name in suspected if name in self.place)
         self.results: dict[int, Result] = {}
         self.worlds_of: list[list[int]] = [[] for _ in self.nodes]
@@ -68,7 +70,7 @@ class Board:
         self.pairs: set[Members] = set()
 
     def add(self, result: Result) -> None:
-        """Take in the result of a world; a second one of the same world changes nothing."""
+        """Add the result of a world; a second one of the same world is ignored."""
         world = result.world
         if world.number in self.results:
             return
@@ -84,7 +86,7 @@ class Board:
         else:
             for node in members:
                 self.tried[node] = True
-            if len(members) > 1:  # a node alone has nobody to prove anything
+            if len(members) > 1:  # a node alone cannot prove anything
                 self._ran.append(WorldOutcome(world.number, members, result.ended == "passed"))
             if len(members) == 2:
                 self.pairs.add(members)
@@ -100,27 +102,27 @@ class Board:
 
     @property
     def has_passed(self) -> bool:
-        """Whether some world of several nodes has passed: else nothing can be said of any node."""
+        """Whether any world of several nodes has passed; until then nothing can be said of any node."""
         return any(world.good for world in self._ran)
 
     def is_out(self, node: int) -> bool:
-        """Whether launches went wrong at a node too often."""
+        """Return whether launches failed at a node too often."""
         return self._voids[node] >= self.terms.tries or self._misfires[node] >= self.terms.misfires
 
     def met_others(self, node: int, across: bool) -> bool:
-        """Whether a node was in a second world that counts; with `across`, in one of several groups."""
+        """Return whether a node was in a second world that counts; with `across`, in one that spans several groups."""
         worlds = [self.results[number] for number in self.worlds_of[node] if self.results[number].ended != "void"]
         if not across or not self.groups[node]:
             return len(worlds) > 1
         return any(len({self.groups[self.place[name]] for name in result.world.nodes}) > 1 for result in worlds)
 
     def was_paired(self, node: int) -> bool:
-        """Whether a node was alone with some partner."""
+        """Return whether a node was tested alone with one partner."""
         return any(len(self.results[number].world.nodes) == 2 for number in self.worlds_of[node])
 
     @cached_property
     def works(self) -> WorldProof:
-        """What is proved of nodes that work or do not."""
+        """What the worlds prove about nodes that work or fail."""
         return weigh(self._ran, self.groups, self._witnesses, self._out)
 
     @cached_property
@@ -130,12 +132,12 @@ class Board:
 
     @cached_property
     def fast(self) -> WorldProof:
-        """What is proved of nodes that gather fast or not; worlds that failed do not count."""
+        """What the worlds prove about nodes that gather fast or slowly; worlds that failed do not count."""
         return weigh(self._paced, self.groups, self._witnesses, self._out)
 
     @cached_property
     def slow_gpus(self) -> dict[int, str]:
-        """Nodes whose slowest GPU is slow among those of its type, with the figures: nobody else has a part in that."""
+        """The nodes whose slowest GPU is slow for its type, with the figures; no other node affects that speed."""
         usual: dict[str, list[float]] = {}
         for gpu, product in self._products.values():
             usual.setdefault(gpu, []).append(product)
@@ -156,10 +158,10 @@ class Board:
 
     @cached_property
     def _paced(self) -> list[WorldOutcome]:
-        """Worlds that passed: good when they were fast, bad when they were slow.
+        """The worlds that passed: good when they were fast, bad when they were slow.
 
-        One across groups may be slower by what joins them: it is slow only if others across groups are faster, and
-        where it is not as fast as worlds within groups it says nothing.
+        A world across groups may be slower because of the links between them. It is slow only if other worlds across
+        groups are faster; where it is not as fast as worlds within groups it proves nothing.
         """
         usual, across = self._usual(self._speeds), self._usual([speed for speed in self._speeds if speed.crosses])
         floors, paced = dict(self.terms.floors), []
@@ -172,7 +174,7 @@ class Board:
         return paced
 
     def _usual(self, speeds: Sequence[Speed]) -> dict[tuple[str, bool], float]:
-        """What a world must reach, by type of GPU: a share of the median of the best speeds of nodes."""
+        """Return the speed that a world must reach, by type of GPU: a share of the median of the nodes' best speeds."""
         best: dict[tuple[str, bool], dict[int, float]] = {}
         for speed in speeds:
             of_kind = best.setdefault((speed.gpu, speed.on_gpus), {})
@@ -182,7 +184,7 @@ class Board:
         return {kind: shares[kind[1]] * median_high(bests.values()) for kind, bests in best.items()}
 
     def _measure(self, result: Result, members: Members) -> None:
-        """Take in how fast a world and its GPUs were."""
+        """Add the speeds of a world and of its GPUs."""
         readings = result.readings
         on_gpus = bool(readings) and all(reading.gpus for reading in readings)
         for reading in readings:
@@ -191,7 +193,7 @@ class Board:
                 self._products[self.place[reading.node]] = (reading.gpu, max(known, reading.tflops))
         types = {reading.gpu for reading in readings}
         sizes = set.intersection(*(set(reading.bandwidth) for reading in readings)) if readings else set()
-        if len(members) > 1 and sizes and len(types) == 1:  # unlike GPUs are not compared
+        if len(members) > 1 and sizes and len(types) == 1:  # different GPUs are not compared
             gathered = min(reading.bandwidth[max(sizes, key=int)] for reading in readings)
             gpu = types.pop()
             crosses = len({self.groups[node] for node in members}) > 1

@@ -1,4 +1,4 @@
-"""A test of nodes from its first round to its conclusion: worlds are planned, launched, kept and judged."""
+"""Run a test of nodes from its first round to its conclusion: plan, launch, store and judge its worlds."""
 
 import asyncio
 import time
@@ -14,17 +14,17 @@ from logdoctor.nodes.plan import next_round
 from logdoctor.text import harmless
 
 PORTS = 2000
-"""Each world listens on a port of its own: the first one and its number, in so many."""
+"""How many ports are used: each world listens on the first one plus its number, modulo this."""
 _PAUSES = (5.0, 15.0, 45.0)  # seconds to wait for a launcher that cannot launch anything
-_PER_REPEAT = 0.05  # of the time-out; most of a world's time goes into its start
+_PER_REPEAT = 0.05  # share of the time-out that a repeat adds; most of a world's time is spent starting it
 
 
 class Conducting:
-    """One test. `name` stands on whatever is launched, `port` is the first that worlds may listen on.
+    """One test. `name` labels everything that is launched, `port` is the first that worlds may listen on.
 
     `keep` is called with each result as it ends, before the next round is planned; `earlier` are results that a former
-    process kept: their worlds are not launched again. Rounds that would begin later than `seconds` after the start are
-    not begun; what is open then is said to be. `begun` is called with the worlds of each round before it begins.
+    process stored: their worlds are not launched again. No round begins later than `seconds` after the start; the
+    conclusion says what is open then. `begun` is called with the worlds of each round before it begins.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Conducting:
         self._begun = begun
 
     async def run(self) -> Conclusion:
-        """What the test found. Cancelled, it ends all that it launched first."""
+        """Return what the test found. When cancelled, first end everything that was launched."""
         begin, pauses = time.monotonic(), list(_PAUSES)
         while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
             self._require_same_plan(worlds)
@@ -63,7 +63,8 @@ class Conducting:
         return judge(self._board)
 
     def _require_same_plan(self, worlds: Iterable[World]) -> None:
-        """Settings, or we ourselves, may have changed since the results on record were made."""
+        """Raise `InputError` if stored results belong to another plan: settings or logdoctor itself may have
+        changed."""
         for world in worlds:
             if (known := self._earlier.get(world.number)) is not None and known.world != world:
                 cause = f"world {world.number} on record belongs to another plan"
@@ -77,7 +78,7 @@ class Conducting:
         return ended
 
     async def _launched(self, world: World) -> Result:
-        """How a world ended; void when the launcher could not work."""
+        """Return how a world ended; void when the launcher failed."""
         nodes = tuple(self._board.nodes[self._board.place[name]] for name in world.nodes)
         seconds = self._probe.seconds * (1 + _PER_REPEAT * (world.repeats - 1))
         probe = self._probe._replace(seconds=seconds)

@@ -21,11 +21,11 @@ Members = tuple[int, ...]
 Sides = tuple[str, str]
 
 _FELLOWS = 3
-"""Other accused nodes that one must fail with, where there are so many."""
+"""Other accused nodes that an accused node must fail with, when there are that many."""
 
 
 class WorldOutcome(NamedTuple):
-    """A world that ended and counts: its number and members in ascending order, and whether it was good."""
+    """A world that ran: its number, its members in ascending order, and whether it was good."""
 
     number: int
     members: Members
@@ -33,8 +33,8 @@ class WorldOutcome(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Two sound ends that do not work together: the nodes of a `pair`, or, with `groups`, all that was tried between
-    two groups."""
+    """Two sound ends that do not work together: the nodes of a `pair`, or, with `groups`, everything tried between two
+    groups."""
 
     pair: Members
     groups: Sides | None
@@ -42,11 +42,11 @@ class Link(NamedTuple):
 
 
 class JointFailure(NamedTuple):
-    """Cleared nodes that failed together, without an explanation so far.
+    """Cleared nodes that failed together, not explained so far.
 
-    `unconfirmed` are those that were in no good world since: they are to be tried with others, and then together again.
-    `across` tells that others of their two groups are to be tried, because nothing else was between these. `again` are
-    pairs that are to be tried once more at once, to see whether what they do changes.
+    `unconfirmed` were in no good world since: they are tried with others, then together again. `across`: other nodes of
+    the two groups are tried, because nothing else was tried between these groups. `again` are pairs that are tried once
+    more at once, to see whether the result changes.
     """
 
     members: Members
@@ -58,7 +58,7 @@ class JointFailure(NamedTuple):
 class Accused(NamedTuple):
     """A node that failed and was never cleared. `witnesses`: the sound partners it failed with, alone or `beside`
     others, whether they count or not; `enough` of them count; it `wants_a_mate`, a witness of its own group; it
-    `wants_fellows`, other accused nodes to fail with, and `met` these."""
+    `wants_fellows`, other accused nodes to fail with, and has `met` these."""
 
     witnesses: frozenset[int]
     beside: frozenset[int]
@@ -71,11 +71,11 @@ class Accused(NamedTuple):
 class WorldProof(NamedTuple):
     """What the worlds prove so far.
 
-    `sound`: cleared, and nothing speaks against them. `guilty`: with the worlds that count. `wanting`: accused, not
-    proven guilty so far. `cases`: what is to be asked again. `doubtful`: cleared nodes that failed together and later
-    did not. `parted`: cleared nodes that work with some and never with others. `joined`: groups between which something
-    works. `lonely`: accused by enough partners, none of them of a group of theirs. `is_parted`: good nodes fail with
-    each other here and there, so that failing with them proves nothing.
+    `sound`: cleared, with nothing against them. `guilty`: with the worlds that count. `wanting`: accused, not proven
+    guilty so far. `cases`: what is tried again. `doubtful`: cleared nodes that failed together and later did not.
+    `parted`: cleared nodes that work with some and never with others. `joined`: groups between which something works.
+    `lonely`: accused by enough partners, none of them in their own group. `is_parted`: good nodes fail with each other
+    here and there, so that failing with them proves nothing.
     """
 
     sound: frozenset[int]
@@ -91,7 +91,7 @@ class WorldProof(NamedTuple):
 
 
 class _Worlds:
-    """The worlds of a test by what they say."""
+    """The worlds of a test, sorted by what they show."""
 
     def __init__(self, ran: Iterable[WorldOutcome], groups: Sequence[str]) -> None:
         self.groups = groups
@@ -108,31 +108,34 @@ class _Worlds:
             self.strange.setdefault(world.members, []).append(world.number)
 
     def sides(self, members: Members) -> Sides:
-        """The groups of the first and the last member, in order."""
+        """Return the groups of the first and the last member, in order."""
         a, b = self.groups[members[0]], self.groups[members[-1]]
         return (a, b) if a <= b else (b, a)
 
     def crosses(self, members: Members) -> bool:
-        """Whether the two ends are of groups that are known and differ."""
+        """Return whether the two ends are in groups that are known and differ."""
         a, b = self.sides(members)
         return bool(a and b) and a != b
 
     def is_mixed(self, pair: Members) -> bool:
-        """Whether a pair that failed passed, too."""
+        """Return whether a pair that failed also passed."""
         return pair in self.together
 
 
 def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, out: Collection[int] = ()) -> WorldProof:
-    """What the worlds that ran prove. `groups` are those of the nodes, "" where unknown; `witnesses` is how many sound
-    partners it takes to find a node guilty; nothing can be launched any more on those that are `out`."""
+    """Return what the worlds that ran prove.
+
+    `groups` are those of the nodes, "" where unknown; `witnesses` is how many sound partners it takes to find a node
+    guilty; nothing can be launched any more on nodes that are `out`.
+    """
     worlds = _Worlds(ran, groups)
     joined = frozenset(worlds.joined)
     if not worlds.bad:
         return WorldProof(frozenset(worlds.cleared), {}, {}, (), (), {}, {}, joined, frozenset(), False)
     cut = _cut(worlds)
     strange = _Strange(worlds, cut, witnesses)
-    asked = {node for case in strange.cases for node in case.members}
-    unsound = strange.unsteady.keys() | asked | strange.doubtful.keys() | strange.parted.keys()
+    unexplained = {node for case in strange.cases for node in case.members}
+    unsound = strange.unsteady.keys() | unexplained | strange.doubtful.keys() | strange.parted.keys()
     sound = worlds.cleared - unsound
     guilty, wanting, lonely = _accused(worlds, sound, witnesses, out, strange.is_parted)
     links = tuple(cut.values()) + tuple(strange.links)
@@ -151,7 +154,8 @@ def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, ou
 
 
 def _cut(worlds: _Worlds) -> dict[Sides, Link]:
-    """Groups between which nothing works: two pairs failed, of other nodes each, where a group has more than one."""
+    """Return the groups between which nothing works: two pairs of different nodes failed, where a group has more than
+    one."""
     across: dict[Sides, dict[Members, list[int]]] = {}
     for members, numbers in worlds.strange.items():
         if len(members) == 2 and worlds.crosses(members) and worlds.sides(members) not in worlds.joined:
@@ -167,7 +171,7 @@ def _cut(worlds: _Worlds) -> dict[Sides, Link]:
 
 
 class _Strange:
-    """What becomes of worlds whose members are all cleared, and that failed."""
+    """Explains worlds that failed although all of their members are cleared."""
 
     def __init__(self, worlds: _Worlds, cut: Collection[Sides], witnesses: int) -> None:
         self._worlds = worlds
@@ -202,7 +206,7 @@ class _Strange:
         return tuple(sorted(number for pair in pairs for number in self._worlds.strange[pair]))
 
     def _star(self, node: int, witnesses: int) -> None:
-        """A node that failed with several cleared ones: its fault comes and goes, or it is parted from them."""
+        """Explain a node that failed with several cleared ones: its fault comes and goes, or it is parted from them."""
         worlds, own = self._worlds, self._worlds.groups[node]
         pairs = [tuple(sorted((node, partner))) for partner in sorted(self._partners[node])]
         near = {n for world in worlds.good if not worlds.crosses(world.members) for n in world.members}
@@ -226,7 +230,8 @@ class _Strange:
             self.parted[node] = self._numbers(node)
 
     def _lone(self, pair: Members) -> None:
-        """Two nodes that failed with nobody else: a link, once they did so twice, and each worked with others since."""
+        """Explain two nodes that failed only with each other: a link fault, once they failed twice and each worked with
+        others since."""
         worlds, numbers = self._worlds, self._worlds.strange[pair]
         if worlds.is_mixed(pair):
             self.doubtful |= {node: tuple(numbers) for node in pair}
@@ -242,7 +247,7 @@ class _Strange:
         )
 
     def _trio(self, trio: Members) -> None:
-        """Three nodes, each cleared: their pairs tell."""
+        """Explain three nodes, each cleared, that failed together: their pairs show what is wrong."""
         worlds = self._worlds
         inner = list(combinations(trio, 2))
         untried = [pair for pair in inner if pair not in worlds.together]
@@ -256,13 +261,14 @@ class _Strange:
 def _accused(
     worlds: _Worlds, sound: set[int], witnesses: int, out: Collection[int], is_parted: bool
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, Accused], frozenset[int]]:
-    """Of those never cleared: the guilty with the worlds that count, those that are not proven so, and the lonely."""
+    """Return the nodes that were never cleared: the guilty with the worlds that count, those not proven guilty, and the
+    lonely."""
     groups = worlds.groups
     alone: dict[int, set[int]] = {}
     beside: dict[int, set[int]] = {}
     counted: dict[int, list[int]] = {}
     mates: set[int] = set()
-    for world in sorted(worlds.bad, key=lambda world: len(world.members)):  # who is alone with a node says more
+    for world in sorted(worlds.bad, key=lambda world: len(world.members)):  # a pair says more about a node
         for node in world.members:
             if node in worlds.cleared:
                 continue
@@ -301,18 +307,19 @@ def _accused(
 
 
 def _wanted(worlds: _Worlds, node: int, sound: set[int], witnesses: int) -> int:
-    """How many witnesses it takes against a node: two at least, and no more than there are."""
+    """Return how many witnesses it takes against a node: two at least, and no more than there are."""
     there = (1 for partner in sound if _counts(worlds, node, partner))
     return max(2, sum(islice(there, witnesses)))
 
 
 def _counts(worlds: _Worlds, node: int, partner: int) -> bool:
-    """Whether failing with a sound partner says something of a node: not of what joins their groups."""
+    """Return whether failing with a sound partner says something about the node, rather than about what joins their
+    groups."""
     return not worlds.crosses((node, partner)) or worlds.sides((node, partner)) in worlds.joined
 
 
 def _met(worlds: _Worlds, lonely: Collection[int]) -> dict[int, frozenset[int]]:
-    """Of nodes that nobody of a group of theirs accuses: which others of these they failed with."""
+    """Return for nodes that no node of their own group accuses: which others of these they failed with."""
     met: dict[int, set[int]] = {node: set() for node in lonely}
     if len(met) > 1:
         for world in worlds.bad:

@@ -1,4 +1,4 @@
-"""What a test says of its nodes, with the proof; nothing is guessed."""
+"""The conclusion of a node test: what is proven about each node; nothing is guessed."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow net
 
 
 def judge(board: Board) -> Conclusion:
-    """What the results so far say of each node: healthy, faulty, slow, or indeterminate with the reason."""
+    """Return what the results so far prove about each node: healthy, faulty, slow, or indeterminate with the reason."""
     findings = tuple(_finding(board, node) for node in range(len(board.nodes)))
     links = tuple(_link(board, link, False) for link in board.works.links)
     if board.slow_worlds:
@@ -34,7 +34,7 @@ def _finding(board: Board, node: int) -> Finding:
 
 
 def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
-    """A node that is guilty: it fails with partners that work with others."""
+    """Return the finding for a guilty node: it fails with partners that work with others."""
     name, worlds = board.nodes[node].name, board.works.guilty[node]
     partners = _partners(board, name, worlds)
     passed = _passed(board, node)
@@ -49,7 +49,7 @@ def _faulty(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
 
 
 def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
-    """A node that works: fast or slow."""
+    """Return the finding for a node that works: healthy or slow."""
     name = board.nodes[node].name
     passed = _passed(board, node)
     partners = _partners(board, name, passed)
@@ -74,7 +74,7 @@ def _speed(board: Board, node: int, warnings: tuple[str, ...]) -> Finding:
 
 
 def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
-    """Why nothing can be said of a node."""
+    """Return why a node cannot be judged."""
     name, works = board.nodes[node].name, board.works
     if not board.tried[node]:
         tries = (board.results[number] for number in board.worlds_of[node])
@@ -82,7 +82,7 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
         return f"not tested: {voids[-1].why if voids else 'the test ended before its turn'}"
     if not board.has_passed:
         alone = len(board.nodes) == 1
-        return f"{'it has no partner' if alone else NO_PASS} ({_last_words(board, worlds)})"
+        return f"{'it has no partner' if alone else NO_PASS} ({_last_reports(board, worlds)})"
     if node in works.doubtful:
         others = _listed(_partners(board, name, works.doubtful[node]))
         return f"failed with {others} and later did not, though both work with others: an intermittent fault"
@@ -93,43 +93,43 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
     if node in works.wanting:
         accused = works.wanting[node]
         if works.is_parted and accused.enough:
-            return f"failed, but good nodes also fail with each other: {PARTED} ({_last_words(board, worlds)})"
+            return f"failed, but good nodes also fail with each other: {PARTED} ({_last_reports(board, worlds)})"
         met = len(accused.witnesses)
         if board.groups[node] and met and not accused.enough:
             group = board.groups[node]
-            return f"failed, but the connection of {group} to the rest may be at fault ({_last_words(board, worlds)})"
-        return f"failed, but {met} proven-good partners alone do not prove it ({_last_words(board, worlds)})"
-    last = _last_words(board, worlds)
+            return f"failed, but the connection of {group} to the rest may be at fault ({_last_reports(board, worlds)})"
+        return f"failed, but {met} proven-good partners alone do not prove it ({_last_reports(board, worlds)})"
+    last = _last_reports(board, worlds)
     return f"works with some nodes and not with others, and the test ended before it was clear why ({last})"
 
 
 def _open(board: Board, findings: Iterable[Finding]) -> str:
-    """What is left open, and what to do about it."""
+    """Return what is left open, and what to do about it."""
     unclear = [finding for finding in findings if finding.standing == "indeterminate"]
     if not unclear:
         return ""
     if board.results and all(result.ended == "void" for result in board.results.values()):
-        return f"Nothing could be launched: {_last_words(board, tuple(board.results))}. Fix that and test again."
+        return f"Nothing could be launched: {_last_reports(board, tuple(board.results))}. Fix that and test again."
     if not board.has_passed and len(board.nodes) == 1:
         return "A single node proves nothing: test it together with nodes that are known to work."
     unreached = [finding for finding in unclear if not board.tried[board.place[finding.node]]]
     undecided = _listed([finding.node for finding in unclear if finding not in unreached])
-    told = [f"Not reached: {_listed([one.node for one in unreached])}. Fix that and test again."] if unreached else []
+    parts = [f"Not reached: {_listed([one.node for one in unreached])}. Fix that and test again."] if unreached else []
     if not board.has_passed:
-        told.append(
+        parts.append(
             "No world has passed. Test these nodes together with some that are known to work, or pair them anew "
             "(--regroup), and check how the probe starts."
         )
     elif len(unreached) < len(unclear) and board.works.is_parted:
         known = any(board.groups)
         what = "check the switches between the nodes" if known else "name the switch of each node (--topology)"
-        told.append(
+        parts.append(
             f"Undecided: {undecided}. Good nodes fail with each other, so {PARTED}: {what}, and cordon nothing."
         )
     elif len(unreached) < len(unclear):
         again = "Test again with more repeats, or a longer deadline; do not cordon nodes because of this alone."
-        told.append(f"Undecided: {undecided}. {again}")
-    return " ".join(told)
+        parts.append(f"Undecided: {undecided}. {again}")
+    return " ".join(parts)
 
 
 def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
@@ -143,17 +143,20 @@ def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
 
 
 def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]:
-    """Who was in these worlds beside a node, each once."""
+    """Return the other nodes in these worlds, each once."""
     return tuple(
         dict.fromkeys(other for number in worlds for other in board.results[number].world.nodes if other != name)
     )
 
 
 def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
-    """What kind of fault a node shows, by what the probe said on it in the worlds that count: the most telling."""
+    """Return the kind of fault that a node shows: the most telling one that the probe reported in the worlds that
+    count."""
     readings = [reading for number in worlds for reading in board.results[number].readings if not reading.ok]
-    said = [one for one in readings if one.node == name or f"({name})" in one.why]  # partners name whose data is wrong
-    kinds = {reading.why.partition(":")[0] for reading in said}
+    concerned = [
+        one for one in readings if one.node == name or f"({name})" in one.why
+    ]  # partners name whose data is wrong
+    kinds = {reading.why.partition(":")[0] for reading in concerned}
     return next((kind for kind in KINDS if kind in kinds), SILENT)
 
 
@@ -162,18 +165,19 @@ def _own(result: Result, name: str) -> Reading | None:
 
 
 def _passed(board: Board, node: int) -> tuple[int, ...]:
-    """The worlds in which a node passed."""
+    """Return the worlds in which a node passed."""
     return tuple(number for number in board.worlds_of[node] if board.results[number].ended == "passed")
 
 
 def _warnings(board: Board, node: int) -> tuple[str, ...]:
-    """What the driver of a node warned of, each once."""
+    """Return the warnings of a node's driver, each once."""
     readings = (_own(board.results[number], board.nodes[node].name) for number in board.worlds_of[node])
-    return tuple(dict.fromkeys(said for reading in readings if reading is not None for said in reading.state))
+    return tuple(dict.fromkeys(warning for reading in readings if reading is not None for warning in reading.state))
 
 
 def _figures(board: Board, worlds: Iterable[int]) -> str:
-    """The bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw them."""
+    """Return the bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw
+    them."""
     found = []
     for number in worlds:
         readings = [reading.bandwidth for reading in board.results[number].readings if reading.bandwidth]
@@ -182,8 +186,8 @@ def _figures(board: Board, worlds: Iterable[int]) -> str:
     return ", ".join(found[:6])
 
 
-def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
-    """What the last of some worlds said."""
+def _last_reports(board: Board, worlds: tuple[int, ...]) -> str:
+    """Return the reports of the last of some worlds."""
     return (
         f"world {worlds[-1]}: {board.results[worlds[-1]].why or board.results[worlds[-1]].ended}"
         if worlds
@@ -192,7 +196,7 @@ def _last_words(board: Board, worlds: tuple[int, ...]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names for people, the first few of many."""
+    """Return names for people, the first few of many."""
     found = list(names)
     more = f" and {len(found) - 6} more" if len(found) > 6 else ""
     return (", ".join(found[:6]) or "nobody") + more

@@ -1,6 +1,6 @@
-"""What launchers are given and give back, and what their answers make of a world.
+"""The launcher protocol: what launchers are given and return, and how their answers decide a world.
 
-A launcher starts `nodes/probe.py` on every node of a world at once, brings back what each printed, and leaves nothing
+A launcher starts `nodes/probe.py` on every node of a world at once, returns what each printed, and leaves nothing
 running. What the answers mean is decided here, in one place for all launchers.
 """
 
@@ -17,23 +17,24 @@ from logdoctor.nodes.probe import KINDS
 from logdoctor.text import harmless
 
 GRACE = 15.0
-"""Seconds a launcher has on top of the probe's own time-out, to start processes and to bring their answers back."""
+"""Seconds that a launcher has in addition to the probe's own time-out, to start processes and to return their
+answers."""
 
 OUTPUT_LIMIT = 1 << 20
-"""Bytes a launcher keeps of what a node prints, for output and errors each."""
+"""Bytes that a launcher keeps of a node's output, and of its errors."""
 
 STARTED = b"logdoctor-probe started "
-"""What a probe writes to its standard error at once, and then its node and the kernel's boot id: a node that wrote it
-was reached."""
+"""What a probe writes to its standard error at once, followed by its node and the kernel's boot id: a node that wrote
+it was reached."""
 
 _WIDTH = 300
 _CANDIDATES = 1000
-"""Lines that are looked at for the answer, at most."""
+"""The most lines that are searched for the answer."""
 
 
 @functools.cache
 def source() -> str:
-    """The source of the probe: it travels in command lines."""
+    """Return the source of the probe, which is passed in command lines."""
     return Path(__file__).with_name("probe.py").read_text()
 
 
@@ -63,13 +64,13 @@ class LaunchTask(NamedTuple):
 
     @property
     def deadline(self) -> float:
-        """Seconds after its start at which the launcher ends the world by force."""
+        """Seconds after its start at which the launcher kills the world."""
         return self.probe.seconds + GRACE
 
     def command(self, rank: int | Literal["slurm"], lifeline: bool) -> tuple[str, ...]:
-        """The arguments, program first, that run the probe on the node of this rank.
+        """Return the arguments, program first, that run the probe on the node of this rank.
 
-        With `slurm` they are the same on all nodes: the probe learns from SLURMD_NODENAME which node it is on, and its
+        With `slurm` they are the same on all nodes: the probe reads from SLURMD_NODENAME which node it is on, and its
         rank is that node's place in the world whatever SLURM_PROCID says, because `srun` sorts its nodes. With
         `lifeline` the probe ends when its standard input does.
         """
@@ -92,8 +93,8 @@ class LaunchTask(NamedTuple):
 
 
 class ProbeAnswer(NamedTuple):
-    """What came of one node: whether the probe started on it, what it wrote to standard output and error (at most
-    `OUTPUT_LIMIT` each), its exit status (None: not known, or ended by force), and why it could not be launched."""
+    """The answer of one node: whether the probe started, what it wrote to standard output and error (at most
+    `OUTPUT_LIMIT` each), its exit status (None: unknown, or killed), and why it could not be launched."""
 
     node: str
     started: bool
@@ -109,23 +110,24 @@ class Launcher(Protocol):
     name: str
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """The nodes of these names, in their order; all nodes known when there are none. `LaunchError` for unknown
-        ones, and when it cannot say."""
+        """Return the nodes of these names, in order; all known nodes when there are none. `LaunchError` for unknown
+        ones, and when the launcher cannot list them."""
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """One answer for each node, in the order of ranks, never later than `task.deadline` after the call (and a
-        second or two for ending by force). `LaunchError` when the launcher as such fails. Cancelled, it ends all that
-        it started first."""
+        """Return one answer for each node, in the order of ranks, never later than `task.deadline` after the call (and
+        a second or two for killing). `LaunchError` when the launcher itself fails. When cancelled, it first ends all
+        that it started."""
 
     async def sweep(self, test: str) -> int:
-        """Ends whatever an earlier process of ours left running of a test; how many things it ended."""
+        """End whatever an earlier process of logdoctor left running for a test, and return how many things were
+        ended."""
 
     async def close(self) -> None:
-        """Lets go of connections; nothing runs any more."""
+        """Close connections; nothing runs any more."""
 
 
 class _ProbeLine(msgspec.Struct):
-    """The probe's JSON line: a reading whose every part is bounded, and `unusable`."""
+    """The probe's JSON line: a `Reading` whose every field is bounded, and `unusable`."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
     ok: bool
@@ -152,15 +154,16 @@ _DECODER = msgspec.json.Decoder(_ProbeLine)
 
 
 def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> Result:
-    """How a world ended, from what its nodes answered in so many seconds. Never raises: output may be anything.
+    """Return how a world ended, from the answers of its nodes after so many seconds. Never raises: output may be
+    anything.
 
-    `void` as soon as one node was not started, says that it is unusable, or answers as another node: its partners
-    could not gather, so that nothing they say proves anything about them, and the next world finds again what is
-    wrong with one. `passed` when every node says that it is done and all was right, `failed` otherwise; `why` is then
-    the most telling that any node says.
+    `void` as soon as one node was not started, reports that it is unusable, or answers as another node: its partners
+    could not gather, so nothing they report proves anything, and the next world finds out again what is wrong with one
+    of them. `passed` when every node reports that it is done and all was right, `failed` otherwise; `why` is then the
+    most telling report of any node.
 
     A node that started and left no answer counts as failed when it was killed or was silent to the end. When its probe
-    ended by itself, the answer got lost or garbled on the way, which makes the world void.
+    ended by itself, the answer was lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
     missing = ProbeAnswer("", started=False, launch_error="the launcher returned no answer for it")
@@ -179,13 +182,13 @@ def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> 
     elif all(reading.ok for reading in readings):
         ended, why = "passed", ""
     else:
-        worst = min((reading for reading in readings if not reading.ok), key=_telling)
+        worst = min((reading for reading in readings if not reading.ok), key=_kind_order)
         ended, why = "failed", f"{worst.node}: {worst.why}"
     return Result(task.world, ended, harmless(why, 2 * _WIDTH), tuple(unreached), tuple(readings), seconds)
 
 
 def _reading(name: str, answer: ProbeAnswer) -> tuple[Reading | None, str]:
-    """What a node read, if it was reached, and why its world is void, if it is."""
+    """Return the reading of a node, if it was reached, and why its world is void, if it is."""
     if not answer.started:
         cause = answer.launch_error or answer.errors[-_WIDTH:].decode("utf-8", "replace").strip().rpartition("\n")[2]
         return None, f"not started: {harmless(cause, _WIDTH) or 'no sign of the probe'}"
@@ -217,9 +220,9 @@ def _reading(name: str, answer: ProbeAnswer) -> tuple[Reading | None, str]:
 
 
 def _line(output: bytes) -> _ProbeLine | str:
-    """The last line of a probe in what its node printed, or why there is none.
+    """Return the last line of a probe in a node's output, or why there is none.
 
-    Lines that are something else are passed over: login messages, prologues and loggers print to the same place.
+    Other lines are skipped: login messages, prologues and loggers print to the same place.
     """
     why = f"it printed {len(output)} bytes, but no line that looks like an answer"
     lines = (line for line in reversed(output[:OUTPUT_LIMIT].split(b"\n")) if line.startswith(b"{"))
@@ -233,18 +236,18 @@ def _line(output: bytes) -> _ProbeLine | str:
 
 
 def answered(output: bytes) -> bool:
-    """Whether a probe's answer is in what its node printed so far."""
+    """Return whether a probe's answer is in a node's output so far."""
     return isinstance(_line(output), _ProbeLine)
 
 
 def _boot(errors: bytes) -> str:
-    """The boot id that a probe told when it started: of a node that then died it is all that is known."""
-    told = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
-    return harmless(told[1][:64].decode("utf-8", "replace"), 64) if len(told) > 1 else ""
+    """Return the boot id that a probe reported when it started: of a node that then died, nothing else is known."""
+    words = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
+    return harmless(words[1][:64].decode("utf-8", "replace"), 64) if len(words) > 1 else ""
 
 
 def _end(answer: ProbeAnswer) -> str:
-    """How a probe that started and left no answer ended, as `Reading.why` says it."""
+    """Return how a probe that started and left no answer ended, in the words of `Reading.why`."""
     if answer.launch_error:
         return f"killed: {harmless(answer.launch_error, _WIDTH)}"
     if answer.exit is None:
@@ -252,7 +255,8 @@ def _end(answer: ProbeAnswer) -> str:
     return f"killed: the probe ended with status {answer.exit} and said nothing"
 
 
-def _telling(reading: Reading) -> int:
-    """The place of a failure among the kinds of failure, the most telling first; kinds unknown come in the middle."""
+def _kind_order(reading: Reading) -> int:
+    """Return the rank of a failure among the kinds of failure, the most telling first; unknown kinds come in the
+    middle."""
     kind = reading.why.partition(":")[0]
     return KINDS.index(kind if kind in KINDS else "error")

@@ -1,10 +1,10 @@
-"""What a test runs next: rounds of worlds that share no node.
+"""Plan the next round of a node test: worlds that share no node.
 
 The first round pairs all nodes, those of a group together, and each suspect with a node that nobody suspects; an odd
 one makes a world of three. Then every accused node is tried alone with sound nodes that did not witness against it yet,
-in as many rounds as it takes, and beside that every sound node with a second partner, of another group where groups are
-known. Several accused nodes are tried with each other, too; what sound nodes cannot do together is asked again. Last,
-the same is done for slow nodes. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
+in as many rounds as it takes, and every sound node with a second partner, of another group where groups are known.
+Several accused nodes are tried with each other, too; sound nodes that failed together are tried again. Last, the same
+is done for slow nodes. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +15,11 @@ from logdoctor.nodes.evidence import Accused, JointFailure, Members, WorldProof
 
 FIRST, ANEW, OTHERS = "first round", "paired again, because nothing has passed", "good nodes, with another partner"
 _Planned = tuple[Members, str]
-_MANY = 4  # partners that an accused node is tried with for its own sake, though their word may not count
+_MANY = 4  # partners in all that an accused node is tried with, although some may not count
 
 
 def next_round(board: Board) -> tuple[World, ...]:
-    """The worlds of the next round, none when the test is over. Equal boards give equal rounds."""
+    """Return the worlds of the next round, none when the test is over. Equal boards give equal rounds."""
     if not board.nodes or board.round >= (board.terms.rounds or len(board.nodes) + 8):
         return ()
     planned = _planned(board)
@@ -33,7 +33,7 @@ def next_round(board: Board) -> tuple[World, ...]:
 
 
 def _repeats(board: Board, purpose: str) -> int:
-    """How often the gather is repeated: oftener where something is asked again."""
+    """Return how often the gather is repeated: more often where something is tried again."""
     return board.terms.repeats * (1 if purpose in (FIRST, ANEW, OTHERS) else board.terms.longer)
 
 
@@ -41,21 +41,21 @@ def _planned(board: Board) -> list[_Planned]:
     if not board.results:
         return [(members, FIRST) for members in first_pairs(board, range(len(board.nodes)))]
     free = _Partners(board, board.works)
-    asked, others = list(_asked_of(board, board.works, free, _untested(board))), list(_others(board, free))
-    if asked or (
+    settling, others = list(_settling(board, board.works, free, _untested(board))), list(_others(board, free))
+    if settling or (
         others and (board.round == 1 or not all(board.was_paired(node) for pair, _ in others for node in pair))
     ):
-        return asked + others
+        return settling + others
     if not board.has_passed:
         return _without_sound(board)
     if not board.slow_worlds:
         return []
-    return list(_asked_of(board, board.fast, _Partners(board, board.fast), ()))
+    return list(_settling(board, board.fast, _Partners(board, board.fast), ()))
 
 
 def first_pairs(board: Board, nodes: Iterable[int]) -> list[Members]:
-    """Pairs of nodes of one group, a suspect with one that is none; an odd node joins the last pair of its group, and
-    those that are alone in theirs are paired with each other."""
+    """Return pairs of nodes in one group, a suspect with a node that is not one; an odd node joins the last pair of its
+    group, and nodes alone in their group are paired with each other."""
     by_group: dict[str, tuple[list[int], list[int]]] = {}
     for node in sorted(nodes, key=lambda node: board.nodes[node].gpu):
         by_group.setdefault(board.groups[node], ([], []))[node not in board.suspected].append(node)
@@ -79,7 +79,8 @@ def first_pairs(board: Board, nodes: Iterable[int]) -> list[Members]:
 
 
 def _without_sound(board: Board) -> list[_Planned]:
-    """While nothing has passed: launches that went wrong are tried again, then all are paired anew a few times."""
+    """Return the worlds while nothing has passed: failed launches are tried again, then all nodes are paired anew a few
+    times."""
     untested = _untested(board)
     if untested:
         return [(members, FIRST) for members in first_pairs(board, untested)]
@@ -92,7 +93,7 @@ def _without_sound(board: Board) -> list[_Planned]:
 
 
 def _rotated(nodes: list[int], turn: int) -> list[Members]:
-    """Pairs as in a tournament where everybody meets everybody; of an odd number one rests."""
+    """Return pairs as in a round-robin tournament; of an odd number one node rests."""
     seats: list[int | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
     turn %= len(seats) - 1
     seats = [seats[0], *seats[1 + turn :], *seats[1 : 1 + turn]]
@@ -102,12 +103,13 @@ def _rotated(nodes: list[int], turn: int) -> list[Members]:
 
 
 def _untested(board: Board) -> list[int]:
-    """Nodes of which no world says anything yet, though they may be tried again."""
+    """Return the nodes without any result that may still be tried."""
     return [node for node, tried in enumerate(board.tried) if not tried and not board.is_out(node)]
 
 
-def _asked_of(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
-    """Worlds that answer what is open: for the accused and untested a sound partner, for strange pairs both."""
+def _settling(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
+    """Yield worlds that settle what is open: for accused and untested nodes a sound partner, for strange pairs one for
+    each."""
     names = [node.name for node in board.nodes]
     for node, accused in weighed.wanting.items():
         if board.is_out(node) or (accused.enough and not accused.wants_a_mate):
@@ -128,7 +130,7 @@ def _asked_of(board: Board, weighed: WorldProof, free: "_Partners", untested: It
 
 
 def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Planned]:
-    """What tells a bad link from a node whose fault comes and goes."""
+    """Yield worlds that distinguish a bad link from a node whose fault comes and goes."""
     if any(board.is_out(node) for node in case.members):
         return
     names = [board.nodes[node].name for node in case.members]
@@ -150,9 +152,9 @@ def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Pla
 
 
 def _others(board: Board, free: "_Partners") -> Iterator[_Planned]:
-    """Sound nodes that are free, each with a partner that it did not have; of another group where groups are known.
+    """Yield free sound nodes, each with a partner that it did not have; of another group where groups are known.
 
-    Without it nothing would try what joins groups, nor any way through the network but one for each node.
+    Otherwise nothing would test the links between groups, and only one path through the network per node.
     """
     known = len({group for group in board.groups if group}) > 1
     waiting = [node for node in free.sound if not board.met_others(node, known) and free.is_free(node)]
@@ -168,7 +170,7 @@ def _others(board: Board, free: "_Partners") -> Iterator[_Planned]:
 
 
 class _Partners:
-    """Sound nodes that are free in the round that is being planned; near ones are given first."""
+    """The sound nodes that are free in the round that is being planned; near ones are given first."""
 
     def __init__(self, board: Board, weighed: WorldProof) -> None:
         self._board, self._groups, self._used = board, board.groups, set[int]()
@@ -180,15 +182,16 @@ class _Partners:
         self._from: dict[str | None, int] = {}
 
     def is_free(self, node: int) -> bool:
-        """Whether a node is in no world of the round yet."""
+        """Return whether a node is in no world of the round yet."""
         return node not in self._used
 
     def take(self, node: int, known: frozenset[int]) -> int | None:
-        """A free sound node that is none of those known to it, of its group if there is one; both are used now."""
+        """Return a free sound node, preferably of its group, that is not in `known`; both are then used."""
         return self._held(node, self._mate(node, known), known)
 
     def witness(self, node: int, accused: Accused) -> int | None:
-        """A partner whose word counts against an accused node; a few others, too, because they may clear it."""
+        """Return a partner whose word counts against an accused node; a few others as well, because they may clear
+        it."""
         for known in (accused.witnesses | accused.beside, accused.witnesses):
             partner = self._mate(node, known)
             if partner is None and not accused.wants_a_mate:
@@ -199,7 +202,7 @@ class _Partners:
         return None
 
     def fellow(self, node: int, others: Iterable[int], met: frozenset[int]) -> int | None:
-        """Another accused node that is free, and that it did not fail with yet; both are used now."""
+        """Return another accused node that is free and that it has not failed with yet; both are then used."""
         if not self.is_free(node):
             return None
         usable = (n for n in others if n != node and n not in met and self.is_free(n) and not self._board.is_out(n))
@@ -207,7 +210,8 @@ class _Partners:
         return fellow if fellow is not None and self.hold((node, fellow)) else None
 
     def other(self, node: int, across: bool) -> int | None:
-        """A free sound node that it was not alone with before, of another group with `across`; both are used now."""
+        """Return a free sound node that it was not alone with before, of another group with `across`; both are then
+        used."""
 
         def fits(one: int, other: int) -> bool:
             new = (min(one, other), max(one, other)) not in self._board.pairs
@@ -217,7 +221,7 @@ class _Partners:
         return partner if partner is not None and self.hold((node, partner)) else None
 
     def take_across(self, members: Members) -> Members | None:
-        """A free sound pair of the groups of two nodes, without these."""
+        """Return a free sound pair of the groups of two nodes, without these two."""
         pair: list[int] = []
         for member in members:
             known = {*members, *pair, *self._used}
@@ -229,7 +233,7 @@ class _Partners:
         return tuple(pair)
 
     def hold(self, members: Members) -> bool:
-        """Whether all of some nodes are free; they are used now."""
+        """Return whether all of some nodes are free; they are then used."""
         if self._used & set(members):
             return False
         self._used |= set(members)
@@ -240,7 +244,7 @@ class _Partners:
         return self._first(group, self._near.get(group, []), node, known, None) if group else None
 
     def _held(self, node: int, partner: int | None, known: frozenset[int]) -> int | None:
-        """The partner, else the first that fits, when it and the node are free; both are used now."""
+        """Return the partner, else the first that fits, when it and the node are free; both are then used."""
         if not self.is_free(node):
             return None
         if partner is None:
@@ -259,7 +263,7 @@ class _Partners:
         known: frozenset[int],
         fits: Callable[[int, int], bool] | None,
     ) -> int | None:
-        """The first fit; those at the front that are used are never looked at again."""
+        """Return the first fit; used nodes at the front are never looked at again."""
         begin = self._from.get(key, 0)
         while begin < len(nodes) and nodes[begin] in self._used:
             begin += 1

@@ -1,4 +1,4 @@
-"""What is to be done after a verdict and after a test of nodes: tables of rules over what is known. Pure.
+"""Decide what to do after a verdict and after a node test: tables of rules over what is known. Pure.
 
 Words in a log lead to a test at most (law 4): a cordon that is made at once follows from a test alone, and no node
 outside the job is ever named. Reboots, inspections and restarts are advice to people.
@@ -11,15 +11,16 @@ from logdoctor.node_types import NAME, Action, ActionKind, Conclusion, Finding, 
 from logdoctor.types import Verdict
 
 REPEATED = 2
-"""Failures and faults on record that make a node one to test first."""
+"""The number of failures and faults on record from which a node is tested first."""
 REBOOTS = 2
 """Reboots that left the same fault, after which another reboot will not help."""
 NAMED = 4
-"""Culprits that a log may name at once to be believed; more are no bad node."""
+"""The most culprits that a log may name and be believed; more of them are not a bad node."""
 
 
 class Modes(NamedTuple):
-    """Whether what is called for is done at once (`auto`), waits for a person (`ask`) or is left out (`never`)."""
+    """Whether each kind of action is performed at once (`auto`), waits for a person (`ask`) or is left out
+    (`never`)."""
 
     test: Mode = "ask"
     cordon: Mode = "ask"
@@ -29,11 +30,11 @@ class Modes(NamedTuple):
 
 
 _AT_FAULT = {"user": " (a fault of the job itself)", "infrastructure": " (a fault of the infrastructure)"}
-"""Whose fault a failure is, where that says more than nothing."""
+"""Words for whose fault a failure is, where that is worth saying."""
 
 
 class _Failed(NamedTuple):
-    """A job that failed: its nodes, those to test first, and those of them that the evidence names."""
+    """A job that failed: its nodes, those to test first, and those that the evidence names."""
 
     verdict: Verdict
     nodes: tuple[str, ...]
@@ -52,7 +53,7 @@ class _Failed(NamedTuple):
 
 
 class _BadNode(NamedTuple):
-    """A node that a test found to be not healthy, and the reboots that left this fault."""
+    """A node that a test did not find healthy, and the number of reboots that left its fault."""
 
     finding: Finding
     cordoned: bool
@@ -68,7 +69,7 @@ class _BadNode(NamedTuple):
 
 
 class JobNodes(NamedTuple):
-    """The nodes that a job had, as far as they are known by name, and how many it had; 0 when nobody knows."""
+    """The nodes that a job had, as far as they are known by name, and how many it had; 0 when unknown."""
 
     names: tuple[str, ...] = ()
     number: int = 0
@@ -79,7 +80,7 @@ class JobNodes(NamedTuple):
 
 
 class _Tested(NamedTuple):
-    """A test as a whole, the verdict that it followed, and the nodes of that verdict's job."""
+    """A finished test, the verdict that it followed, and the nodes of that verdict's job."""
 
     conclusion: Conclusion
     verdict: int | None
@@ -100,7 +101,8 @@ _Groups = Iterable[tuple[str, ...]]
 
 
 class _Rule(NamedTuple, Generic[_Subject]):
-    """Where it `holds`: an action for each group of nodes, at most in the mode `most`, whatever is set."""
+    """A rule: where it `holds`, one action for each group of nodes, at most in the mode `most` whatever the settings
+    say."""
 
     kind: ActionKind
     most: Mode
@@ -218,17 +220,17 @@ _AFTER_TEST: tuple[_Rule[_Tested], ...] = (
 def after_verdict(
     verdict: Verdict, id: int, job_nodes: Sequence[str], histories: Mapping[str, NodeHistory], modes: Modes
 ) -> tuple[Action, ...]:
-    """What is to be done about a final verdict; nothing for a job that did not fail.
+    """Return the actions after a final verdict; none for a job that did not fail.
 
-    `job_nodes` are the nodes of the attempt as the scheduler knows them: no other is named, and none that cannot be
-    called so. What the settings leave out is left out.
+    `job_nodes` are the nodes of the attempt as the scheduler knows them: no other node is named, and none with an
+    invalid name. Actions that the settings leave out are left out.
     """
     if verdict.outcome != "failed":
         return ()
     nodes = tuple(dict.fromkeys(name for name in job_nodes if NAME.fullmatch(name)))
-    said = [suspect.node for suspect in verdict.suspects if suspect.node is not None]
-    first = first_to_test(said, histories, nodes)
-    case = _Failed(verdict, nodes, first, _known(said, nodes), modes)
+    suspects = [suspect.node for suspect in verdict.suspects if suspect.node is not None]
+    first = first_to_test(suspects, histories, nodes)
+    case = _Failed(verdict, nodes, first, _known(suspects, nodes), modes)
     return tuple(_actions(_AFTER_FAILURE, case, modes, id, None))
 
 
@@ -240,12 +242,12 @@ def after_test(
     modes: Modes,
     job_nodes: JobNodes,
 ) -> tuple[Action, ...]:
-    """What is to be done about a finished test, whose findings are in the histories already; `job_nodes` are those of
-    the job of the verdict.
+    """Return the actions after a finished test, whose findings are in the histories already; `job_nodes` are the nodes
+    of the verdict's job.
 
-    A faulty node is cordoned by the setting; one that is slow, or convicted without a world that failed, waits for a
+    A faulty node is cordoned as the settings say; a slow one, or one convicted without a world that failed, waits for a
     person. Nothing follows for nodes that the test could not decide on, and no restart from a test that does not prove
-    the nodes of the job to be good (see `unproven`).
+    the job's nodes to be good (see `unproven`).
     """
     actions: list[Action] = []
     for finding in conclusion.findings:
@@ -258,10 +260,12 @@ def after_test(
 
 
 def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
-    """Why a finished test does not prove that the nodes of a job are good, in words behind "the test"; "" when it does:
-    all of them were in it, and all that it tested is good."""
-    if said := trouble(conclusion):
-        return said
+    """Return why a finished test does not prove that the nodes of a job are good, in words after "the test".
+
+    "" when it does: all of them were tested, and everything tested is good.
+    """
+    if reason := trouble(conclusion):
+        return reason
     tested = [finding.node for finding in conclusion.findings]
     many = f"{len(tested):,} node{'s' if len(tested) > 1 else ''}"
     if not job_nodes.names:
@@ -274,7 +278,8 @@ def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
 
 
 def trouble(conclusion: Conclusion) -> str:
-    """What a finished test found to be bad or left open, in words behind "the test"; "" when all it tested is good."""
+    """Return what a finished test found to be bad or left open, in words after "the test"; "" when everything tested is
+    good."""
     faulty, slow, unclear = (conclusion.named(name) for name in ("faulty", "slow", "indeterminate"))
     if faulty:
         return f"found{_listed(' ', faulty)} faulty"
@@ -291,7 +296,7 @@ def trouble(conclusion: Conclusion) -> str:
 
 
 def of_job(names: Sequence[str], job_nodes: JobNodes) -> tuple[str, ...]:
-    """Those of the nodes that a job had; all of them unless all of its nodes are known by name."""
+    """Return those of the nodes that a job had; all of them unless all of the job's nodes are known by name."""
     if not job_nodes.all_named:
         return tuple(names)
     known = set(_known(job_nodes.names, names))
@@ -301,9 +306,9 @@ def of_job(names: Sequence[str], job_nodes: JobNodes) -> tuple[str, ...]:
 def first_to_test(
     suspects: Sequence[str], histories: Mapping[str, NodeHistory], nodes: Sequence[str]
 ) -> tuple[str, ...]:
-    """Those of the nodes that are worth testing first: named by the evidence, then the most frequent offenders.
+    """Return the nodes worth testing first: those that the evidence names, then the most frequent offenders.
 
-    A suspect may be named by its host name alone where a node has that with a domain, and the other way round.
+    A suspect may be given by its host name alone where a node has it with a domain, and the other way round.
     """
     named = _known(suspects, nodes)
     offences = {name: _offences(histories[name]) for name in nodes if name in histories and name not in named}
@@ -312,7 +317,7 @@ def first_to_test(
 
 
 def reboots(history: NodeHistory, fault: str) -> int:
-    """How many reboots left a node with the same fault: it was found in one more boots of the kernel."""
+    """Return how many reboots left a node with the same fault: one less than the kernel boots it was found in."""
     found = (past for past in history.findings if past.standing == "faulty" and past.fault == fault)
     return max(len({past.boot for past in found if past.boot}) - 1, 0)
 
@@ -323,7 +328,7 @@ _REHEARSED = "dry-run"  # the cordoner that touches no node
 def _actions(
     rules: Iterable[_Rule[_Subject]], case: _Subject, modes: Modes, verdict: int | None, test: int | None
 ) -> Iterable[Action]:
-    """What the rules call for and the settings leave in, in the order of the rules."""
+    """Yield the actions that the rules call for and the settings leave in, in the order of the rules."""
     for rule in rules:
         mode = min(getattr(modes, _SETTING[rule.kind]), rule.most, key=_WEAKEST_FIRST.index)
         if mode != "never" and rule.holds(case):
@@ -332,7 +337,7 @@ def _actions(
 
 
 def _known(suspects: Iterable[str], nodes: Sequence[str]) -> tuple[str, ...]:
-    """The nodes that the suspects are, in the order of these."""
+    """Return the nodes that the suspects are, in the order of the suspects."""
     hosts: dict[str, list[str]] = {}
     for name in nodes:
         hosts.setdefault(_host(name), []).append(name)
@@ -348,7 +353,7 @@ def _known(suspects: Iterable[str], nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _host(name: str) -> str:
-    """The name without its domain; an address is whole."""
+    """Return the name without its domain; an address is kept whole."""
     host = name.partition(".")[0]
     return name if host.isdigit() else host
 
@@ -362,6 +367,6 @@ def _joined(conclusion: Conclusion) -> Iterable[str]:
 
 
 def _listed(before: str, names: Sequence[str]) -> str:
-    """The names after these words; nothing where there are none."""
+    """Return the names after the given words; "" when there are none."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"{before}{', '.join(names[:8])}{more}" if names else ""

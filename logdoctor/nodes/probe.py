@@ -2,7 +2,7 @@
 
 A supervisor forks one process for each GPU (one in all without GPUs), these gather from all nodes of the world and
 check what they get, and the supervisor writes one line of JSON to standard output. It never imports torch, so that it
-keeps the time and the last word whatever happens in there.
+keeps the time and can report whatever happens there.
 """
 # ruff: noqa: B905, E402 -- `zip` knows no `strict` before Python 3.10; the path comes before all other imports
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever it holds
+sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever is in it
 
 import argparse
 import contextlib
@@ -32,27 +32,27 @@ import time
 from typing import Any, Callable, NoReturn  # noqa: UP035 -- Python 3.8
 
 SETTLE = 5.0
-"""Seconds that the other ranks of a node have to say what they see, once one has failed."""
+"""Seconds that the other ranks of a node have to report, once one has failed."""
 
 TRIES = 10
-"""How often a speed is measured. The middle one of a gather counts, because what loses packets is fast now and then;
-the best one of a product, which nothing but the GPU has a part in."""
+"""How often a speed is measured. For a gather the median counts, because a lossy link is fast now and then; for a
+matrix product the best, because nothing but the GPU affects it."""
 
 GPU_SIZES = (1 << 24, 1 << 26, 1 << 28, 1 << 30)
 CPU_SIZES = (1 << 18, 1 << 22)
 LARGEST_ON_GPU, LARGEST_ON_CPU = 1 << 30, 1 << 26
-"""Bytes that a gather yields, and at most: what memory a rank takes follows from it."""
+"""The most bytes that a gather yields, which determines the memory of a rank."""
 
 ASK = "ask for them (under Slurm LOGDOCTOR_SLURM_OPTIONS=--gres=gpu:N)"
 
 KINDS = ("wrong data", "wrong product", "fewer GPUs", "error", "killed", "hangs", "connection", "no answer")
-"""What a failure can be, the most telling first; `why` begins with one of them. The last two may be the partner's."""
+"""Kinds of failure, the most telling first; `why` begins with one of them. The last two may be the partner's."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Unusable(Exception):
-    """The machine cannot run the test, which proves nothing about its hardware."""
+    """The machine cannot run the test, which says nothing about its hardware."""
 
 
 class ProbeFailure(Exception):
@@ -63,14 +63,14 @@ class ProbeFailure(Exception):
 
 
 class Ended(Exception):
-    """The probe is to end early."""
+    """The probe must end early."""
 
 
 # ---- the supervisor ----
 
 
 def main(words: list[str]) -> int:
-    """Runs the test and writes its one line of JSON; the exit status is 0 when the line was written."""
+    """Run the test and write its one line of JSON; return 0 when the line was written."""
     began = time.monotonic()
     reading: dict[str, Any] = {"node": "", "ok": False, "stage": "start", "why": ""}
     reading["boot"] = _first_line("/proc/sys/kernel/random/boot_id")
@@ -87,11 +87,11 @@ def main(words: list[str]) -> int:
         reading["unusable"] = _one_line(error)
     except (ProbeFailure, Ended) as error:
         reading["why"] = _one_line(error)
-    except Exception as error:  # noqa: BLE001 -- whatever else goes wrong on this machine is to be known, too
+    except Exception as error:  # noqa: BLE001 -- whatever else goes wrong on this machine is reported, too
         reading["why"] = f"error: {_one_line(error)}"
     _ignore_signals()
     reading["seconds"] = round(time.monotonic() - began, 3)
-    return 0 if _write(1, f"\n{json.dumps(reading)}\n") else 1  # what others printed may lack its line's end
+    return 0 if _write(1, f"\n{json.dumps(reading)}\n") else 1  # other output may lack its newline
 
 
 class _OptionParser(argparse.ArgumentParser):
@@ -101,9 +101,9 @@ class _OptionParser(argparse.ArgumentParser):
 
 def _options(words: list[str]) -> argparse.Namespace:
     parser = _OptionParser(add_help=False)
-    parser.add_argument("--test", required=True)  # by it and the world the process is known on its node
+    parser.add_argument("--test", required=True)  # identifies, with the world, the process on its node
     parser.add_argument("--world", required=True)
-    parser.add_argument("--node", required=True)  # `slurm`: what SLURMD_NODENAME says
+    parser.add_argument("--node", required=True)  # `slurm`: take it from SLURMD_NODENAME
     parser.add_argument("--nodes", required=True)  # NAME=ADDRESS,..., in the order of ranks
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -132,7 +132,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _test(options: argparse.Namespace) -> dict[str, Any]:
-    """What the test found: the fields of the line, apart from those that `main` fills in."""
+    """Return what the test found: the fields of the line, apart from those that `main` fills in."""
     there = _gpus()
     if options.gpus > there:
         raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} requested")
@@ -149,11 +149,11 @@ def _test(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
-    """What the ranks of this node found, as one: the worst of each."""
+    """Return the combined result of this node's ranks: the worst of each."""
     backend = "nccl" if options.gpus else "gloo"
     ranks = [ProbeChild(functools.partial(_rank, options, local)) for local in range(options.gpus or 1)]
     _watch(ranks, options.deadline, options.lifeline)
-    reports = [_told(rank, options, local) for local, rank in enumerate(ranks)]
+    reports = [_report_of(rank, options, local) for local, rank in enumerate(ranks)]
     found = {"tool": f"torch/{backend}", "gpu": reports[0].get("gpu", "")}
     unusable = [report["unusable"] for report in reports if "unusable" in report]
     if unusable:
@@ -162,7 +162,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     if bad:
         worst = min(bad, key=lambda report: KINDS.index(report["why"].partition(":")[0]))
         if any(report.get("late") for report in bad) and worst["why"].startswith(KINDS[-2:]):
-            # a slow disk, or others at work; what the other ranks say follows from it
+            # a slow disk, or other load; what the other ranks report follows from it
             return dict(found, unusable=f"torch was not imported within {options.seconds:g} s")
         return dict(found, stage=worst["stage"], why=worst["why"])
     bandwidth = {size: min(report["bandwidth"][size] for report in reports) for size in reports[0]["bandwidth"]}
@@ -170,8 +170,8 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     return dict(found, ok=True, stage="done", bandwidth=bandwidth, tflops=tflops)
 
 
-def _told(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
-    """What a rank told, with the reason why it is not good, if it is not."""
+def _report_of(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
+    """Return what a rank reported, with the reason why it is not good, if it is not."""
     report: dict[str, Any] = {"stage": "start", "why": "", "bandwidth": {}}
     for line in rank.output.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError):  # a rank that was killed left half a line
@@ -184,9 +184,9 @@ def _told(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str
 
 
 class ProbeChild:
-    """A process of this probe, in a process group of its own, and what it has written so far.
+    """A process of this probe, in a process group of its own, and its output so far.
 
-    It dies with the supervisor. `work` gives its exit status, or is the program that it becomes, in words.
+    It dies with the supervisor. `work` is a function that returns its exit status, or the command line that it becomes.
     """
 
     def __init__(self, work: Callable[[RankReport], int] | list[str]) -> None:
@@ -203,20 +203,20 @@ class ProbeChild:
                 if isinstance(work, list):
                     os.dup2(writing, 1)
                     os.execvp(work[0], work)
-                os.dup2(2, 1)  # nothing but the supervisor writes to standard output
+                os.dup2(2, 1)  # only the supervisor writes to standard output
                 code = work(RankReport(writing))
             finally:
                 os._exit(code)
         os.close(writing)
 
     def read(self) -> bool:
-        """Takes what the process has written; False at the end."""
+        """Read what the process has written; return False at the end."""
         data = os.read(self.pipe, 1 << 16)
         self.output += data[: (1 << 20) - len(self.output)]
         return bool(data)
 
     def reap(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -224,7 +224,7 @@ class ProbeChild:
         return self.status is not None
 
     def kill(self) -> None:
-        """Kills the process and its children for certain; what it was doing is remembered."""
+        """Kill the process and its children for certain, and remember its stage."""
         if not self.reap():
             self.killed_as = re.sub(r".*\) ", "", _first_line(f"/proc/{self.pid}/stat"))[:1] or "?"
             with contextlib.suppress(OSError):
@@ -233,7 +233,7 @@ class ProbeChild:
                 os.kill(self.pid, signal.SIGKILL)  # it may not have come to its own group yet
 
     def end(self) -> tuple[str, str]:
-        """The kind of failure that a process without a report is, and how it ended."""
+        """Return the kind of failure and the end of a process that left no report."""
         if self.killed_as in ("T", "t", "D"):
             return "hangs", "is stopped" if self.killed_as in "Tt" else "waits in the kernel"
         if self.killed_as:
@@ -248,20 +248,20 @@ class ProbeChild:
 
 
 class RankReport:
-    """What a rank tells its supervisor, and the stage that it is in."""
+    """Sends a rank's results and its current stage to the supervisor."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
         self.stage = "start"
 
-    def tell(self, **fields: Any) -> None:
-        """Sends fields; later ones take the place of earlier ones."""
+    def send(self, **fields: Any) -> None:
+        """Send fields; later ones replace earlier ones."""
         os.write(self.pipe, (json.dumps(fields) + "\n").encode())
 
     def reach(self, stage: str) -> None:
-        """Enters a stage."""
+        """Enter a stage."""
         self.stage = stage
-        self.tell(stage=stage)
+        self.send(stage=stage)
 
 
 def _become_child(supervisor: int) -> None:
@@ -275,8 +275,8 @@ def _become_child(supervisor: int) -> None:
 
 
 def _watch(children: list[ProbeChild], deadline: float, lifeline: bool) -> None:
-    """Waits for the children and kills what is left of them: at the deadline, soon after one has failed, or when the
-    probe is to end early."""
+    """Wait for the children and kill what is left of them: at the deadline, soon after one has failed, or when the
+    probe must end early."""
     try:
         with selectors.DefaultSelector() as selector:
             for child in children:
@@ -304,7 +304,7 @@ def _watch(children: list[ProbeChild], deadline: float, lifeline: bool) -> None:
 
 
 def _wait(child: ProbeChild, seconds: float) -> None:
-    """Waits until a process has ended, but not for one that the kernel holds."""
+    """Wait until a process has ended, but not for one that the kernel holds."""
     limit = time.monotonic() + seconds
     while not child.reap() and time.monotonic() < limit:
         time.sleep(0.005)
@@ -321,7 +321,7 @@ def _ignore_signals() -> None:
 
 
 def _write(file: int, text: str) -> bool:
-    """Writes all of a text, and says whether that was possible."""
+    """Write all of a text, and return whether that was possible."""
     data = text.encode("ascii", "backslashreplace")
     try:
         while data:
@@ -364,7 +364,7 @@ def _check_port(port: int) -> None:
 
 
 def _gpus() -> int:
-    """How many GPUs processes here may use. Device files, because they stay when a GPU is lost."""
+    """Return how many GPUs processes here may use. Device files are counted, because they stay when a GPU is lost."""
     files = [f"/dev/{name}" for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named == "NoDevFiles" and files:  # Slurm's word
@@ -372,7 +372,9 @@ def _gpus() -> int:
     if named is not None:
         # CUDA takes what is named before the first word that names no device
         return len(list(itertools.takewhile(re.compile(r" *(\d+|(GPU|MIG)-.+)").match, named.split(","))))
-    ours = [file for file in files if os.access(file, os.R_OK | os.W_OK)]  # cgroups say no here, and nothing is opened
+    ours = [
+        file for file in files if os.access(file, os.R_OK | os.W_OK)
+    ]  # cgroups refuse the others here, without opening them
     if files and not ours:
         raise Unusable(f"this process may open none of {len(files)} GPUs: {ASK}")
     return len(ours)
@@ -382,7 +384,7 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 
 
 def _state(options: argparse.Namespace) -> list[str]:
-    """Warnings of the driver, as far as it can be asked within a few seconds."""
+    """Return warnings of the driver, as far as it can be asked within a few seconds."""
     reasons = ",".join(f"clocks_throttle_reasons.{reason}" for reason in SLOWDOWNS)
     smi = ["nvidia-smi", "--format=csv,noheader,nounits"]
     commands = (
@@ -417,14 +419,14 @@ def _state(options: argparse.Namespace) -> list[str]:
 
 
 def _mpi_processes() -> int:
-    """How many processes an MPI launcher says there are; 0 without one."""
+    """Return how many processes an MPI launcher started; 0 without one."""
     names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") + (("SLURM_STEP_NUM_TASKS",) if "PMIX_RANK" in os.environ else ())
     sizes = [os.environ[name] for name in names if os.environ.get(name, "").isdigit()]
     return int(sizes[0]) if sizes else 0
 
 
 def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
-    """What `all_gather_perf` found across all nodes; None when it ran on this node alone, built without MPI."""
+    """Return what `all_gather_perf` found across all nodes; None when it ran on this node alone, built without MPI."""
     words = ["all_gather_perf", "-b", str(options.sizes[0]), "-e", str(options.sizes[-1]), "-f", "4"]
     child = ProbeChild([*words, "-g", str(options.gpus), "-c", str(options.repeats)])
     _watch([child], options.deadline, options.lifeline)
@@ -454,37 +456,37 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _rank(options: argparse.Namespace, local: int, report: RankReport) -> int:
-    """The test of one GPU, or of the processor; the exit status of its process."""
+    """Test one GPU, or the processor; return the exit status of its process."""
     try:
         wrong = _stages(options, local, report)
         if wrong:
-            report.tell(stage="gather", why=f"wrong data: {wrong}")
+            report.send(stage="gather", why=f"wrong data: {wrong}")
         return int(bool(wrong))
     except Unusable as error:
-        report.tell(unusable=_one_line(error))
+        report.send(unusable=_one_line(error))
     except ProbeFailure as error:
-        report.tell(why=_one_line(error))
-    except Exception as error:  # noqa: BLE001 -- torch raises what it likes
-        report.tell(**_meaning(error, report.stage))
+        report.send(why=_one_line(error))
+    except Exception as error:  # noqa: BLE001 -- torch raises anything
+        report.send(**_meaning(error, report.stage))
     return 1
 
 
 def _meaning(error: Exception, stage: str) -> dict[str, str]:
-    """What an error of torch is: one of this machine's own, or one of the way to the others."""
+    """Return what an error of torch means: a fault of this machine, or of the path to the others."""
     text = _one_line(error)
     if "out of memory" in text:
         return {"unusable": f"the memory is taken: {text}"}
     if "EADDRINUSE" in text:
         return {"unusable": text}
-    said = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
-    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", said, re.I)
+    message = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
+    own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", message, re.I)
     if own or not isinstance(error, RuntimeError):
         return {"why": f"error: {text}"}
     return {"why": f"{'no answer' if re.search('timed? ?-?out', text, re.I) else 'connection'}: {text}"}
 
 
 def _stages(options: argparse.Namespace, local: int, report: RankReport) -> str:
-    """Goes through all stages; what was wrong with the data gathered, "" when nothing was.
+    """Go through all stages; return what was wrong with the data gathered, "" when nothing was.
 
     A rank that gathered wrong data goes on to the end, so that its partners do not take it for dead.
     """
@@ -494,23 +496,23 @@ def _stages(options: argparse.Namespace, local: int, report: RankReport) -> str:
     report.reach("connect")
     if options.gpus:
         torch.cuda.set_device(device)
-        report.tell(gpu=torch.cuda.get_device_name(device)[:100])
+        report.send(gpu=torch.cuda.get_device_name(device)[:100])
     rank, ranks = _connect(torch, options, local, device)
     report.reach("gather")
     buffers = [_Buffers(torch, size, rank, ranks, device) for size in options.sizes]
     wrong = [_check(one, repeat, options) for repeat in range(options.repeats) for one in buffers]
     report.reach("bandwidth")
     if ranks > 1:
-        report.tell(bandwidth={str(size): _bandwidth(torch, one) for size, one in zip(options.sizes, buffers)})
+        report.send(bandwidth={str(size): _bandwidth(torch, one) for size, one in zip(options.sizes, buffers)})
         wrong += [_difference(one, options.repeats - 1, options) for one in buffers]
     report.reach("compute")
     del buffers
-    report.tell(tflops=_multiply(torch, device))
+    report.send(tflops=_multiply(torch, device))
     return next(filter(None, wrong), "")
 
 
 def _torch(options: argparse.Namespace) -> Any:
-    """The module torch, which must be able to use what the node has."""
+    """Return the torch module, which must be able to use the node's devices."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         import torch
@@ -524,7 +526,7 @@ def _torch(options: argparse.Namespace) -> Any:
         why = "it gives no reason"
         try:
             torch.cuda.init()
-        except Exception as error:  # noqa: BLE001 -- torch raises what it likes
+        except Exception as error:  # noqa: BLE001 -- torch raises anything
             why = _one_line(error)
         if re.search("driver.*(too old|insufficient)|not compiled with", why):
             raise Unusable(f"torch {torch.__version__} does not match the driver: {why}")
@@ -533,7 +535,7 @@ def _torch(options: argparse.Namespace) -> Any:
 
 
 def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -> tuple[int, int]:
-    """Joins the world; this rank and how many there are. The nodes first tell each other how many GPUs they have."""
+    """Join the world; return this rank and the world size. The nodes first exchange how many GPUs they have."""
     dist = torch.distributed
     patience = max(10.0, options.seconds / 2)
     store = dist.TCPStore(
@@ -543,16 +545,7 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
         wait_for_workers=False,
         timeout=_limit(options, patience),
     )
-    if local == 0:
-        store.set(f"gpus/{options.place}", str(options.gpus))
-    counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
-    if len(set(counts)) > 1:
-        store.set(f"seen/{options.place}", "")
-        if options.place == 0:  # the store ends with the process that has it
-            with contextlib.suppress(Exception):
-                store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
-        told = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
-        raise ProbeFailure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {told}")
+    _require_equal_gpus(store, options, local)
     here = options.gpus or 1
     rank, ranks = options.place * here + local, len(options.nodes) * here
     more = {}
@@ -576,13 +569,27 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
     return rank, ranks
 
 
+def _require_equal_gpus(store: Any, options: argparse.Namespace, local: int) -> None:
+    """Raise `ProbeFailure` unless all nodes of the world have equally many GPUs."""
+    if local == 0:
+        store.set(f"gpus/{options.place}", str(options.gpus))
+    counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
+    if len(set(counts)) > 1:
+        store.set(f"seen/{options.place}", "")
+        if options.place == 0:  # the store ends with the process that has it
+            with contextlib.suppress(Exception):
+                store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
+        listed = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
+        raise ProbeFailure("fewer GPUs" if options.gpus < max(counts) else "connection", f"GPUs differ: {listed}")
+
+
 def _limit(options: argparse.Namespace, seconds: float) -> datetime.timedelta:
-    """A time-out of so many seconds that ends before the supervisor's, so that the rank can still say what it saw."""
+    """Return a time-out of so many seconds that ends before the supervisor's, so that the rank can still report."""
     return datetime.timedelta(seconds=max(1.0, min(seconds, options.deadline - time.monotonic() - 2)))
 
 
 def _interface(address: str) -> str:
-    """The network interface that leads to an address. Gloo would take that of the host's own name."""
+    """Return the network interface that leads to an address. Gloo would take that of the host's own name."""
     try:
         family, kind, _, _, peer = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as trial:
@@ -605,7 +612,7 @@ def _interface(address: str) -> str:
 
 
 class _Buffers:
-    """What one gather reads and writes: `size` bytes in all, an equal part of each rank.
+    """The buffers of one gather: `size` bytes in all, an equal part for each rank.
 
     The values follow from rank, place and repeat alone, so that every rank knows what every other must have sent.
     """
@@ -621,12 +628,12 @@ class _Buffers:
         self.part = torch.zeros_like(self.values)
 
     def expected(self, rank: int, repeat: int) -> Any:
-        """What a rank sends in a repeat."""
+        """Return what a rank sends in a repeat."""
         key = ((rank + 1) * 40503 + repeat * 9973) * 2654435761
         return self.values ^ ((key & 0xFFFFFFFF) - (1 << 31))
 
     def gather(self, times: int) -> None:
-        """Gathers so many times, on a GPU without a pause between."""
+        """Gather so many times, on a GPU without a pause in between."""
         at_once = times if self.all.is_cuda else 1
         for _ in range(times // at_once):
             for work in [self.all_gather(self.all, self.part, async_op=True) for _ in range(at_once)]:
@@ -636,14 +643,14 @@ class _Buffers:
 
 
 def _check(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
-    """Gathers and compares every value; what was wrong, "" when nothing was."""
+    """Gather and compare every value; return what was wrong, "" when nothing was."""
     buffers.part.copy_(buffers.expected(buffers.rank, repeat))
     buffers.gather(1)
     return _difference(buffers, repeat, options)
 
 
 def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
-    """How what was gathered last differs from what it must be, "" when it does not."""
+    """Return how the data gathered last differs from what it must be, "" when it does not."""
     for rank, part in enumerate(buffers.all.split(buffers.size)):
         expected = buffers.expected(rank, repeat)
         if not buffers.torch.equal(part, expected):
@@ -657,7 +664,7 @@ def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> 
 
 
 def _bandwidth(torch: Any, buffers: _Buffers) -> float:
-    """The bus bandwidth of a gather in GB/s (10^9), of the middle try."""
+    """Return the bus bandwidth of a gather in GB/s (10^9), the median of the tries."""
 
     def seconds(times: int) -> float:
         began = time.monotonic()
@@ -675,7 +682,7 @@ def _bandwidth(torch: Any, buffers: _Buffers) -> float:
 
 
 def _multiply(torch: Any, device: Any) -> float:
-    """Teraflops of a matrix product (half precision on a GPU, single on the processor) that is known beforehand.
+    """Return the TFLOP/s of a matrix product with a known result (half precision on a GPU, single on the processor).
 
     Every value of the product is a sum over the whole inner side, small enough to be exact in any precision.
     """

@@ -1,7 +1,7 @@
-"""Slurm as its own commands tell of it: nodes, hostlists, and how the commands are run.
+"""Run Slurm's commands and parse what they print: nodes and hostlists.
 
-Commands run without a shell. Of the environment they inherit, what would steer them in silence is taken out
-(`SLURM_JOB_ID`, `SLURM_HOSTFILE` and others, which are set inside a job), and so are the secrets of logdoctor.
+Commands run without a shell. Variables that would steer them silently (`SLURM_JOB_ID`, `SLURM_HOSTFILE` and others,
+which are set inside a job) are removed from their environment, and so are the secrets of logdoctor.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from logdoctor.errors import InputError
 from logdoctor.text import harmless
 
 MAX_NODES = 65_536
-"""Nodes in a hostlist, at most: Slurm itself takes no more."""
+"""The most nodes in a hostlist: Slurm itself takes no more."""
 
 _COMMAND_SECONDS = 20.0
 _KEPT = {"SLURM_CONF", "SLURM_JWT"}
@@ -32,8 +32,8 @@ _SIGNS = "*~#!%$@^-+"
 
 
 class SlurmNode(NamedTuple):
-    """A node as `scontrol show node` tells of it: `states` are the words of its state, such as IDLE and DRAIN, `raw`
-    the same as Slurm writes it, `reason` without who wrote it and when, `gpu` the type of its GPUs where one is set."""
+    """A node as `scontrol show node` describes it: `states` are the words of its state, such as IDLE and DRAIN, `raw`
+    the same as Slurm writes it, `reason` without its author and time, `gpu` the type of its GPUs where one is set."""
 
     name: str
     address: str
@@ -44,7 +44,7 @@ class SlurmNode(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """How a command ended: its status (None: it was ended after its time), what it printed, and its complaint."""
+    """How a command ended: its status (None: killed after its time), its output, and its error message."""
 
     status: int | None
     output: str
@@ -52,7 +52,7 @@ class CommandResult(NamedTuple):
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> CommandResult:
-    """Runs a command of Slurm to its end, 20 seconds at most. Never raises for what the command does: one that is not
+    """Run a Slurm command to its end, 20 seconds at most. Never raises for what the command does: one that is not
     installed has status 127."""
     try:
         done = subprocess.run(
@@ -69,28 +69,28 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> CommandResult:
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment that commands of Slurm inherit from the one given."""
+    """Return the environment that Slurm's commands inherit."""
     kept = {name: value for name, value in given.items() if name in _KEPT or not name.startswith(_STEERING)}
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 def nodes_in(text: str) -> list[SlurmNode]:
-    """The nodes in the output of `scontrol show node`; text that is none of it yields none.
+    """Return the nodes in the output of `scontrol show node`; none from any other text.
 
-    Fields stand behind three blanks. Slurm indents the further lines of a reason more than that, so that a reason
-    cannot pretend to be another field or node.
+    Fields are indented by three blanks. Slurm indents the further lines of a reason more, so that a reason cannot
+    pretend to be another field or node.
     """
     return [_node(record) for record in regex.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName=")]
 
 
 def words(raw: str) -> frozenset[str]:
-    """The words of a state as Slurm writes it, without the signs behind them: `DOWN*+DRAIN` is DOWN and DRAIN."""
+    """Return the words of a state as Slurm writes it, without the flags after them: `DOWN*+DRAIN` is DOWN and DRAIN."""
     return frozenset(word.strip(_SIGNS) for word in raw.upper().split("+") if word.strip(_SIGNS))
 
 
 def expanded(hostlist: str) -> list[str]:
-    """The names that a hostlist such as `gpu[01-16,20],login` stands for, in its order. `InputError` when it is none,
-    or stands for more than 65,536 names."""
+    """Return the names in a hostlist such as `gpu[01-16,20],login`, in order. `InputError` when it is not a hostlist,
+    or has more than 65,536 names."""
     thing = f"hostlist {hostlist[:80]!r}"
     if not _HOSTLIST.fullmatch(hostlist):
         raise InputError(thing, "is not in Slurm's notation", "Write it as gpu[01-16],login.")
@@ -131,7 +131,7 @@ def _node(record: str) -> SlurmNode:
 
 
 def _size(hostlist: str) -> int:
-    """How many names a hostlist stands for, at most, without making them."""
+    """Return an upper limit of the names in a hostlist, without making them."""
     return sum(_size_of_part(part) for part in _COMMA_OUTSIDE.split(hostlist))
 
 

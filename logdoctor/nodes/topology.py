@@ -1,4 +1,4 @@
-"""Which nodes hang together: leaf switches of Slurm, blocks, or labels of nodes."""
+"""Network groups of nodes: leaf switches of Slurm, blocks, or node labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,34 +9,34 @@ from logdoctor.errors import InputError
 from logdoctor.nodes.slurm import MAX_NODES, expanded
 
 MAX_TEXT = 16 << 20
-"""Characters of a description of a topology, at most."""
+"""The longest description of a topology, in characters."""
 
 GROUP_LABELS = (
     "topology.kubernetes.io/rack",
-    "fabric.topograph.run/tier-0",  # NVIDIA Topograph, from 1.0; the next one before
+    "fabric.topograph.run/tier-0",  # NVIDIA Topograph from 1.0; the next one is its older name
     "network.topology.nvidia.com/leaf",
     "topology.kubernetes.io/block",
     "cloud.google.com/gke-placement-group",
     "topology.k8s.aws/network-node-layer-3",
     "topology.kubernetes.io/zone",
 )
-"""Labels of nodes that say which rack or switch they hang on, the nearest first."""
+"""Labels that name the rack or switch of a node, the nearest first."""
 
 _WORD = regex.compile(r"([A-Za-z]+)=(\S+)")
 _GROUP = regex.compile(r"[!-~]{1,128}")
 
 
 class Switch(NamedTuple):
-    """A switch, or a block, and the nodes that hang on it themselves: none on one that joins other switches."""
+    """A switch, or a block, and the nodes attached to it; none for one that joins other switches."""
 
     name: str
     nodes: tuple[str, ...]
 
 
 def switches(text: str) -> list[Switch]:
-    """The switches and blocks in a `topology.conf`, or in what `scontrol show topology` prints.
+    """Return the switches and blocks in a `topology.conf`, or in the output of `scontrol show topology`.
 
-    `InputError` names the line that cannot be used. Other lines that Slurm understands are passed over.
+    `InputError` names the line that cannot be used. Other lines that Slurm understands are skipped.
     """
     if len(text) > MAX_TEXT:
         raise InputError("the topology", f"is longer than {MAX_TEXT >> 20} MiB", "Give the topology of one cluster.")
@@ -58,7 +58,7 @@ def switches(text: str) -> list[Switch]:
 
 
 def groups(text: str) -> dict[str, str]:
-    """The leaf switch, or block, of each node, out of the same texts; of several leaves, the first one named."""
+    """Return the leaf switch, or block, of each node from such a text; of several leaves, the first one named."""
     leaves: dict[str, str] = {}
     for switch in switches(text):
         for node in switch.nodes:
@@ -67,10 +67,10 @@ def groups(text: str) -> dict[str, str]:
 
 
 def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = GROUP_LABELS) -> dict[str, str]:
-    """The group of each node out of its labels: the value of the first of these keys that most nodes bear.
+    """Return the group of each node from its labels: the value of the first of these keys that most nodes have.
 
-    One key for all: a rack on one node and a block on the next would be two groups for ever. Nodes that do not bear
-    it, or with a value that cannot be printed, have none.
+    One key for all: a rack on one node and a block on the next would be two groups for ever. Nodes without it, or with
+    a value that cannot be printed, have no group.
     """
     counts = {key: sum(1 for of_node in labels.values() if of_node.get(key)) for key in keys}
     best = next((key for key in keys if counts[key] == max(counts.values())), None)
@@ -80,7 +80,7 @@ def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = 
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with the number of their first: a backslash at the end joins the next one."""
+    """Yield the non-empty lines, with the number of their first: a backslash at the end joins the next one."""
     held, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         begun = begun or number

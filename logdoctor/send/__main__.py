@@ -1,4 +1,4 @@
-"""`python -m logdoctor.send run|ship`: the sender alone, for a node that has nothing but Python."""
+"""`python -m logdoctor.send run|ship`: the sender alone, for a node with nothing but Python."""
 
 import argparse
 import shlex
@@ -24,7 +24,8 @@ _NUMBERS = {"nodes": "number of nodes", "ranks_per_node": "ranks per node", "gpu
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m logdoctor.send") -> int:
-    """The exit code; of `run` it is the command's. `logdoctor run` and `logdoctor ship` are this, too."""
+    """Run the sender and return its exit code; for `run` it is the command's. `logdoctor run` and `logdoctor ship` call
+    this, too."""
     given = _parser(program).parse_args(arguments)
     try:
         return _run(given) if given.task == "run" else _ship(given)
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m logdo
 
 
 def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str] = ()) -> Facts:
-    """The facts about a job that were given as options, None left out; `SendError` for a label without a `=`."""
+    """Return the facts about a job that were given as options, without None; `SendError` for a label without a `=`."""
     found: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     if command:
         found.setdefault("command", shlex.join(command)[:4096].encode("utf-8", "replace").decode())

@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""How long to wait before the next try: exponential backoff with jitter."""
 
 import random
 
@@ -14,11 +14,11 @@ class Backoff:
         self._next = FIRST_SECONDS
 
     def seconds(self, retry_after: float | None = None) -> float:
-        """Seconds to wait now; the next answer is up to twice as long."""
+        """Return the seconds to wait now; the next call returns up to twice as many."""
         delay = self._next * random.uniform(0.5, 1.0)
         self._next = min(self._next * 2, MOST_SECONDS)
         return max(delay, min(retry_after or 0.0, _MOST_ASKED_SECONDS))
 
     def reset(self) -> None:
-        """The next wait is short again."""
+        """Make the next wait short again."""
         self._next = FIRST_SECONDS

@@ -1,4 +1,4 @@
-"""Bodies of requests, compressed in pieces so that the interpreter's lock is never held for long."""
+"""Request bodies, compressed in pieces so that the interpreter lock is never held for long."""
 
 import importlib
 import zlib
@@ -13,11 +13,11 @@ except ImportError:
     _zstandard = None
 
 ENCODINGS: tuple[str, ...] = ("zstd", "gzip", "identity") if _zstandard else ("gzip", "identity")
-"""In the order in which they are tried when the service refuses one."""
+"""In the order of preference; the next one is used when the service refuses one."""
 
 
 def encoded(data: bytes, encoding: str) -> tuple[bytes, str]:
-    """The bytes to send and the encoding they have; a small body stays as it is."""
+    """Return the bytes to send and their encoding; a small body is not compressed."""
     if encoding == "identity" or len(data) < _SMALL:
         return data, "identity"
     if encoding == "zstd":

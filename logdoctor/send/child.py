@@ -19,11 +19,12 @@ FORWARDED = frozenset(
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH", "ALRM", "XCPU", "PWR", "URG", "IO")
     if (number := getattr(signal, f"SIG{name}", None)) is not None
 ) | frozenset(range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
-"""Not the stops of job control (TSTP, TTIN, TTOU): the terminal sends these to both of us, and both shall stop."""
+"""Signals that are passed on. Not the stops of job control (TSTP, TTIN, TTOU): the terminal sends these to both
+processes, and both shall stop."""
 
 
 class Channel(NamedTuple):
-    """One output of the command: where we read it, where the command writes it, where we pass it on to."""
+    """One output of the command: where we read it, where the command writes it, and where we pass it on to."""
 
     reading: int
     writing: int
@@ -35,9 +36,10 @@ class Channel(NamedTuple):
 
 
 def open_channels() -> list[Channel]:
-    """A pipe, or a pseudo-terminal where ours is a terminal, for each output; one for both when they are the same.
+    """Return a pipe for each output, or a pseudo-terminal where ours is a terminal; one for both when they are the
+    same.
 
-    With one for both (`2>&1`, a terminal) the order of stdout and stderr stays exactly what it would be without us.
+    With one for both (`2>&1`, a terminal) the order of stdout and stderr is exactly as it would be without us.
     """
     for descriptor in (0, 1, 2):
         _fill(descriptor)
@@ -47,9 +49,9 @@ def open_channels() -> list[Channel]:
 
 
 def start(command: Sequence[str], environment: dict[bytes, bytes], channels: list[Channel], mask: set[int]) -> int:
-    """The process id of the started command; `OSError` when it cannot be started.
+    """Return the process id of the started command; `OSError` when it cannot be started.
 
-    It gets the signal mask given and the dispositions that we were started with, as far as Python kept them.
+    It gets the given signal mask and the signal dispositions that we were started with, as far as Python kept them.
     """
     actions = [(os.POSIX_SPAWN_DUP2, channel.writing, output) for channel in channels for output in channel.outputs]
     return os.posix_spawnp(
@@ -63,7 +65,7 @@ def start(command: Sequence[str], environment: dict[bytes, bytes], channels: lis
 
 
 def start_failure(command: Sequence[str], error: OSError) -> tuple[int, str]:
-    """The exit code and the words of a shell for a command that cannot be started."""
+    """Return the exit code and message that a shell would give for a command that cannot be started."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return 127, f"{command[0]}: command not found"
     return 126, f"{command[0]}: cannot be run ({error.strerror})"
@@ -79,16 +81,17 @@ class ChildProcess:
         self._ended = False
 
     def wait(self) -> int:
-        """Waits for its end and returns the wait status."""
+        """Wait for its end and return the wait status."""
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         with self._guard:
             self._ended = True
             return os.waitpid(self._pid, 0)[1]
 
     def pass_signal(self, number: int, code: int) -> bool:
-        """Sends a signal on; whether the command still ran.
+        """Pass a signal on; return whether the command still ran.
 
-        One that the kernel made (Ctrl-C, a closed terminal) went to our whole process group, so the command has it.
+        A signal from the kernel (Ctrl-C, a closed terminal) went to our whole process group, so the command has it
+        already.
         """
         if number == signal.SIGWINCH:
             for channel in self._channels:
@@ -98,13 +101,13 @@ class ChildProcess:
             if self._ended:
                 return False
             if code != _SI_KERNEL or number == signal.SIGWINCH:
-                with suppress(OSError):  # it may have become somebody else's (setuid)
+                with suppress(OSError):  # it may have changed its user (setuid)
                     os.kill(self._pid, number)
             return True
 
 
 def die_by(number: int) -> None:
-    """Ends this process by a signal, without a core file, so that our parent sees what the command died of."""
+    """End this process by a signal, without a core file, so that our parent sees what the command died of."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError, ValueError):  # SIGKILL has no handler
         signal.signal(number, signal.SIG_DFL)
@@ -113,7 +116,7 @@ def die_by(number: int) -> None:
 
 
 def copy_window_size(terminal: int, pseudo_terminal: int) -> None:
-    """Gives a pseudo-terminal the size of a terminal."""
+    """Give a pseudo-terminal the size of a terminal."""
     with suppress(OSError):
         size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
         fcntl.ioctl(pseudo_terminal, termios.TIOCSWINSZ, size)
@@ -122,7 +125,7 @@ def copy_window_size(terminal: int, pseudo_terminal: int) -> None:
 def _channel(outputs: tuple[int, ...]) -> Channel:
     passing = outputs[0]
     if os.isatty(passing):
-        with suppress(OSError):  # no pseudo-terminal is left: a pipe does as well
+        with suppress(OSError):  # no pseudo-terminal is left: a pipe works as well
             return Channel(*_pseudo_terminal(passing), outputs, passing, 4096, True)
     reading, writing = os.pipe()
     with suppress(OSError):
@@ -131,7 +134,7 @@ def _channel(outputs: tuple[int, ...]) -> Channel:
 
 
 def _pseudo_terminal(terminal: int) -> tuple[int, int]:
-    """Both ends of a pseudo-terminal that changes no byte: the real terminal behind us does what is to be done."""
+    """Return both ends of a pseudo-terminal that changes no byte: the real terminal behind us does the processing."""
     reading, writing = os.openpty()
     modes = termios.tcgetattr(terminal)
     modes[1] &= ~termios.OPOST
@@ -142,7 +145,7 @@ def _pseudo_terminal(terminal: int) -> tuple[int, int]:
 
 
 def _fill(descriptor: int) -> None:
-    """Opens /dev/null in the place of a closed standard descriptor, or a pipe of ours would take its number."""
+    """Open /dev/null in place of a closed standard descriptor; else a pipe of ours would get its number."""
     try:
         os.fstat(descriptor)
     except OSError:

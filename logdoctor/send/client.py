@@ -1,4 +1,4 @@
-"""The service over HTTP: one connection that is kept, one request at a time."""
+"""HTTP client of the service: one kept connection, one request at a time."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ _REFUSED_SECONDS = 30.0
 
 
 class ServiceAnswer(NamedTuple):
-    """What the service said; `repeated` when the request was sent twice, as the first may have been taken."""
+    """The service's answer; `repeated` when the request was sent twice, as the first may have been taken."""
 
     status: int
     body: dict[str, Any]
@@ -25,9 +25,9 @@ class ServiceAnswer(NamedTuple):
     repeated: bool
 
     def refusal(self) -> NotTaken:
-        """Why a request was not taken, as the error to raise."""
-        told = self.body.get("error")
-        cause = str(told.get("cause") or "")[:200] if isinstance(told, dict) else ""
+        """Return the reason why a request was not taken, as the error to raise."""
+        error = self.body.get("error")
+        cause = str(error.get("cause") or "")[:200] if isinstance(error, dict) else ""
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
         if self.status in (401, 403):
             return NotTaken(f"the server refused the token: {detail}", self.retry_after or _REFUSED_SECONDS)
@@ -37,7 +37,7 @@ class ServiceAnswer(NamedTuple):
 
 
 class Client:
-    """Requests of one job. `deadline` (time.monotonic) bounds the requests that are made after it is set."""
+    """Requests of one job. `deadline` (time.monotonic) limits all requests made after it is set."""
 
     def __init__(self, target: ShippingTarget) -> None:
         parts = urlsplit(target.url)
@@ -51,28 +51,29 @@ class Client:
         self.deadline: float | None = None
 
     def describe_job(self, metadata: dict[str, Any]) -> ServiceAnswer:
-        """PUT of the facts about the job."""
+        """PUT the facts about the job."""
         return self._json("PUT", "", metadata)
 
     def number_attempt(self, key: str) -> ServiceAnswer:
-        """The attempt's number for a key is in `body["attempt"]`."""
+        """Request the number of the attempt with this key; it is in `body["attempt"]`."""
         return self._json("POST", "/attempts", {"key": key})
 
     def look(self, attempt: int, stream: str) -> ServiceAnswer:
-        """How far a stream has come is in `body["next_offset"]`; status 404 for a stream that is not there yet."""
+        """Request how far a stream has come, in `body["next_offset"]`; status 404 for a stream that does not exist
+        yet."""
         return self._send("GET", self._stream(attempt, stream), None, {})
 
     def send_log(self, attempt: int, stream: str, offset: int, body: bytes, encoding: str) -> ServiceAnswer:
-        """POST of bytes that stand at `offset` of the stream."""
+        """POST bytes that begin at `offset` of the stream."""
         headers = {"Content-Type": "application/octet-stream", "Content-Encoding": encoding}
         return self._send("POST", f"{self._stream(attempt, stream)}/log?offset={offset}", body, headers)
 
     def end(self, attempt: int, facts: dict[str, Any]) -> ServiceAnswer:
-        """POST of how a stream's process, or the attempt, ended."""
+        """POST how a stream's process, or the attempt, ended."""
         return self._json("POST", f"/attempts/{attempt}/end", facts)
 
     def close(self) -> None:
-        """Drops the connection; the next request opens another."""
+        """Close the connection; the next request opens another."""
         if self._connection:
             self._connection.close()
             self._connection = None
@@ -84,9 +85,9 @@ class Client:
         return self._send(method, path, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServiceAnswer:
-        """The answer to a request; `NotTaken` when there is none.
+        """Return the answer to a request; `NotTaken` when there is none.
 
-        A kept connection may have been closed by the other side in the meantime: then the request is repeated once.
+        The other side may have closed a kept connection in the meantime: then the request is repeated once.
         """
         kept = self._connection is not None
         try:
@@ -151,5 +152,5 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds; a date is not read, as clocks of nodes are not to be trusted."""
+    """Return the seconds of a Retry-After header; dates are ignored, as clocks of nodes cannot be trusted."""
     return float(value) if value and value.isascii() and value.isdigit() and len(value) < 7 else None

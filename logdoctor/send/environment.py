@@ -1,4 +1,4 @@
-"""What the sender takes from the environment; no other module of the sender reads it."""
+"""The environment of the sender; none of its other modules reads it."""
 
 import os
 import re
@@ -17,19 +17,19 @@ class Environment(NamedTuple):
     token: str | None
     job: str | None
     spool_folders: tuple[str, ...]
-    """Tried in this order; the last one, a temporary folder, is always there."""
+    """Tried in this order; the last one, a temporary folder, always exists."""
     attempt_key: str | None
     stream: str
     metadata: dict[str, str | int]
     slurm_job: str | None
-    """The Slurm job whose state this process may ask for: one process of a job only, to be kind to the controller."""
+    """The Slurm job whose state this process may ask for: only one process per job does, to spare the controller."""
 
     def __repr__(self) -> str:
         return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """The sender's own variables and what schedulers and launchers tell about this process."""
+    """Return the sender's own variables and what schedulers and launchers say about this process."""
     given = os.environ if variables is None else variables
     slurm_job = given.get("SLURM_JOB_ID") or None
     return Environment(
@@ -45,7 +45,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def for_child() -> dict[bytes, bytes]:
-    """The environment as we were given it.
+    """Return the environment as it was given to us.
 
     Python itself sets LC_CTYPE when the locale is C (PEP 538); the child must not see that.
     """
@@ -71,7 +71,7 @@ def _spool_folders(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _attempt_key(given: Mapping[str, str]) -> str | None:
-    """A key that all processes of one try share and no other try has; None when nothing honest is known.
+    """Return a key that all processes of one try share and no other try has; None when no reliable key is known.
 
     torchrun's run id counts only when it is a UUID: a hand-given `--rdzv-id` is the same for every try.
     """

@@ -1,8 +1,8 @@
-"""Files that grow, rotate and are cut, each as one stream of bytes.
+"""Follow files that grow, rotate and are truncated, each as one stream of bytes.
 
 A stream is the concatenation of the generations of its file: the file, then the file that took its name after a
-rotation, and so on. Each generation is known by its inode and by a digest of its first bytes, so that it is found
-again under another name, after a restart too.
+rotation, and so on. Each generation is identified by its inode and a digest of its first bytes, so that it is found
+again under another name, even after a restart.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$")
 
 
 class FileHead(NamedTuple):
-    """A digest of the first bytes of a file: what is in it cannot change, whatever is added later."""
+    """A digest of the first bytes of a file: these do not change, whatever is appended later."""
 
     size: int
     digest: str
 
 
 class Generation:
-    """One file of a stream: byte 0 of it stands at `start` of the stream, `size` bytes of it are known."""
+    """One file of a stream: its first byte is at `start` of the stream, `size` bytes of it are known."""
 
     def __init__(self, device: int, inode: int, start: int, size: int = 0, head: FileHead = FileHead(0, "")) -> None:  # noqa: B008  a tuple cannot change
         self.device = device
@@ -50,14 +50,14 @@ class Generation:
 
 
 class Descriptors:
-    """Open files, at most `most`; the one that was not used for the longest time is closed for another."""
+    """Open files, at most `most`; the least recently used one is closed for another."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def find(self, key: tuple[int, int], path: str) -> int | None:
-        """A descriptor of the file with this device and inode: kept open, at its path or renamed beside it."""
+        """Return a descriptor of the file with this device and inode: kept open, at its path or renamed beside it."""
         if key == _NOWHERE:
             return None
         if key in self._open:
@@ -75,12 +75,12 @@ class Descriptors:
         return None
 
     def drop(self, key: tuple[int, int]) -> None:
-        """Closes a file that is done with."""
+        """Close a file that is no longer needed."""
         if key in self._open:
             os.close(self._open.pop(key))
 
     def close(self) -> None:
-        """Closes all."""
+        """Close all files."""
         for key in list(self._open):
             self.drop(key)
 
@@ -92,9 +92,9 @@ class FollowedFile:
         self.path = path
         self.generations: list[Generation] = []
         self.changed = False
-        """Whether what is to be kept over a restart has changed."""
+        """Whether the state to be saved for a restart has changed."""
         self.lost: Generation | None = None
-        """A generation whose unsent bytes are gone; `cut` goes on without them."""
+        """A generation whose unsent bytes are gone; `cut` continues without them."""
         self._descriptors = descriptors
         self._say = say
         self._rotated_at: float | None = None
@@ -110,7 +110,8 @@ class FollowedFile:
         return self.generations[-1].end if self.generations else 0
 
     def poll(self, now: float, settle: float = SETTLE_SECONDS) -> None:
-        """Looks for new bytes, a rotation or a cut. After a rotation the old file may grow for `settle` seconds."""
+        """Look for new bytes, a rotation or a truncation. After a rotation the old file may grow for `settle`
+        seconds."""
         if self.lost:
             return
         about = _regular(self.path)
@@ -137,20 +138,20 @@ class FollowedFile:
             self._turn_over(last, about)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, none when they are not to be had now."""
+        """Return up to `size` bytes from `offset`, none when they are not available now."""
         for generation in self.generations:
             if offset < generation.end:
                 return self._read(generation, offset - generation.start, min(size, generation.end - offset))
         return b""
 
     def release(self, offset: int) -> None:
-        """Generations that are sent whole are forgotten, but for the last."""
+        """Forget generations that are sent completely, except the last."""
         while len(self.generations) > 1 and self.generations[0].end <= offset:
             self._descriptors.drop(self.generations.pop(0).key)
             self.changed = True
 
     def cut(self, offset: int) -> None:
-        """Goes on without the unsent bytes of the lost generation; `offset` is what the service really has."""
+        """Continue without the unsent bytes of the lost generation; `offset` is what the service really has."""
         if not self.lost:
             return
         lost, index = self.lost, self.generations.index(self.lost)
@@ -170,11 +171,11 @@ class FollowedFile:
             self._begin(about)
 
     def knows(self, key: tuple[int, int]) -> bool:
-        """Whether a file is one of this stream's."""
+        """Return whether a file belongs to this stream."""
         return any(generation.key == key for generation in self.generations)
 
     def _look(self, generation: Generation, about: os.stat_result) -> bool:
-        """Takes in what is new in a file; whether anything was."""
+        """Note what is new in a file; return whether anything was."""
         if about.st_size == generation.size and about.st_mtime_ns == generation.changed_at:
             return False
         head = self._content(generation.key, 0, generation.head.size)
@@ -190,7 +191,7 @@ class FollowedFile:
         return grew
 
     def _was_cut(self, generation: Generation) -> None:
-        """The file was truncated. A copy that was made before (copytruncate) has everything; else bytes may be lost."""
+        """Handle a truncation. A copy made before (copytruncate) has everything; otherwise bytes may be lost."""
         for about in self._rotations(generation.changed_at):
             head = self._content(_key(about), 0, generation.head.size)
             if about.st_size >= generation.size > 0 and head and _is_head(head, generation.head):
@@ -203,7 +204,7 @@ class FollowedFile:
         self.lost = generation
 
     def _turn_over(self, last: Generation, about: os.stat_result) -> None:
-        """The name stands for another file now: the ones in between, if we were away for long, come first."""
+        """Switch to the file that has the name now, after the files that came in between if we were away for long."""
         if self._descriptors.find(last.key, self.path) is None:
             self.lost = last
             return
@@ -223,7 +224,7 @@ class FollowedFile:
         self.changed = True
 
     def _rotations(self, since: int) -> list[os.stat_result]:
-        """Files that rotation made of ours, changed since then and not known yet, oldest first."""
+        """Return rotated copies of our file, changed since then and not known yet, oldest first."""
         folder, name = os.path.split(self.path)
         found = []
         with suppress(OSError):
@@ -247,7 +248,7 @@ class FollowedFile:
             return b""
         descriptor = self._descriptors.find(generation.key, self.path)
         if descriptor is None or os.fstat(descriptor).st_size < offset + len(content) or not content:
-            return b""  # cut while we read: the next look at it tells
+            return b""  # truncated while we read: the next look notices
         return content
 
     def _content(self, key: tuple[int, int], offset: int, size: int) -> bytes | None:
@@ -261,7 +262,7 @@ class FollowedFile:
             return None
 
     def state(self) -> list[dict[str, Any]]:
-        """The generations, to be kept over a restart."""
+        """Return the generations as they are saved for a restart."""
         return [
             {
                 "device": generation.device,
@@ -275,7 +276,7 @@ class FollowedFile:
         ]
 
     def restore(self, state: list[dict[str, Any]]) -> None:
-        """Takes up the generations of an earlier process; `KeyError`, `TypeError` or `ValueError` when damaged."""
+        """Restore the generations of an earlier process; `KeyError`, `TypeError` or `ValueError` when damaged."""
         for kept in state:
             generation = Generation(
                 int(kept["device"]), int(kept["inode"]), int(kept["start"]), int(kept["size"]),
@@ -286,7 +287,7 @@ class FollowedFile:
 
 
 def is_rotated(name: str, original: str) -> bool:
-    """Whether a file's name is what rotation makes of another's: `train.log.1`, `train.log-20260101.gz`."""
+    """Return whether rotation makes a file's name out of another's: `train.log.1`, `train.log-20260101.gz`."""
     rest = _PACKED.sub("", name)
     if name == original or not rest.startswith(original):
         return False
@@ -294,7 +295,7 @@ def is_rotated(name: str, original: str) -> bool:
 
 
 def _beside(path: str, inode: int) -> Iterator[str]:
-    """The path, then all files in its folder that have this inode."""
+    """Yield the path, then all files in its folder that have this inode."""
     yield path
     folder = os.path.dirname(path) or "."
     with suppress(OSError), os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""The first words to the service: what the job is, and which attempt of it this is."""
+"""Introduce a job to the service: the facts about the job, and the number of the attempt."""
 
 from logdoctor.errors import NotTaken
 from logdoctor.send.client import Client
@@ -7,9 +7,9 @@ from logdoctor.send.target import ShippingTarget
 
 
 def introduce(client: Client, target: ShippingTarget, notices: ShippingNotices) -> int:
-    """The number of the attempt, after the facts about the job are told; `NotTaken` when the service is away.
+    """Send the facts about the job, and return the number of the attempt; `NotTaken` when the service is not available.
 
-    Facts that the service does not like are no reason not to send logs.
+    Facts that the service refuses do not prevent sending logs.
     """
     answer = client.describe_job(dict(target.metadata))
     if answer.status in (401, 403, 429) or answer.status >= 500:

@@ -1,4 +1,4 @@
-"""Merges the outputs of a process into one stream, at line ends."""
+"""Merge the outputs of a process into one stream, at line ends."""
 
 HOLD_BYTES = 1 << 20
 
@@ -6,8 +6,8 @@ HOLD_BYTES = 1 << 20
 class LineMerge:
     """Holds back the unfinished line of each channel, so that lines of two channels never mix.
 
-    A line that grows over `HOLD_BYTES` is let go unfinished. No byte is changed; the only one that is ever added is
-    the newline after an unfinished line, when another channel has something to say after it.
+    A line longer than `HOLD_BYTES` is passed on unfinished. No byte is changed; the only byte ever added is the newline
+    after an unfinished line, when another channel continues.
     """
 
     def __init__(self, channels: int) -> None:
@@ -15,7 +15,7 @@ class LineMerge:
         self._open: int | None = None
 
     def feed(self, channel: int, data: bytes) -> bytes:
-        """What can go on now, after these bytes came from a channel; often nothing."""
+        """Return what can be passed on after these bytes of a channel; often nothing."""
         if len(self._held) == 1:
             return data
         held = self._held[channel]
@@ -29,7 +29,7 @@ class LineMerge:
         return ready
 
     def close(self, channel: int) -> bytes:
-        """The unfinished line of a channel that has ended."""
+        """Return the unfinished line of a channel that has ended."""
         return self._let_go(channel, b"") if self._held[channel] else b""
 
     def _let_go(self, channel: int, data: bytes) -> bytes:

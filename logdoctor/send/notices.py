@@ -1,4 +1,4 @@
-"""The sender's own few words on stderr."""
+"""The sender's own messages on stderr."""
 
 import os
 import time
@@ -9,35 +9,35 @@ _QUIET_SECONDS = 60.0
 
 
 class ShippingNotices:
-    """Tells a person what happens to the shipping; each kind of message at most once in a minute."""
+    """Prints what happens to the shipping; each kind of message at most once a minute."""
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
-        self._told: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
         self._away = False
 
     def say(self, text: str) -> None:
-        """Writes one line; a closed stderr is no error."""
+        """Write one line; a closed stderr is ignored."""
         line = "".join(character if character.isprintable() else "?" for character in text)
         with suppress(OSError):
             os.write(self._descriptor, f"{PREFIX}{line}\n".encode("utf-8", "replace"))
 
     def once(self, kind: str, text: str) -> bool:
-        """Writes one line unless the same kind was told in the last minute; whether it did."""
+        """Write one line unless the same kind was written in the last minute; return whether it was written."""
         now = time.monotonic()
-        if now - self._told.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
+        if now - self._written_at.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
             return False
-        self._told[kind] = now
+        self._written_at[kind] = now
         self.say(text)
         return True
 
     def away(self, reason: str) -> None:
-        """The service does not take what we send; told at the first failure."""
+        """Report that the service does not take what we send, at the first failure."""
         if not self._away:
             self._away = self.once("away", f"buffering logs: {reason}; they will be sent later.")
 
     def back(self) -> None:
-        """The service takes what we send again; told only when its absence was."""
+        """Report that the service takes what we send again, if its absence was reported."""
         if self._away:
             self._away = False
             self.say("sending logs again.")

@@ -1,4 +1,4 @@
-"""Passes an output on as it comes, and keeps a copy for shipping."""
+"""Pass an output on as it comes, and keep a copy for shipping."""
 
 import errno
 import os
@@ -16,8 +16,8 @@ _NAP_SECONDS = 0.004
 class Passing:
     """A thread that reads one output of the command, writes it to ours and hands it to `keep`.
 
-    While bytes come quickly and in small pieces it naps between two reads: a write to a pipe that nobody waits on
-    is much cheaper for the command than one that wakes a reader. A piece is late by the nap at most.
+    While bytes come quickly and in small pieces it sleeps briefly between two reads: a write to a pipe that nobody
+    waits on is much cheaper for the command than one that wakes a reader. A piece is late by that sleep at most.
     """
 
     def __init__(self, channel: Channel, keep: Callable[[bytes], None]) -> None:
@@ -28,11 +28,11 @@ class Passing:
         self._thread = threading.Thread(target=self._run, name="logdoctor-pass", daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """Begin to read."""
         self._thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Waits for the end of the output; whether it has come."""
+        """Wait for the end of the output; return whether it came."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -50,7 +50,7 @@ class Passing:
             self._pass_on(data)
             keep(data)
             if self._refused:
-                os.close(reading)  # whoever read our output has gone: the command learns it as it would without us
+                os.close(reading)  # the reader of our output is gone: the command notices as it would without us
                 return
             now = clock()
             quick = now - self.last_read < 2 * _NAP_SECONDS
@@ -59,12 +59,12 @@ class Passing:
                 time.sleep(_NAP_SECONDS)
 
     def _pass_on(self, data: bytes) -> None:
-        """Writes all of it to our own output, as long as somebody takes it."""
+        """Write all bytes to our own output, as long as somebody reads it."""
         at = 0
         while self._open and at < len(data):
             try:
                 at += os.write(self._channel.passing, data[at:] if at else data)
-            except BlockingIOError:  # whoever we share it with has made it non-blocking
+            except BlockingIOError:  # a process that shares it has made it non-blocking
                 waiter = select.poll()
                 waiter.register(self._channel.passing, select.POLLOUT)
                 waiter.poll(1000)

@@ -1,4 +1,4 @@
-"""`logdoctor ship --resume`: sends what earlier runs had to leave in the spool folder."""
+"""`logdoctor ship --resume`: send what earlier runs left in the spool folder."""
 
 import os
 from typing import Any
@@ -15,9 +15,9 @@ GIVE_UP_SECONDS = 300.0
 def resume(
     spool_folders: tuple[str, ...], *, url: str | None, token: str | None, give_up_seconds: float = GIVE_UP_SECONDS
 ) -> int:
-    """Sends every spool that no living process owns; 0 when nothing is left, else 1.
+    """Send every spool that no living process owns; return 0 when nothing is left, else 1.
 
-    `url` None means the one that each spool was meant for. The token is the caller's: none is kept in a spool.
+    `url` None means the URL that each spool was meant for. The token is the caller's: a spool never stores one.
     """
     notices = ShippingNotices()
     left = 0
@@ -37,7 +37,7 @@ def resume(
 
 
 def _resume_one(folder: str, url: str | None, token: str | None, seconds: float, notices: ShippingNotices) -> bool:
-    spool = reopened(folder)  # a spool that is not closed below stays ours until this process ends
+    spool = reopened(folder)  # a spool that is not closed below is ours until this process ends
     about = read_about(folder)
     end = _end(about.get("end"))
     if end is None and about.get("host") != os.uname().nodename:

@@ -1,4 +1,4 @@
-"""`logdoctor run`: runs a command as if we were not there, and ships what it prints."""
+"""`logdoctor run`: run a command unchanged, and ship its output."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from logdoctor.send.target import ShippingTarget
 
 SPOOL_BYTES = 1 << 30
 DRAIN_SECONDS = 30.0
-_HELD_BYTES = 64 << 20  # that may wait for the spool's disk
+_HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
 _NAP_SECONDS = 0.02
 _STALLED_SECONDS = 10.0
 _QUIET_SECONDS = 0.5
@@ -36,12 +36,12 @@ def run(
     drain_seconds: float = DRAIN_SECONDS,
     slurm_job: str | None = None,
 ) -> int:
-    """Runs the command and returns its exit code; 127 and 126 when it cannot be started.
+    """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
-    When the command died of a signal, this process dies of the same one and nothing is returned. To be called from
-    the main thread of a process that has nothing else to do: signals are blocked and passed on to the command.
+    When the command died of a signal, this process dies of the same one and nothing is returned. Call it from the main
+    thread of a process that does nothing else: signals are blocked and passed on to the command.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored no status could be had
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
     notices = ShippingNotices()
     channels = children.open_channels()
@@ -76,10 +76,10 @@ def run(
 
 
 class _Output:
-    """The command's outputs, merged, on their way to the spool; without a spool they go nowhere.
+    """The command's outputs, merged, on their way to the spool; without a spool they are dropped.
 
     A thread of its own writes to the spool, because its disk may stall (a home folder on a network), and the command
-    must not. What it cannot take is dropped and told.
+    must not. What does not fit is dropped and counted.
     """
 
     def __init__(self, channels: int, spool: Spool | None, notices: ShippingNotices) -> None:
@@ -96,7 +96,7 @@ class _Output:
             self._thread.start()
 
     def keep(self, channel: int, data: bytes) -> None:
-        """Takes bytes without waiting for anything but a moment's lock."""
+        """Keep bytes, without waiting for anything but a lock that is held briefly."""
         with self._guard:
             if not self.spool or self._closed:
                 return
@@ -107,7 +107,7 @@ class _Output:
                 self._held += len(data)
 
     def close(self) -> None:
-        """Unfinished lines go too; what comes later (from a grandchild) is not kept."""
+        """Flush unfinished lines; later output (of a grandchild) is not kept."""
         with self._guard:
             self._closed = True
         if self.spool:
@@ -119,13 +119,13 @@ class _Output:
         try:
             while not self._write():
                 time.sleep(_NAP_SECONDS)
-        except Exception as error:  # noqa: BLE001  whatever it is, the command's output must go on being read
+        except Exception as error:  # noqa: BLE001  whatever it is, the command's output must still be read
             with self._guard:
                 self._closed = True
             self._notices.say(f"logs are no longer kept: {type(error).__name__}: {error}")
 
     def _write(self) -> bool:
-        """Write what waits; whether that was the last."""
+        """Write what waits; return whether that was the last."""
         assert self.spool is not None
         with self._guard:
             closed = self._closed
@@ -153,20 +153,20 @@ def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) 
 
 
 def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:
-    """A thread passes signals to the command; one that comes after its end lets us end without the rest."""
+    """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest."""
 
     def wait_for_signals() -> None:
         while True:
-            came = signal.sigwaitinfo(children.FORWARDED)
-            alive = running is not None and running.pass_signal(came.si_signo, came.si_code)
-            if not alive and shipper and came.si_signo in _GIVE_UP_SIGNALS:
+            received = signal.sigwaitinfo(children.FORWARDED)
+            alive = running is not None and running.pass_signal(received.si_signo, received.si_code)
+            if not alive and shipper and received.si_signo in _GIVE_UP_SIGNALS:
                 shipper.stop()
 
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
 
 
 def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Output, shipper: Shipper | None) -> int:
-    """The wait status of the command, when it has ended and its outputs have come to rest."""
+    """Return the wait status of the command, once it has ended and its outputs are quiet."""
     passings = []
     for number, channel in enumerate(channels):
         passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc]
@@ -179,7 +179,7 @@ def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Outpu
 
 
 def _await_rest(passings: list[Passing]) -> None:
-    """Waits for the end of the outputs, but not long for processes that outlive the command and hold them open."""
+    """Wait for the end of the outputs, but not long for processes that outlive the command and hold them open."""
     ended = time.monotonic()
     while not all(passing.join(0.02) for passing in passings):
         now = time.monotonic()

@@ -1,17 +1,18 @@
-"""What the scheduler says about a job that failed."""
+"""Ask the scheduler about a job that failed."""
 
 _SECONDS = 3.0
 _SAYS_NOTHING = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "PENDING", "COMPLETED"))
 
 
 def scheduler_state(slurm_job: str | None) -> str | None:
-    """Slurm's word for why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it says nothing of use."""
+    """Return Slurm's reason why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it gives no useful
+    one."""
     if not slurm_job or not slurm_job.isalnum():
         return None
     import subprocess
 
     try:
-        said = subprocess.run(
+        squeue = subprocess.run(
             ["squeue", "--noheader", f"--jobs={slurm_job}", "--format=%T"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -19,5 +20,5 @@ def scheduler_state(slurm_job: str | None) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    words = said.stdout[:200].decode("ascii", "replace").split()
+    words = squeue.stdout[:200].decode("ascii", "replace").split()
     return words[0] if words and words[0].isupper() and words[0] not in _SAYS_NOTHING else None

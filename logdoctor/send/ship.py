@@ -1,4 +1,4 @@
-"""`logdoctor ship`: follows files and ships each as a stream."""
+"""`logdoctor ship`: follow files and ship each as a stream."""
 
 import fcntl
 import glob
@@ -44,7 +44,7 @@ def ship(
     give_up_seconds: float = GIVE_UP_SECONDS,
     poll_seconds: float = POLL_SECONDS,
 ) -> int:
-    """Ships files, folders and glob patterns, one stream for each file; 0 when all is sent, 1 when not.
+    """Ship files, folders and glob patterns, one stream for each file; return 0 when all is sent, else 1.
 
     With `follow` it goes on until SIGTERM or SIGINT, like `tail -F`; without, it sends what is there. With `end` the
     attempt is then ended. `stream_from` says what a stream is called: "path" is the file's path below the folder
@@ -53,9 +53,9 @@ def ship(
     """
     state = _ShipState(state_file or _state_file(files, target, spool_folders))
     shipping = _Shipping(files, target, stream_from, state, poll_seconds)
-    with suppress(ValueError):  # only the main thread may
+    with suppress(ValueError):  # only the main thread may do so
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
                 signal.signal(number, lambda *_: shipping.stop())
     try:
         return shipping.run(follow, end, exit_code, give_up_seconds)
@@ -66,7 +66,7 @@ def ship(
 
 
 class _ShippedFile:
-    """A file, its sender and when its turn is."""
+    """A file, its sender and the time of its next turn."""
 
     def __init__(self, file: FollowedFile, sender: StreamSender) -> None:
         self.file = file
@@ -90,7 +90,7 @@ class _ShippedFile:
 
 
 class _Shipping:
-    """One thread, one connection, every file in its turn."""
+    """Sends every file in turn, in one thread over one connection."""
 
     def __init__(
         self, files: Sequence[str], target: ShippingTarget, stream_from: str, state: "_ShipState", poll_seconds: float
@@ -111,7 +111,7 @@ class _Shipping:
         self._discovered_at = self._saved_at = self._progressed_at = -1e9
 
     def stop(self) -> None:
-        """Sends what is there and ends; when told twice, ends."""
+        """Send what is there and end; on the second call, end at once."""
         self._stops += 1
         if self._stops > 1:
             raise KeyboardInterrupt
@@ -139,7 +139,7 @@ class _Shipping:
         ended = not end
         while not (ended and all(entry.is_done for entry in self._entries.values())):
             if all(entry.is_done for entry in self._entries.values()):
-                ended = self._try(lambda: self._tell_end(exit_code))
+                ended = self._try(lambda: self._send_end(exit_code))
             elif not self._round(at_once=True):
                 time.sleep(0.05)
             if time.monotonic() - self._progressed_at > patience:
@@ -160,7 +160,7 @@ class _Shipping:
             self._save()
 
     def _round(self, at_once: bool) -> bool:
-        """Gives every file one turn; whether any had something to do."""
+        """Give every file one turn; return whether any had something to do."""
         now = time.monotonic()
         due = [entry for entry in self._entries.values() if entry.is_due(now, at_once)]
         for entry in due:
@@ -169,7 +169,7 @@ class _Shipping:
         return bool(due)
 
     def _try(self, step: Any, entry: _ShippedFile | None = None) -> bool:
-        """Makes requests; whether the service is there. After a failure of the service as a whole it waits."""
+        """Make requests; return whether the service is available. After a failure of the whole service it waits."""
         try:
             step()
         except NotTaken as refused:
@@ -204,7 +204,7 @@ class _Shipping:
             self._save()
         return self._attempt
 
-    def _tell_end(self, exit_code: int | None) -> None:
+    def _send_end(self, exit_code: int | None) -> None:
         facts = {"exit_code": exit_code, "signal": None, "scheduler_state": None, "stream": None}
         answer = self._client.end(self._introduced(), facts)
         if answer.status >= 300:
@@ -216,7 +216,7 @@ class _Shipping:
             time.sleep(min(left, 0.2))
 
     def _discover(self) -> None:
-        """Takes up files that have appeared; what rotation made of a file that is followed is no file of its own."""
+        """Follow files that have appeared; rotated copies of a followed file are not followed themselves."""
         for path in self._found():
             if path in self._entries:
                 continue
@@ -255,7 +255,7 @@ class _Shipping:
         self._entries[path] = _ShippedFile(file, sender)
 
     def _name(self, path: str) -> str:
-        """A stream's name from a file's path, never the same for two files."""
+        """Return a stream's name from a file's path, never the same for two files."""
         shown = os.path.basename(path) if self._stream_from == "name" else os.path.relpath(path, self._root)
         if self._stream_from == "host":
             shown = f"{os.uname().nodename}.{shown}"
@@ -283,7 +283,7 @@ class _Shipping:
 
 
 class _ShipState:
-    """What is kept over a restart, in a file that one process at a time owns."""
+    """The state that survives a restart, in a file that one process at a time owns."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -304,7 +304,8 @@ class _ShipState:
         self._forgotten = False
 
     def merged(self, target: ShippingTarget) -> ShippingTarget:
-        """The target with the key that the files were shipped with before; another honest key is another attempt."""
+        """Return the target with the key that the files were shipped with before; another reliable key is another
+        attempt."""
         key, attempt = self._kept.get("attempt_key"), self._kept.get("attempt")
         if not isinstance(key, str) or (key != target.attempt_key and not target.key_is_made_up):
             self.files = {} if target.attempt is None else self.files
@@ -322,7 +323,7 @@ class _ShipState:
             write_whole(self._path, json.dumps(kept).encode())
 
     def forget(self) -> None:
-        """The attempt has ended: the next one starts anew."""
+        """Forget the attempt, which has ended: the next one starts anew."""
         self._forgotten = True
         with suppress(OSError):
             os.unlink(self._path)
@@ -343,7 +344,7 @@ def _state_file(files: Sequence[str], target: ShippingTarget, spool_folders: tup
 
 
 def _folder_of(argument: str) -> str:
-    """The folder that is sure to hold whatever an argument stands for."""
+    """Return the folder that certainly contains everything an argument matches."""
     if os.path.isdir(argument):
         return argument
     while glob.has_magic(os.path.dirname(argument)):

@@ -1,4 +1,4 @@
-"""The thread that sends a spool while the command runs, and what is left after it."""
+"""The thread that sends a spool while the command runs, and what is left afterwards."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ _NICE = 10
 
 
 class CommandEnd(NamedTuple):
-    """How a command ended: an exit code, or the signal it died of, and what the scheduler says."""
+    """How a command ended: an exit code, or the signal it died of, and the scheduler's state."""
 
     exit_code: int | None
     signal: int | None
@@ -32,7 +32,7 @@ class CommandEnd(NamedTuple):
 
 
 class Shipper:
-    """Sends one spool to a target. Nothing that goes wrong here reaches the command."""
+    """Sends one spool to a target. No failure here reaches the command."""
 
     def __init__(
         self, target: ShippingTarget, spool: Spool, notices: ShippingNotices, *, base: int | None = None
@@ -56,11 +56,11 @@ class Shipper:
         self._keep()
 
     def start(self) -> None:
-        """Begins to send, in a thread that never keeps the process alive."""
+        """Begin to send, in a thread that never keeps the process alive."""
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
     def finish(self, end: CommandEnd, seconds: float) -> bool:
-        """Sends the rest and the end, for at most so many seconds; whether the service has it all."""
+        """Send the rest and the end, for at most so many seconds; return whether the service has it all."""
         self._deadline = time.monotonic() + seconds
         self._end = end
         self._keep()
@@ -69,14 +69,14 @@ class Shipper:
         return self._all_sent
 
     def stop(self) -> None:
-        """Gives up sending at once; what is left stays in the spool."""
+        """Stop sending at once; the rest is left in the spool."""
         self._stopped.set()
         self._ending.set()
         self.done.set()
 
     def run(self) -> None:
-        """Sends until all is sent and the end is told, or until the time is over."""
-        from logdoctor.send.client import Client  # here, as it is slow to import
+        """Send until all is sent and the end is reported, or until the time is over."""
+        from logdoctor.send.client import Client  # imported here, because it is slow
 
         client = Client(self._target)
         backoff = Backoff()
@@ -104,7 +104,7 @@ class Shipper:
             self._notices.say(f"logs are no longer sent: {type(error).__name__}: {error}")
 
     def _step(self, client: "Client") -> bool:
-        """Makes the next request that is due; whether that was the last one."""
+        """Make the next request that is due; return whether that was the last one."""
         from logdoctor.send.introduce import introduce
 
         if self._attempt is None or not self._described:
@@ -114,7 +114,7 @@ class Shipper:
         elif self._bytes_are_due():
             self._sender_on(client).send(self._attempt)
         else:
-            return self._tell_end(client, self._attempt)
+            return self._send_end(client, self._attempt)
         return False
 
     def _sender_on(self, client: "Client") -> "StreamSender":
@@ -127,7 +127,7 @@ class Shipper:
         return self._sender
 
     def _bytes_are_due(self) -> bool:
-        """Waits until there is enough to send, or something old enough; false when all is sent and the end has come."""
+        """Wait until enough bytes wait, or old enough ones; return False when all is sent and the end has come."""
         waiting_since = None
         while True:
             ending = self._ending.is_set()
@@ -145,7 +145,7 @@ class Shipper:
                 return False
             self._ending.wait(_TICK_SECONDS)
 
-    def _tell_end(self, client: "Client", attempt: int) -> bool:
+    def _send_end(self, client: "Client", attempt: int) -> bool:
         assert self._end is not None
         answer = client.end(attempt, {**self._end._asdict(), "stream": self._stream})
         if answer.status >= 300:
@@ -153,7 +153,7 @@ class Shipper:
         return True
 
     def _wait(self, seconds: float) -> None:
-        """Waits, but begins anew at once when the end comes, and is quicker after it."""
+        """Wait, but restart at once when the end comes, and be quicker after it."""
         if not self._ending.is_set():
             self._ending.wait(seconds)
         else:
@@ -168,7 +168,7 @@ class Shipper:
         self._keep()
 
     def _keep(self) -> None:
-        """Writes down what `logdoctor ship --resume` needs; without a token."""
+        """Write down what `logdoctor ship --resume` needs; without a token."""
         about = {
             "version": 1,
             "url": self._target.url,

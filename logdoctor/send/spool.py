@@ -23,12 +23,12 @@ _SEGMENT = re.compile(r"[0-9a-f]{16}")
 
 
 def gap_note(missing: int) -> bytes:
-    """The line that stands in the stream where bytes are missing."""
+    """Return the line that is put into the stream where bytes are missing."""
     return b"[logdoctor] %d bytes were not sent: the spool was full\n" % missing
 
 
 class Spool:
-    """One stream's bytes. When it is full the oldest are kept, new ones are dropped and a line tells how many.
+    """The bytes of one stream. When it is full the oldest are kept, new ones are dropped and a line gives their number.
 
     `append` and `finish` belong to one thread at a time, `read` and `release` to another.
     """
@@ -49,7 +49,7 @@ class Spool:
         self._reading: tuple[int, int] | None = None
 
     def append(self, data: bytes) -> None:
-        """Takes bytes, or drops them when there is no room; never an error, never a wait for the network."""
+        """Append bytes, or drop them when there is no room; never fails, never waits for the network."""
         if self.missing and (self._room() < self._room_again or not self._note()):
             self.missing += len(data)
             return
@@ -58,16 +58,16 @@ class Spool:
         self.missing += len(data) - (self._write(fitting) if fitting else 0)
 
     def drop(self, count: int) -> None:
-        """Counts bytes that never came here as missing."""
+        """Count bytes that never came here as missing."""
         self.missing += count
 
     def finish(self) -> None:
-        """Nothing comes any more: what was dropped last is told."""
+        """Finish the stream: the number of bytes dropped last is written."""
         if self.missing:
             self._note()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`; fewer at the end of a segment, none at the end of the spool."""
+        """Return up to `size` bytes from `offset`; fewer at the end of a segment, none at the end of the spool."""
         with self._guard:
             index = _last_at_or_before(self._starts, offset)
             if index is None:
@@ -77,7 +77,7 @@ class Spool:
         return os.pread(self._descriptor(first), min(size, bound - offset), offset - first)
 
     def release(self, offset: int) -> None:
-        """Everything before `offset` is acknowledged: segments that lie before it are deleted."""
+        """Delete segments that lie before `offset`: everything before it is acknowledged."""
         with self._guard:
             index = _last_at_or_before(self._starts, offset) or 0
             gone, self._starts = self._starts[:index], self._starts[index:]
@@ -88,7 +88,7 @@ class Spool:
             self.start = self._starts[0]
 
     def remove(self) -> None:
-        """All is sent: the folder goes."""
+        """Remove the folder: everything is sent."""
         for name in os.listdir(self.folder):
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
@@ -96,21 +96,21 @@ class Spool:
             os.rmdir(self.folder)
 
     def close(self) -> None:
-        """Lets another process send what is left."""
+        """Release the lock, so that another process can send what is left."""
         for descriptor in (self._written, self._reading[1] if self._reading else None, self._lock_descriptor):
             if descriptor is not None:
                 os.close(descriptor)
         self._written = self._reading = None
 
     def save_about(self, about: dict[str, Any]) -> None:
-        """Keeps what is needed to send the rest later; `OSError` when it cannot be written."""
+        """Store what is needed to send the rest later; `OSError` when it cannot be written."""
         write_whole(os.path.join(self.folder, "about.json"), json.dumps(about).encode())
 
     def _room(self) -> int:
         return self._limit - (self.end - self.start)
 
     def _note(self) -> bool:
-        """Whether the line about missing bytes could be written; it has its own little room above the limit."""
+        """Return whether the line about missing bytes could be written; it has some room of its own above the limit."""
         note = (b"\n" if self._line_open else b"") + gap_note(self.missing)
         before = self.missing
         self.missing = 0
@@ -120,7 +120,7 @@ class Spool:
         return False
 
     def _write(self, data: bytes) -> int:
-        """How many of the bytes were kept; fewer when the disk is full."""
+        """Return how many of the bytes were kept; fewer when the disk is full."""
         kept = 0
         try:
             while kept < len(data):
@@ -163,7 +163,7 @@ class Spool:
 
 
 def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
-    """An empty spool in the first folder that can be written; `OSError` of the last one when none can."""
+    """Return an empty spool in the first folder that can be written; the last `OSError` when none can."""
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.uname().nodename}-{os.getpid()}-{os.urandom(2).hex()}"
     failure = OSError("there is no spool folder")
     for folder in folders:
@@ -179,7 +179,7 @@ def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
 
 
 def left_spools(folder: str) -> list[str]:
-    """Folders of spools below a spool folder, oldest first."""
+    """Return the folders of spools below a spool folder, oldest first."""
     try:
         _check_private(folder)
         names = sorted(os.listdir(folder))
@@ -189,14 +189,14 @@ def left_spools(folder: str) -> list[str]:
 
 
 def reopened(folder: str) -> Spool:
-    """A spool that was left behind; `BlockingIOError` when its process still lives, `PermissionError` when somebody
-    else may have put it there: our token would go where it says."""
+    """Return a spool that was left behind; `BlockingIOError` when its process still lives, `PermissionError` when
+    another user may have put it there: our token would be sent where it says."""
     _check_private(folder)
     return Spool(folder, 0, _locked(folder))
 
 
 def read_about(folder: str) -> dict[str, Any]:
-    """What was kept with a spool; `OSError` or `ValueError` when it cannot be read."""
+    """Return what was stored with a spool; `OSError` or `ValueError` when it cannot be read."""
     path = os.path.join(folder, "about.json")
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
         about = json.loads(file.read(1 << 20))
@@ -206,14 +206,15 @@ def read_about(folder: str) -> dict[str, Any]:
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Writes a file so that a reader sees the old content or the new, never a part."""
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
     with open(f"{path}.new", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(content)
     os.replace(f"{path}.new", path)
 
 
 def _check_private(folder: str) -> None:
-    """`PermissionError` when somebody else can write there: anybody may have laid that name into /tmp before us."""
+    """Raise `PermissionError` when another user can write there: anybody may have created that name in /tmp before
+    us."""
     about = os.lstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{folder} is writable by others")
@@ -226,7 +227,7 @@ def _locked(folder: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise
-    except OSError:  # a file system without locks: its folder is still ours alone by its name
+    except OSError:  # a file system without locks: its folder is still ours by its unique name
         pass
     return descriptor
 

@@ -1,4 +1,4 @@
-"""One stream's bytes on their way to the service: which of them comes next, whatever the service answers."""
+"""Send one stream's bytes to the service: decide which bytes come next, whatever the service answers."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,29 +15,29 @@ _MOST_NAMES = 100
 
 
 class ByteSource(Protocol):
-    """Where a stream's bytes are. Offsets are the source's own, counted from 0."""
+    """The source of a stream's bytes. Offsets are the source's own, counted from 0."""
 
     @property
     def start(self) -> int:
-        """The first byte that is still there."""
+        """The first byte that is still available."""
 
     @property
     def end(self) -> int:
         """One after the last byte so far."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`."""
+        """Return up to `size` bytes from `offset`."""
 
     def release(self, offset: int) -> None:
-        """Bytes before `offset` are safe at the service."""
+        """Release the bytes before `offset`, which the service has stored."""
 
 
 class StreamSender:
     """Sends a source as a stream. The service's offset of a byte is the source's plus `base`.
 
-    What the service wants may only be an offset up to which we have sent: then an answer was lost. If it wants a
-    later one, somebody else writes the stream, and ours goes on under another name, so that no byte ever stands in
-    the wrong place. `placed(stream, base)` is called before bytes are sent to a new place, so that it can be kept.
+    The service may only ask for an offset up to which we have sent: then an answer was lost. If it asks for a later
+    one, another process writes the stream, and ours continues under another name, so that no byte ever lands at the
+    wrong place. `placed(stream, base)` is called before bytes are sent to a new place, so that it can be saved.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StreamSender:
 
     @property
     def sent(self) -> int:
-        """The source's offset up to which all is acknowledged, as far as is known."""
+        """The source's offset up to which everything is acknowledged, as far as is known."""
         return self._source.start if self.offset is None else self.offset
 
     @property
@@ -73,7 +73,7 @@ class StreamSender:
         return self._source.end - self.sent
 
     def place(self, attempt: int) -> None:
-        """Asks how far the stream has come and goes on from there; `NotTaken` when there is no answer."""
+        """Ask how far the stream has come and continue from there; `NotTaken` when there is no answer."""
         wanted = self._look(attempt)
         if self.base is None:
             self._move(self.stream, wanted - self._source.start, self._source.start)
@@ -83,7 +83,7 @@ class StreamSender:
         self._go_on(attempt, wanted)
 
     def send(self, attempt: int) -> int:
-        """Sends one body and returns how many bytes it moved on by; `NotTaken` when the service did not take it."""
+        """Send one body and return how many bytes it advanced; `NotTaken` when the service did not take it."""
         if self.offset is None:
             self.place(attempt)
         assert self.offset is not None and self.base is not None
@@ -117,7 +117,7 @@ class StreamSender:
             raise answer.refusal()
 
     def _go_on(self, attempt: int, wanted: int) -> None:
-        """Continues from the service's offset `wanted`."""
+        """Continue from the service's offset `wanted`."""
         assert self.offset is not None and self.base is not None
         local = wanted - self.base
         if local > max(self._uncertain, self.offset):
@@ -135,7 +135,7 @@ class StreamSender:
             self._move(self.stream, wanted - self._source.start, self._source.start)
 
     def _rename(self, attempt: int) -> None:
-        """Somebody else writes this stream: goes on as the first stream of the next free name."""
+        """Continue as the first stream of the next free name: another process writes this one."""
         assert self.offset is not None
         taken = self.stream
         for number in range(2, _MOST_NAMES):
@@ -151,7 +151,7 @@ class StreamSender:
     def _move(self, stream: str, base: int, offset: int) -> None:
         new_place = (stream, base) != (self.stream, self.base)
         self.stream, self.base, self.offset = stream, base, offset
-        self._uncertain = offset if new_place else max(self._uncertain, offset)  # a lost request may yet be taken
+        self._uncertain = offset if new_place else max(self._uncertain, offset)  # a lost request may still be taken
         if new_place:
             self._placed(stream, base)
         self._source.release(offset)

@@ -1,4 +1,4 @@
-"""What is sent where: the service, the job, the attempt, the stream and the facts about the job."""
+"""The target of shipping: the service, the job, the attempt, the stream and the facts about the job."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _TOKEN_BYTES = 8192
 
 
 class ShippingTarget(NamedTuple):
-    """Where bytes go. `attempt` is None until the service has given a number for `attempt_key`."""
+    """Where bytes go. `attempt` is None until the service has assigned a number to `attempt_key`."""
 
     url: str
     token: str | None
@@ -26,7 +26,7 @@ class ShippingTarget(NamedTuple):
     stream: str
     metadata: Facts
     key_is_made_up: bool = False
-    """Whether `attempt_key` is random: then a process that goes on with another's work takes that one's key."""
+    """Whether `attempt_key` is random: then a process that continues another's work takes that one's key."""
 
     def __repr__(self) -> str:  # the token must never reach a log
         return f"Target({self.url!r}, {self.job!r}, {self.attempt!r}, {self.stream!r})"
@@ -43,7 +43,7 @@ def make_target(
     token_file: str | None = None,
     metadata: Facts | None = None,
 ) -> ShippingTarget:
-    """The target from what was given, completed from the environment; `SendError` when it cannot be used."""
+    """Return the target from what was given, completed from the environment; `SendError` when it cannot be used."""
     job = job or environment.job
     if not job:
         raise SendError("--job", "no job was given", "Give --job, or set LOGDOCTOR_JOB.")
@@ -66,7 +66,7 @@ def make_target(
 
 
 def checked_name(option: str, name: str) -> str:
-    """The name of a job or a stream as it is; `SendError` when the service would refuse it."""
+    """Return the name of a job or a stream; `SendError` when the service would refuse it."""
     if not is_name(name):
         raise SendError(
             f"{option} {name[:80]!r}",
@@ -77,7 +77,7 @@ def checked_name(option: str, name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether the service takes it as the name of a job or a stream."""
+    """Return whether the service accepts the name for a job or a stream."""
     return (
         1 <= len(name) <= NAME_CHARACTERS
         and name not in (".", "..")
@@ -89,7 +89,7 @@ def is_name(name: str) -> bool:
 
 
 def checked_url(url: str) -> str:
-    """The URL without a slash at its end; `SendError` when it is not http(s)://host[:port][/path]."""
+    """Return the URL without a slash at its end; `SendError` when it is not http(s)://host[:port][/path]."""
     shown = "--url" if "@" in url else f"--url {url[:200]!r}"
     try:
         parts = urlsplit(url)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logdoctor.diagnose.carriers import is_report, speaks_of_others
+from logdoctor.diagnose.carriers import is_report, names_another_fault
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import CONTEXT, DIRECT, nccl_timeout, steps, traceback
 
@@ -56,6 +56,6 @@ def test_a_report_of_another_death_yields_to_what_it_wraps(diagnose: Diagnose) -
 
 def test_words() -> None:
     assert is_report("a.b.ChildFailedError") and is_report("RayTaskError(KeyError)") and not is_report("KeyError")
-    assert speaks_of_others("RuntimeError: CUDA error: unknown") and speaks_of_others("x timed out")
-    assert not speaks_of_others("RuntimeError: Expected all tensors to be on the same device, cuda:0 and cpu")
-    assert not speaks_of_others("RuntimeError: " + "x" * 2000 + "network"), "only its begin is read"
+    assert names_another_fault("RuntimeError: CUDA error: unknown") and names_another_fault("x timed out")
+    assert not names_another_fault("RuntimeError: Expected all tensors to be on the same device, cuda:0 and cpu")
+    assert not names_another_fault("RuntimeError: " + "x" * 2000 + "network"), "only its begin is read"

@@ -46,7 +46,7 @@ def test_a_traceback_is_one_episode_with_all_its_lines(reported: ReportedEnd) ->
 def test_what_many_ranks_tell_is_one_episode(reported: ReportedEnd) -> None:
     log = HEAD + interleaved(*(prefixed(f"[rank{rank}]: ", traceback("KeyError: 'tokens'")) for rank in (3, 1, 7)))
     (found,) = [one for one in reported(log) if one.source == "structure/KeyError"]
-    assert found.ranks == (1, 3, 7) and found.tellings == 3
+    assert found.ranks == (1, 3, 7) and found.reports == 3
     assert {text[:8] for text in found.texts} == {"[rank3]:"}, "the lines of one writer only"
 
 

@@ -33,6 +33,7 @@ from tests.nodes.kube_server import (
     documented_rules,
     running,
 )
+from tests.nodes.launchers import LauncherContract
 
 POD = PodOptions("registry.local/torch:2", NAMESPACE)
 
@@ -108,6 +109,14 @@ def answers(launcher: KubernetesLauncher, each: LaunchTask) -> list[ProbeAnswer]
             await launcher.close()
 
     return asyncio.run(one())
+
+
+class TestContract(LauncherContract):
+    nodes = ("gpu-2", "gpu-1")
+
+    @pytest.fixture
+    def launcher(self, launch: Launch) -> KubernetesLauncher:
+        return launch()
 
 
 # Real gathers

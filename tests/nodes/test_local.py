@@ -17,6 +17,7 @@ from logdoctor.node_types import Result, World
 from logdoctor.nodes.launch.local import LocalLauncher
 from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes.faults import Fault, ended, faulty_python, running
+from tests.nodes.launchers import LauncherContract
 
 MINE = f"local-{os.getpid()}"
 WAITS = "import time; time.sleep(600)"
@@ -59,6 +60,14 @@ def _python_with(folder: Path) -> str:
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
     return str(wrapper)
+
+
+class TestContract(LauncherContract):
+    nodes = ("local-1", "local-0")
+
+    @pytest.fixture
+    def launcher(self) -> LocalLauncher:
+        return LocalLauncher(2)
 
 
 def test_inventory_is_what_was_asked_for_in_its_order() -> None:

@@ -20,6 +20,7 @@ from logdoctor.nodes import launching
 from logdoctor.nodes.launch.slurm import SlurmLauncher, _answers, _exits, _Parted, _SrunOutput
 from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
 from tests.nodes.faults import faulty_python
+from tests.nodes.launchers import LauncherContract
 from tests.nodes.slurm_cluster import SlurmCluster, processes, slurm_cluster
 
 T = TypeVar("T")
@@ -66,6 +67,14 @@ def _task(
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
+
+
+class TestContract(LauncherContract):
+    nodes = ("n2", "n1")
+
+    @pytest.fixture
+    def launcher(self, cluster: SlurmCluster) -> SlurmLauncher:
+        return cluster.launcher()
 
 
 class TestInventory:

@@ -21,6 +21,7 @@ from logdoctor.errors import InputError, LaunchError
 from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.launch.ssh import SshLauncher
 from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
+from tests.nodes.launchers import LauncherContract
 from tests.nodes.namespaces import MANAGEMENT, Network, namespaces
 
 SIZES = (65536, 1048576)
@@ -118,6 +119,14 @@ def probes(net: Network, name: str, test: str = "t1") -> list[int]:
 def idle(net: Network) -> bool:
     """Whether nothing runs on the nodes but their SSH servers, which are two processes each: unshare and sshd."""
     return all(len(net.pids(node.name)) == 2 for node in net.nodes)
+
+
+class TestContract(LauncherContract):
+    nodes = ("n2", "n1")
+
+    @pytest.fixture
+    def launcher(self, net: Network) -> SshLauncher:
+        return net.launcher()
 
 
 # -- worlds

@@ -1,1 +1,1 @@
-"""Taking nodes out and giving them back: with care, within caps, and only what is ours."""
+"""Cordon and uncordon nodes: within caps, and only our own cordons are undone."""

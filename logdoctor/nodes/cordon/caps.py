@@ -1,4 +1,4 @@
-"""How much of a fleet may be cordoned: a share, a number at once, a number an hour. Pure."""
+"""Caps on cordons: a share of the fleet, a number at once, a number per hour. Pure."""
 
 import math
 from fractions import Fraction
@@ -8,22 +8,23 @@ from logdoctor.errors import CordonRefused
 
 
 class Caps(NamedTuple):
-    """`share` of the fleet that may be out at once, by whomever; `at_once` and `per_hour` cordons of ours."""
+    """`share` of the fleet that may be out at once, whoever took them out; `at_once` and `per_hour` limit our own
+    cordons."""
 
     share: float = 0.05
     at_once: int = 4
     per_hour: int = 2
 
     def most_out(self, fleet: int) -> int:
-        """How many nodes of a fleet the share allows to be out."""
+        """Return how many nodes of a fleet may be out."""
         return _part(self.share, fleet)
 
 
 def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_hour: int) -> None:
-    """Nothing, where one more node may be cordoned; `CordonRefused` names the cap that forbids it.
+    """Raise `CordonRefused`, which names the cap, unless one more node may be cordoned.
 
-    `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down: of a fleet
-    of 19 nodes 5 % is none.
+    `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down: 5 % of a
+    fleet of 19 nodes is 0.
     """
     ours = "cordoned by logdoctor"
     rules = (
@@ -38,5 +39,5 @@ def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_ho
 
 
 def _part(share: float, fleet: int) -> int:
-    """The whole nodes in a share of the fleet, by its decimal digits: 0.29 of 100 is 29."""
+    """Return the whole nodes in a share of the fleet, by its decimal digits: 0.29 of 100 is 29."""
     return math.floor(Fraction(str(share)) * fleet) if 0 <= share <= 1 else 0

@@ -1,4 +1,4 @@
-"""What a cluster must offer so that nodes of it can be cordoned, and the mark that stands on a cordoned node."""
+"""The cordoner protocol: what a cluster must offer to cordon its nodes, and the mark on a cordoned node."""
 
 from typing import Protocol
 
@@ -8,9 +8,9 @@ from logdoctor.errors import CordonError
 from logdoctor.node_types import Mark, NodeState
 
 MAX_TEXT = 200
-"""Characters of a mark as text, at most."""
+"""The longest mark as text, in characters."""
 MAX_NUMBER = 10**18
-"""Cordons and verdicts have smaller numbers."""
+"""Numbers of cordons and verdicts are smaller."""
 
 _OWNER = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,38}[A-Za-z0-9])?")
 _MARK = regex.compile(
@@ -25,8 +25,8 @@ _ODD = regex.compile(r"[^ -~]")
 class Cordoner(Protocol):
     """A cluster whose nodes can be cordoned. All calls block, for a bounded time, and may come from any thread.
 
-    They raise `CordonError` when the cluster cannot be asked, does not know the node, or does not do it; and
-    `CordonRefused`, having changed nothing, where the cordon is of others.
+    They raise `CordonError` when the cluster does not answer, does not know the node, or fails to change it; and
+    `CordonRefused`, having changed nothing, where the cordon belongs to others.
     """
 
     @property
@@ -34,23 +34,23 @@ class Cordoner(Protocol):
         """slurm, kubernetes, file or dry-run."""
 
     def nodes(self) -> list[NodeState]:
-        """The whole fleet: what the share that may be cordoned is counted of."""
+        """Return the whole fleet: the share that may be cordoned is a share of it."""
 
     def node(self, name: str) -> NodeState | None:
-        """One node as it is now; None for one that the cluster does not know."""
+        """Return one node as it is now; None when the cluster does not know it."""
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Cordons the node and writes the mark on it; nothing changes where the node `carries` the mark already.
+        """Cordon the node and write the mark on it; do nothing where the node `carries` the mark already.
 
-        `CordonRefused` for a node that is cordoned by others, looked at as late as possible.
+        `CordonRefused` for a node that is cordoned by others, checked as late as possible.
         """
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Takes the cordon and the mark off the node; `CordonRefused` unless it `carries` exactly this mark."""
+        """Remove the cordon and the mark from the node; `CordonRefused` unless it `carries` exactly this mark."""
 
 
 def reason_text(mark: Mark) -> str:
-    """The mark as one line of printable ASCII without quotes: `OWNER cordon 45 verdict 123: why`.
+    """Return the mark as one line of printable ASCII without quotes: `OWNER cordon 45 verdict 123: why`.
 
     A long reason is cut. `CordonError` for an owner or a number that cannot be written so.
     """
@@ -64,9 +64,9 @@ def reason_text(mark: Mark) -> str:
 
 
 def mark_of(text: str) -> Mark | None:
-    """The mark that `reason_text` wrote so, whoever its owner is; None for any other text.
+    """Return the mark that `reason_text` wrote, whoever its owner is; None for any other text.
 
-    Where others have added words to the reason it is another mark: `carries` tells them apart.
+    Where others have added words to the reason it is another mark: `carries` distinguishes them.
     """
     if len(text) > MAX_TEXT or (found := _MARK.fullmatch(text)) is None:
         return None
@@ -76,20 +76,21 @@ def mark_of(text: str) -> Mark | None:
 
 
 def carries(state: NodeState | None, mark: Mark) -> bool:
-    """Whether the node is cordoned by exactly this mark, as it reads on a node (long reasons are cut there)."""
+    """Return whether the node is cordoned with exactly this mark, as it reads on a node (long reasons are cut
+    there)."""
     if state is None or not state.cordoned or state.mark is None:
         return False
     return reason_text(state.mark) == reason_text(mark)
 
 
 def plain_reason(reason: str) -> str:
-    """The reason in one line of printable ASCII without quotes and backslashes; other signs become `?`."""
+    """Return the reason in one line of printable ASCII without quotes and backslashes; other characters become `?`."""
     blanks = _BLANKS.sub(" ", reason[: 4 * MAX_TEXT].translate(_QUOTES))
     return _BLANKS.sub(" ", _ODD.sub("?", blanks)).strip()
 
 
 def checked_owner(owner: str) -> str:
-    """The owner, when a mark can bear its name; `CordonError` otherwise."""
+    """Return the owner, when a mark can hold its name; `CordonError` otherwise."""
     if not _OWNER.fullmatch(owner):
         cause = "cannot be written on a node"
         raise CordonError(f"the owner {owner[:60]!r}", cause, "Use 1 to 40 letters, digits, '.', '_' and '-'.")

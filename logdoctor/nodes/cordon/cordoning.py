@@ -1,6 +1,6 @@
-"""Cordoning with care: the intent is on record before the deed, within caps, and every step is audited.
+"""Cordon with care: the intent is recorded before the change, caps are kept, and every step is audited.
 
-What a crash leaves between intent and deed, `reconcile` settles by a look at the node.
+After a crash between intent and change, `reconcile` looks at the node and corrects the record.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from logdoctor.nodes.cordon.dry_run import HOW as DRY_RUN
 from logdoctor.store.cordons import Cordons, OpenCordons
 
 GRACE = 600.0
-"""Seconds after which a cordon that was wanted and not heard of again is taken for interrupted: longer than any
-cordoner blocks, so that one that another process is making is left to it."""
+"""Seconds after which a cordon that is still `wanted` counts as interrupted: longer than any cordoner blocks, so that a
+cordon that another process is making is left to it."""
 BY = "logdoctor"
-"""Who settles what was interrupted."""
+"""Recorded as the author of corrections to interrupted cordons."""
 
 log = structlog.get_logger()
 
 
 class Prospect(NamedTuple):
-    """What would come of a cordon now: by which cordoner (`how`), the node as the cluster knows it, the `fleet` and how
-    many of it are `out` (ours and others'), how many are `ours`, how many cordons of ours the last hour saw, the caps,
-    and what would forbid it."""
+    """What a cordon would meet now: the cordoner (`how`), the node as the cluster knows it, the `fleet` and how many of
+    it are `out` (ours and others'), how many are `ours`, how many cordons we made in the last hour, the caps, and what
+    would forbid the cordon."""
 
     how: str
     state: NodeState | None
@@ -42,8 +42,8 @@ class Prospect(NamedTuple):
 class Cordoning:
     """Cordons and uncordons nodes of one cluster. All calls block; any thread and any process may call.
 
-    Cordons of different cordoners (`how`) are apart: what was done in a dry run neither holds a node nor counts
-    towards the caps of another cordoner. `CordonError` for an owner that no mark can bear.
+    Cordons by different cordoners (`how`) are separate: a dry run neither holds a node nor counts towards the caps of
+    another cordoner. `CordonError` for an owner that a mark cannot hold.
     """
 
     def __init__(self, records: Cordons, cordoner: Cordoner, owner: str, caps: Caps) -> None:
@@ -58,7 +58,7 @@ class Cordoning:
         return self._cordoner.how
 
     def prospect(self, node: str, states: Sequence[NodeState], at: float) -> Prospect:
-        """What would come of a cordon of the node, the fleet being in these states; nothing is done."""
+        """Return what a cordon of the node would meet, with the fleet in these states; nothing is changed."""
         fleet = {state.name: state for state in states}
         held = self._records.open_cordons(self._cordoner.how, at)
         state, count = fleet.get(node), self._counted(fleet, held)
@@ -72,11 +72,11 @@ class Cordoning:
         return Prospect(self._cordoner.how, state, *count, self._caps, refusal)
 
     def cordon(self, node: str, by: str, reason: str, verdict: int | None, test: int | None, at: float) -> PastCordon:
-        """The cordon, which now stands on the node.
+        """Cordon the node, and return the cordon.
 
-        `CordonRefused` when a cap is reached or the node is cordoned already, by us or by others; that is on record.
-        `CordonError` when the cluster does not know the node or does not do it: then the cordon has failed, or is
-        still `wanted` where the node cannot be looked at, and counts as made until it can.
+        `CordonRefused` when a cap is reached or the node is cordoned already, by us or by others; the refusal is
+        recorded. `CordonError` when the cluster does not know the node or fails to cordon it: then the cordon has
+        failed, or is still `wanted` where the node cannot be looked at, and counts as made until it can.
         """
         states = self._fleet()
         if checked_name(node) not in states:
@@ -102,10 +102,10 @@ class Cordoning:
         return self._step(wanted.id, "standing", by, reason, at)
 
     def uncordon(self, node: str, by: str, why: str, at: float) -> PastCordon:
-        """The cordon, undone: the node is as it was before.
+        """Undo the cordon of a node, and return it: the node is as it was before.
 
-        `CordonRefused` when no cordon of ours stands on the node, or others have changed it; `CordonError` when the
-        cluster does not do it. Who asked is audited before the deed.
+        `CordonRefused` when the node has no cordon of ours, or others have changed it; `CordonError` when the cluster
+        fails to uncordon it. Who asked is audited before the change.
         """
         standing = self._records.cordons("standing", checked_name(node), self._cordoner.how, 1)
         if not standing:
@@ -125,16 +125,17 @@ class Cordoning:
         return self._step(cordon.id, "undone", by, why, at)
 
     def reconcile(self, at: float, grace: float = GRACE) -> list[PastCordon]:
-        """The cordons whose state was wrong, put right by what the nodes carry. `CordonError` when they cannot be
-        looked at.
+        """Correct the cordons whose recorded state differs from what the nodes carry, and return them. `CordonError`
+        when the nodes cannot be looked at.
 
-        One that is wanted since over `grace` seconds stands or has failed (0 only where no other process cordons); one
-        that stands and is gone from its node was undone by others; one that failed and stands after all stands.
+        A cordon that is `wanted` for over `grace` seconds stands or has failed (0 only where no other process cordons);
+        one that stands and is gone from its node was undone by others; one that failed and is on its node after all
+        stands.
         """
         how = self._cordoner.how
         wanted = self._records.cordons("wanted", how=how)
         standing = self._records.cordons("standing", how=how) if how != DRY_RUN else []
-        states = self._fleet()  # after the rows: what stands in them was on its node before
+        states = self._fleet()  # read after the rows: a cordon that stands in them was on its node before
         late = self._late(states, {one.node for one in wanted + standing})
         settled = [
             self._compared(one, states.get(one.node), "after an interruption", at)
@@ -151,7 +152,7 @@ class Cordoning:
         return settled
 
     def _late(self, states: dict[str, NodeState], held: set[str]) -> list[PastCordon]:
-        """The cordons that failed, and yet their mark is on the node, which no other cordon holds."""
+        """Return the failed cordons whose mark is on the node all the same, where no other cordon holds the node."""
         marks = {
             state.mark.cordon: state
             for state in states.values()
@@ -161,7 +162,8 @@ class Cordoning:
         return [one for one in found if one.state == "failed" and carries(marks[one.id], _mark(one))]
 
     def _settled(self, wanted: PastCordon, why: str, at: float) -> PastCordon:
-        """What became of a cordon whose deed went wrong, by a look at the node; still wanted when that fails too."""
+        """Return the state of a cordon whose change failed, from a look at the node; still wanted when that fails
+        too."""
         try:
             state = self._cordoner.node(wanted.node)
         except Exception as error:
@@ -176,7 +178,7 @@ class Cordoning:
         return self._step(wanted.id, "standing" if stands else "failed", BY, f"{said}: {why}", at)
 
     def _step(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
-        """The cordon in this state, which another process may have brought it to."""
+        """Return the cordon in this state, unless another process has changed it."""
         try:
             return self._records.step_cordon(id, state, by, why, at)
         except CordonRefused:
@@ -189,7 +191,8 @@ class Cordoning:
         return {state.name: state for state in self._cordoner.nodes()}
 
     def _counted(self, states: dict[str, NodeState], held: OpenCordons) -> tuple[int, int, int, int]:
-        """The nodes of the fleet, those that are out, those of them that are ours, and our cordons of the last hour."""
+        """Return the nodes of the fleet, those that are out, those of them that are ours, and our cordons of the last
+        hour."""
         out = {name for name, state in states.items() if state.cordoned} | held.nodes
         ours = {name for name, state in states.items() if self._is_ours(state)} | held.nodes
         return len(states), len(out), len(ours), held.last_hour
@@ -199,12 +202,12 @@ class Cordoning:
 
 
 def _mark(cordon: PastCordon) -> Mark:
-    """What stands on the node of a cordon: with the owner that it was made by, whatever the settings say today."""
+    """Return the mark of a cordon: with the owner that made it, whatever the settings say today."""
     return Mark(cordon.owner, cordon.id, cordon.verdict, cordon.reason)
 
 
 def _check_state(state: NodeState) -> None:
-    """`CordonRefused` for a node that is out already and not by a cordon on record."""
+    """Raise `CordonRefused` for a node that is out already without a cordon on record."""
     if state.cordoned:
         cause = f"is already cordoned by others: {plain_reason(state.reason or state.raw)[:200]}"
         raise CordonRefused(f"node {state.name}", cause, "Leave it, or ask whoever cordoned it.")

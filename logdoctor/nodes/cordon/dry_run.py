@@ -1,4 +1,4 @@
-"""Cordons that do not happen: what would be done is checked and told, and no node is touched."""
+"""Dry-run cordons: everything is checked and logged, and no node is touched."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,8 +16,8 @@ log = structlog.get_logger()
 class DryRun:
     """Looks at nodes through the cordoner `beneath`, if there is one, and never changes any.
 
-    Without one it knows the names of the `fleet`, none of them cordoned. It keeps nothing: what it said yes to is as
-    it was.
+    Without one it knows the names of the `fleet`, none of them cordoned. It stores nothing: after a successful dry run
+    the node is as before.
     """
 
     how = HOW
@@ -27,19 +27,19 @@ class DryRun:
         self._fleet = fleet
 
     def nodes(self) -> list[NodeState]:
-        """The whole fleet as it is."""
+        """Return the whole fleet as it is."""
         if self._beneath is not None:
             return self._beneath.nodes()
         return [NodeState(name, False) for name in dict.fromkeys(self._fleet())]
 
     def node(self, name: str) -> NodeState | None:
-        """One node as it is."""
+        """Return one node as it is."""
         if self._beneath is not None:
             return self._beneath.node(name)
         return next((state for state in self.nodes() if state.name == name), None)
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Tells what would be written on the node, when it could be."""
+        """Log what would be written on the node, if it could be cordoned."""
         state = self.node(name)
         if state is None:
             raise CordonError(f"node {name[:80]!r}", "is unknown to the cluster", "Check the name.")
@@ -48,5 +48,5 @@ class DryRun:
         log.info("would cordon", node=name, reason=reason_text(mark))
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Tells that the node would be given back."""
+        """Log that the node would be uncordoned."""
         log.info("would uncordon", node=name, reason=reason_text(mark))

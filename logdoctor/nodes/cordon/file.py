@@ -18,11 +18,11 @@ from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.slurm import expanded
 
 MAX_BYTES = 16 << 20
-"""A larger file is refused."""
+"""The largest file that is read."""
 MAX_NAMES = 200_000
-"""Nodes that the lines of a file may name, all together."""
+"""The most nodes that the lines of a file may name, in all."""
 LOCK_SECONDS = 20.0
-"""How long another logdoctor may hold the file."""
+"""How long to wait while another logdoctor holds the file."""
 
 _CODING = ("utf-8", "surrogateescape")  # what others wrote is written back byte for byte
 
@@ -40,18 +40,18 @@ class FileCordoner:
         self._fleet = fleet
 
     def nodes(self) -> list[NodeState]:
-        """The fleet, each node with what the file says of it; `CordonError` when the file cannot be read."""
+        """Return the fleet, each node with what the file says about it; `CordonError` when the file cannot be read."""
         entries = _entries(self._lines())
         return [_state(name, entries.get(name, [])) for name in dict.fromkeys(self._fleet())]
 
     def node(self, name: str) -> NodeState | None:
-        """One node of the fleet."""
+        """Return one node of the fleet."""
         if name not in set(self._fleet()):
             return None
         return _state(name, _entries(self._lines()).get(name, []))
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Appends the node with its mark; see `Cordoner`."""
+        """Append the node with its mark; see `Cordoner`."""
         checked_name(name)
         with self._alone() as lines:
             state = _state(name, _entries(lines).get(name, []))
@@ -62,7 +62,7 @@ class FileCordoner:
             self._write([*lines, f"{name}  # {reason_text(mark)}"])
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Removes the node's line; see `Cordoner`."""
+        """Remove the node's line; see `Cordoner`."""
         with self._alone() as lines:
             state = _state(name, _entries(lines).get(name, []))
             if not carries(state, mark):
@@ -71,7 +71,7 @@ class FileCordoner:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[list[str]]:
-        """The lines of the file, while no other logdoctor changes it."""
+        """Lock the file, and yield its lines."""
         try:
             lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -83,7 +83,7 @@ class FileCordoner:
             os.close(lock)
 
     def _take(self, lock: int) -> None:
-        """Waits for the lock; `CordonError` when another holds it for too long."""
+        """Wait for the lock; `CordonError` when another process holds it for too long."""
         end = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -109,7 +109,7 @@ class FileCordoner:
         return lines if lines[-1] else lines[:-1]
 
     def _write(self, lines: list[str]) -> None:
-        """Puts a new file in the place of the old one, which is there whole until then, with the same rights."""
+        """Replace the file atomically, with the same permissions."""
         target = self._path.resolve()
         new = target.with_name(f".{target.name}.new")
         content = "".join(f"{line}\n" for line in lines).encode(*_CODING)
@@ -132,13 +132,13 @@ class FileCordoner:
 
 
 def _name(line: str) -> str:
-    """The node of a line, "" when it has none."""
+    """Return the node of a line, "" when it has none."""
     words = line.partition("#")[0].split()
     return words[0] if words else ""
 
 
 def _entries(lines: Iterable[str]) -> dict[str, list[str]]:
-    """The lines of each node."""
+    """Return the lines of each node."""
     entries: dict[str, list[str]] = {}
     count = 0
     for line in lines:
@@ -151,7 +151,7 @@ def _entries(lines: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _names(line: str) -> list[str]:
-    """The nodes of a line; what looks like a list of nodes and is none is a name."""
+    """Return the nodes of a line; text that looks like a hostlist and is not one is a name."""
     name = _name(line)
     if "[" not in name and "," not in name:
         return [name] if name else []
@@ -162,7 +162,7 @@ def _names(line: str) -> list[str]:
 
 
 def _state(name: str, lines: list[str]) -> NodeState:
-    """What the lines of a node say. Two are not ours alone, whatever they say."""
+    """Return the state in the lines of a node. Two lines are not ours alone, whatever they say."""
     raw = "; ".join(line.encode(*_CODING).decode("utf-8", "replace") for line in lines)
     reason = raw.partition("#")[2].strip()
     return NodeState(name, bool(lines), mark_of(reason) if len(lines) == 1 else None, reason, raw)

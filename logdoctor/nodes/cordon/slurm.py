@@ -1,4 +1,4 @@
-"""Cordons nodes of Slurm: `scontrol update` drains them, with the mark as the reason."""
+"""Cordon nodes of Slurm: `scontrol update` drains them, with the mark as the reason."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,15 @@ from logdoctor.nodes.slurm import SlurmNode, environment, nodes_in, run, words
 _TAKEN_OUT = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
 _UNDONE = "down, undone"
 _OF_SLURM = ("not responding", "node unexpectedly rebooted", "reboot timed out", "resumetimeout reached", _UNDONE)
-"""How reasons begin of a node that is down and that nobody took out; any other one is of a person who did."""
+"""How Slurm's own reasons for a node that is down begin; any other reason was given by a person."""
 
 
 class SlurmCordoner:
     """Drains nodes and undrains them. A node that is down stays down, drained or not.
 
-    Slurm has no way to say "if it is still as I saw it": of two who drain a node within the same few milliseconds, the
-    later one's reason stands. `env` is what the commands inherit; the user must be an administrator of Slurm.
+    Slurm cannot update a node on condition that it is unchanged: of two who drain a node within the same few
+    milliseconds, the later one's reason is kept. `env` is what the commands inherit; the user must be a Slurm
+    administrator.
     """
 
     how = "slurm"
@@ -26,15 +27,15 @@ class SlurmCordoner:
         self._env = environment(env)
 
     def nodes(self) -> list[NodeState]:
-        """The whole fleet."""
+        """Return the whole fleet."""
         return [_state(node) for node in self._shown()]
 
     def node(self, name: str) -> NodeState | None:
-        """One node as Slurm knows it now; None for one that it does not know."""
+        """Return one node as Slurm knows it now; None when it does not know it."""
         return next((_state(node) for node in self._shown(checked_name(name)) if node.name == name), None)
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Drains the node, with the mark as the reason; `CordonRefused` when others took it out."""
+        """Drain the node, with the mark as the reason; `CordonRefused` when others took it out."""
         reason = reason_text(mark)
         before = self._known(name)
         if carries(before, mark):
@@ -49,7 +50,7 @@ class SlurmCordoner:
             raise CordonError(f"node {name}", cause, "Look at it with `scontrol show node`.")
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Undrains the node; `CordonRefused` unless it carries exactly this mark."""
+        """Undrain the node; `CordonRefused` unless it carries exactly this mark."""
         before = self._known(name)
         if not carries(before, mark):
             cause = f"does not have cordon {mark.cordon} of {mark.owner}: {before.raw}, {before.reason or 'no reason'}"

@@ -1,1 +1,1 @@
-"""Ways to start the probe on nodes: one module for each kind of cluster."""
+"""Launchers: one module for each way to start the probe on nodes."""

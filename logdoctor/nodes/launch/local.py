@@ -1,4 +1,4 @@
-"""Nodes that are processes on this machine: to try things out, and to test the GPUs of one machine one by one."""
+"""Local launcher: nodes are processes on this machine, to try things out and to test the GPUs of one machine."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from logdoctor.node_types import Node
 from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer
 
 _LAST_WORDS = 5.0
-"""Seconds for the output of a process that was killed to end: its ranks hold it open as long as they live."""
+"""Seconds to wait for the output of a killed process to end: its ranks hold it open as long as they live."""
 
 
 class LocalLauncher:
     """Starts each node's probe as a process of this machine.
 
-    The nodes are `local-0`, `local-1`, ...; when the machine has a GPU for each of them, each has one to itself, else
-    they have none. A probe ends with this process, because its standard input does.
+    The nodes are `local-0`, `local-1`, ...; when the machine has a GPU for each of them, each has its own, else they
+    have none. A probe ends with this process, because its standard input does.
     """
 
     name = "local"
@@ -32,7 +32,7 @@ class LocalLauncher:
         self._has_gpus = len([file for file in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", file)]) >= nodes
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """The nodes of these names, in their order; all when there are none. `LaunchError` for unknown ones."""
+        """Return the nodes of these names, in order; all when there are none. `LaunchError` for unknown ones."""
         known = {node.name: node for node in self._nodes}
         for name in names:
             if name not in known:
@@ -42,17 +42,17 @@ class LocalLauncher:
         return [known[name] for name in names] if names else list(self._nodes)
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """One answer for each node; what is still running at the deadline is killed, and all of it on cancellation."""
+        """Return one answer for each node; what still runs at the deadline, or on cancellation, is killed."""
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(self._run_node(task, rank)) for rank in range(len(task.nodes))]
         return [run.result() for run in runs]
 
     async def sweep(self, test: str) -> int:
-        """Kills the probes of a test that an earlier process left running on this machine; how many processes."""
+        """Kill the probes of a test that an earlier process left running on this machine; return how many processes."""
         return sum(_kill_probe(int(entry), test) for entry in os.listdir("/proc") if entry.isdigit())
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no connections."""
 
     async def _run_node(self, task: LaunchTask, rank: int) -> ProbeAnswer:
         node = task.nodes[rank].name
@@ -80,8 +80,8 @@ class LocalLauncher:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the ranks die with their supervisor
             await asyncio.wait({output, errors, asyncio.create_task(process.wait())}, timeout=_LAST_WORDS)
-        told = errors.result() if errors.done() else b""
-        return ProbeAnswer(node, STARTED in told, output.result() if output.done() else b"", told, ended)
+        stderr = errors.result() if errors.done() else b""
+        return ProbeAnswer(node, STARTED in stderr, output.result() if output.done() else b"", stderr, ended)
 
     def _command(self, task: LaunchTask, rank: int) -> tuple[str, ...]:
         python = sys.executable if task.probe.python == "python3" else task.probe.python
@@ -92,20 +92,20 @@ class LocalLauncher:
 
 
 def _kill_probe(process: int, test: str) -> bool:
-    """Kills a process if it is a probe of this test, and says whether it was."""
+    """Kill a process if it is a probe of this test, and return whether it was."""
     try:
         words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         if STARTED in b"".join(words[2:3]) and (b"--test", test.encode()) in itertools.pairwise(words):
             os.kill(process, signal.SIGKILL)
             return True
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended meanwhile
         pass
     return False
 
 
 async def _bounded(stream: asyncio.StreamReader) -> bytes:
-    """What a stream yields until its end, at most `OUTPUT_LIMIT` bytes of it; the rest is read and dropped, so that
-    the writer does not wait."""
+    """Return what a stream yields until its end, at most `OUTPUT_LIMIT` bytes; the rest is read and dropped, so that
+    the writer does not block."""
     kept = bytearray()
     while chunk := await stream.read(1 << 16):
         kept += chunk[: OUTPUT_LIMIT - len(kept)]

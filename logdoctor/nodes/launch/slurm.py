@@ -1,7 +1,7 @@
-"""Starts probes with `srun`: each world is a job of its own, or a step in an allocation.
+"""Slurm launcher: each world is one `srun`, as a job of its own or as a step in an allocation.
 
-Slurm gives drained nodes to no new job, not even in a reservation. What is in an allocation can be tested there,
-drained or not; without one, a world with such a node is not started, and the answers say why.
+Slurm gives drained nodes to no new job, not even in a reservation. The nodes of an allocation can be tested, drained or
+not; without one, a world with such a node is not started, and the answers say why.
 """
 
 import asyncio
@@ -20,41 +20,41 @@ from logdoctor.nodes.topology import groups
 from logdoctor.text import harmless
 
 _QUEUE = 10
-"""Seconds that a world may wait for its nodes; it lies within the grace of a task."""
+"""Seconds that a world may wait in the queue for its nodes; part of the grace of a task."""
 _EXPORTED = "PATH,HOME,LD_LIBRARY_PATH,PYTHONPATH"
-"""What the probes inherit: the rest of the service's environment is nobody's business on the nodes."""
+"""The variables that the probes inherit; the rest of the service's environment stays here."""
 _ENDING = 3.0
-"""Seconds that `srun` has to end its tasks when it is told to; then it is killed, and its job is cancelled."""
+"""Seconds that `srun` has to end its tasks when asked; then it is killed, and its job is cancelled."""
 _CANCELLING = 10.0
 _LINE = 1024
-"""`srun --label` cuts lines after so many bytes, and sets a label and a line break of its own where it cut."""
+"""`srun --label` cuts lines after so many bytes, and adds a label and a newline where it cuts."""
 _LABELLED = regex.compile(rb" *([0-9]{1,6}): ?(.*)", regex.DOTALL)
 _ENDED = regex.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (?:Exited with exit code ([0-9]+)|.*)")
 _NOT_GIVEN = regex.compile(
     r"(?i)required node not available|requested nodes are busy|requested nodes not in this partition"
     r"|node configuration is not available|invalid node name|immediate"
 )
-"""What Slurm says when it does not give away the nodes that were asked for."""
+"""What Slurm reports when it does not grant the nodes."""
 _UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "POWERED_DOWN", "INVALID_REG"}
 _CANCELLED = regex.compile(r"(?m)slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT .*\*\*\*")
 _TEST = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._]{0,63}")
 
 
 class _SrunOutput(NamedTuple):
-    """What `srun` brought: for each task what it printed, and what `srun` itself said."""
+    """The output of one `srun`: what each task printed, and what `srun` itself said."""
 
     output: dict[int, bytes]
     errors: dict[int, bytes]
-    said: str
+    messages: str
     status: int | None
 
 
 class SlurmLauncher:
     """Starts the probes of a world with one `srun`.
 
-    With `allocation` (a job's number) worlds are steps of that job, which share what it has; without, each is a job
-    that has its nodes for itself, and that must get them within 10 seconds. `options` are put into the `srun` command
-    last (`--partition=...`, `--account=...`, `--reservation=...`, `--gres=...`). `env` is what the commands inherit.
+    With `allocation` (a job's number) worlds are steps of that job and share its resources; without, each is a job with
+    exclusive nodes, which must be granted within 10 seconds. `options` are added at the end of the `srun` command
+    (`--partition=...`, `--account=...`, `--reservation=...`, `--gres=...`). `env` is what the commands inherit.
     """
 
     name = "slurm"
@@ -67,11 +67,11 @@ class SlurmLauncher:
         self._options = options
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """The nodes of these names, in their order; when there are none, all of the allocation or of the cluster.
+        """Return the nodes of these names, in order; when there are none, all of the allocation or of the cluster.
 
         `LaunchError` for a node that Slurm does not know or that is not in the allocation.
         """
-        known = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+        known = {node.name: node for node in nodes_in(await self._output_of("scontrol", "show", "node"))}
         within = await self._allocated() if self._allocation else list(known)
         for name in names:
             if name not in known:
@@ -87,26 +87,26 @@ class SlurmLauncher:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """One answer for each node, in the order of ranks; `LaunchError` when Slurm itself does not take the world, or
-        others end it: it was cancelled, preempted, or its `srun` killed.
+        """Return one answer for each node, in the order of ranks; `LaunchError` when Slurm rejects the world, or when
+        it was cancelled, preempted, or its `srun` killed.
 
         The world ends with this process, because the standard input of the probes does; by the deadline; and by the
-        time limit that Slurm is told.
+        time limit that is passed to Slurm.
         """
         process = await self._begin(task)
         try:
-            heard = await _hear(process, task)
+            printed = await _read_output(process, task)
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(process, task)))
-        if ended := _ended_by_others(heard):
+        if ended := _ended_by_others(printed):
             raise LaunchError(f"world {task.world.number}", ended, "Run the test again; it says nothing of its nodes.")
-        answers = _answers(task, heard)
-        if any(answer.started for answer in answers) or heard.status is None:
+        answers = _answers(task, printed)
+        if any(answer.started for answer in answers) or printed.status is None:
             return answers
-        return await self._not_launched(task, answers, heard.said)
+        return await self._not_launched(task, answers, printed.messages)
 
     async def sweep(self, test: str) -> int:
-        """Cancels the jobs and steps of a test that are still there; how many. They are gone when this returns;
+        """Cancel the jobs and steps that a test left, and return how many. They are gone when this returns;
         `LaunchError` when Slurm has not ended them in 10 seconds."""
         ours = regex.compile(regex.escape(_job_name(test, "")) + "[0-9]+")
         found = await self._cancel(ours)
@@ -119,7 +119,7 @@ class SlurmLauncher:
         return found
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no connections."""
 
     async def _begin(self, task: LaunchTask) -> asyncio.subprocess.Process:
         try:
@@ -147,24 +147,24 @@ class SlurmLauncher:
             f"--nodes={len(names)}",
             f"--ntasks={len(names)}",
             "--ntasks-per-node=1",
-            "--mem=0",  # all that the node or the allocation has
+            "--mem=0",  # all memory of the node or the allocation
             "--cpu-bind=none",  # a probe with eight GPUs needs more than the one core of a task
             f"--immediate={_QUEUE}",
             f"--time={minutes}",
             "--label",
             "--wait=0",
-            "--kill-on-bad-exit=0",  # the others tell what they saw
+            "--kill-on-bad-exit=0",  # the other tasks go on and report what they saw
             "--no-kill",
             "--propagate=NONE",  # limits of a service, such as that of locked memory, are not those of jobs
             "--chdir=/",
             f"--export={_EXPORTED}",
             *self._options,
-            "/usr/bin/env",  # or srun looks for Python here, where it may be another one than on the nodes
+            "/usr/bin/env",  # else srun looks for Python here, where it may be a different one than on the nodes
             *task.command("slurm", lifeline=True),
         )
 
     async def _end(self, process: asyncio.subprocess.Process, task: LaunchTask) -> None:
-        """Ends what is left of a world; of one that ended by itself nothing is."""
+        """End what is left of a world, if anything."""
         if process.stdin:
             process.stdin.close()
         if process.returncode is not None:
@@ -181,35 +181,38 @@ class SlurmLauncher:
                 async with asyncio.timeout(_ENDING):
                     await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
 
-    async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], said: str) -> list[ProbeAnswer]:
-        """Why no probe of a world started, node by node; `LaunchError` where it is not for the nodes, and when Slurm
-        does not answer."""
-        shown = {node.name: node for node in nodes_in(await self._told("scontrol", "show", "node"))}
+    async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], messages: str) -> list[ProbeAnswer]:
+        """Return why no probe of a world started, node by node; `LaunchError` where the nodes are not the reason, and
+        when Slurm does not answer."""
+        shown = {node.name: node for node in nodes_in(await self._output_of("scontrol", "show", "node"))}
         unfit = {node.name: _unfit(shown.get(node.name)) for node in task.nodes}
         causes = [f"{name}: {why}" for name, why in unfit.items() if why]
-        if not causes and not _NOT_GIVEN.search(said) and not _ENDED.search(said):
+        if not causes and not _NOT_GIVEN.search(messages) and not _ENDED.search(messages):
             step = "Check the options for srun, the partition and the account, and that Slurm answers here."
-            raise LaunchError("srun", harmless("; ".join(_complaints(said)), 300) or "ended without a message", step)
+            cause = harmless("; ".join(_complaints(messages)), 300) or "ended without a message"
+            raise LaunchError("srun", cause, step)
         shared = harmless("; ".join(causes), 300)
         return [answer._replace(launch_error=unfit[answer.node] or shared or answer.launch_error) for answer in answers]
 
     async def _cancel(self, ours: regex.Pattern[str]) -> int:
         found = await self._running(ours)
         if found:
-            await self._ran("scancel", *found)  # it complains of those that ended meanwhile
+            await self._ran("scancel", *found)  # it complains about those that have ended meanwhile
         return len(found)
 
     async def _running(self, ours: regex.Pattern[str]) -> list[str]:
-        """The numbers of jobs, and of steps in jobs of other names, whose names are ours."""
+        """Return the ids of jobs, and of steps in jobs of other names, whose names are ours."""
         states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
-        jobs = _named(await self._told("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
-        steps = _named(await self._told("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
+        jobs = _named(await self._output_of("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
+        steps = _named(await self._output_of("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
         return jobs + [step for step in steps if step.partition(".")[0] not in jobs]
 
     async def _allocated(self) -> list[str]:
-        told = await self._told("squeue", f"--jobs={self._allocation}", "--noheader", "--states=RUNNING", "--format=%N")
+        hosts = await self._output_of(
+            "squeue", f"--jobs={self._allocation}", "--noheader", "--states=RUNNING", "--format=%N"
+        )
         try:
-            names = expanded(told.strip())
+            names = expanded(hosts.strip())
         except InputError as error:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
         if not names:
@@ -222,11 +225,11 @@ class SlurmLauncher:
     async def _leaves(self) -> dict[str, str]:
         try:
             return groups((await self._ran("scontrol", "show", "topology")).output)
-        except InputError:  # it serves to tell links from nodes, no more
+        except InputError:  # the topology only serves to distinguish links from nodes
             return {}
 
-    async def _told(self, *command: str) -> str:
-        """What a command prints; `LaunchError` when it fails."""
+    async def _output_of(self, *command: str) -> str:
+        """Return what a command prints; `LaunchError` when it fails."""
         ran = await self._ran(*command)
         if ran.status != 0:
             step = f"Check that `{command[0]}` answers where logdoctor runs."
@@ -248,8 +251,8 @@ def _named(rows: str, ours: regex.Pattern[str]) -> list[str]:
     return [number for number, _, name in pairs if ours.fullmatch(name.strip())]
 
 
-async def _hear(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
-    """All that a world prints until it ends or its deadline comes; its status is None in the latter case."""
+async def _read_output(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
+    """Return all that a world prints until it ends or reaches its deadline; its status is None in the latter case."""
     assert process.stdout and process.stderr
     output, errors = _Parted(len(task.nodes)), _Parted(len(task.nodes))
     status = None
@@ -262,14 +265,14 @@ async def _hear(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunO
 
 
 class _Parted:
-    """The output of `srun --label`, parted by task; bounded for each."""
+    """The output of `srun --label`, separated by task and bounded for each."""
 
     def __init__(self, tasks: int) -> None:
         self._of = {task: bytearray() for task in range(tasks)}
         self._unlabelled = bytearray()
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """Takes a stream to its end."""
+        """Read a stream to its end."""
         held = b""
         while chunk := await stream.read(1 << 16):
             *lines, held = (held + chunk).split(b"\n")
@@ -291,65 +294,67 @@ class _Parted:
             kept += piece[: OUTPUT_LIMIT - len(kept)]
 
     def whole(self) -> dict[int, bytes]:
-        """What each task printed, with the lines that were cut joined again."""
+        """Return what each task printed, with the lines that were cut joined again."""
         return {task: bytes(kept) for task, kept in self._of.items()}
 
     def unlabelled(self) -> str:
-        """What `srun` itself printed."""
+        """Return what `srun` itself printed."""
         return self._unlabelled.decode(errors="replace")
 
 
-def _ended_by_others(heard: _SrunOutput) -> str:
-    """How somebody else ended a world before its deadline, which is no failure of its nodes; "" when nobody did.
+def _ended_by_others(printed: _SrunOutput) -> str:
+    """Return how somebody else ended a world before its deadline, which is not a failure of its nodes; "" when nobody
+    did.
 
-    Slurm cancels the world itself when it could not start it on all nodes: the answers say more then.
+    Slurm itself cancels a world that it could not start on all nodes: then the answers say more.
     """
-    if heard.status is not None and heard.status < 0:
-        return f"its srun was killed by signal {-heard.status}"
-    if heard.status is None or all(heard.output.values()) or not all(map(_started, heard.errors.values())):
+    if printed.status is not None and printed.status < 0:
+        return f"its srun was killed by signal {-printed.status}"
+    if printed.status is None or all(printed.output.values()) or not all(map(_started, printed.errors.values())):
         return ""
-    told = (heard.said, *(errors.decode(errors="replace") for errors in heard.errors.values()))
-    found = next(filter(None, map(_CANCELLED.search, told)), None)
+    texts = (printed.messages, *(errors.decode(errors="replace") for errors in printed.errors.values()))
+    found = next(filter(None, map(_CANCELLED.search, texts)), None)
     if found is None or "NODE FAIL" in found[0]:
         return ""
     return f"Slurm ended it ({harmless(found[0], 120)})"
 
 
-def _answers(task: LaunchTask, heard: _SrunOutput) -> list[ProbeAnswer]:
-    """The answer of each node. Which task ran on which node the probes say, and `srun` of tasks that failed."""
+def _answers(task: LaunchTask, printed: _SrunOutput) -> list[ProbeAnswer]:
+    """Return the answer of each node. The probes report which task ran on which node, and `srun` does for failed
+    tasks."""
     names = [node.name for node in task.nodes]
-    exits = _exits(heard.said)
+    exits = _exits(printed.messages)
     of: dict[str, int] = {}
-    for number, told in heard.errors.items():
-        where = _started(told) or exits.get(number, ("", None))[0]
+    for number, stderr in printed.errors.items():
+        where = _started(stderr) or exits.get(number, ("", None))[0]
         if where in names and where not in of:
             of[where] = number
-    free = [number for number in heard.errors if number not in of.values()]
-    said = _complaints(heard.said)
+    free = [number for number in printed.errors if number not in of.values()]
+    messages = _complaints(printed.messages)
     answers = []
     for name in names:
         number = of[name] if name in of else free.pop(0)
-        told = heard.errors[number]
-        started = _started(told) == name
-        own = [line for line in said if regex.search(rf"\b{regex.escape(name)}\b", line)]
-        trouble = "" if started and heard.status == 0 else "; ".join(own or ([] if started else said))
+        stderr = printed.errors[number]
+        started = _started(stderr) == name
+        own = [line for line in messages if regex.search(rf"\b{regex.escape(name)}\b", line)]
+        trouble = "" if started and printed.status == 0 else "; ".join(own or ([] if started else messages))
         if not started:
-            trouble = "; ".join(filter(None, (told.decode(errors="replace").strip().replace("\n", "; "), trouble)))
-        ended = exits.get(number, ("", 0 if heard.status is not None else None))[1]
-        answers.append(ProbeAnswer(name, started, heard.output[number], told, ended, harmless(trouble, 300)))
+            trouble = "; ".join(filter(None, (stderr.decode(errors="replace").strip().replace("\n", "; "), trouble)))
+        ended = exits.get(number, ("", 0 if printed.status is not None else None))[1]
+        answers.append(ProbeAnswer(name, started, printed.output[number], stderr, ended, harmless(trouble, 300)))
     return answers
 
 
-def _complaints(said: str) -> list[str]:
-    """The lines of `srun` that are complaints; all of them when none is."""
-    lines = [line for line in said.splitlines() if line.strip()]
+def _complaints(messages: str) -> list[str]:
+    """Return the lines of `srun` that are complaints; all of them when none is."""
+    lines = [line for line in messages.splitlines() if line.strip()]
     return [line for line in lines if "error:" in line] or lines
 
 
-def _exits(said: str) -> dict[int, tuple[str, int | None]]:
-    """Of tasks that failed, where they ran and their exit status (None: ended by a signal), as `srun` says it."""
+def _exits(messages: str) -> dict[int, tuple[str, int | None]]:
+    """Return the node and exit status (None: ended by a signal) of each failed task, as `srun` reports them."""
     found: dict[int, tuple[str, int | None]] = {}
-    for ended in _ENDED.finditer(said):
+    for ended in _ENDED.finditer(messages):
         for piece in ended[2].split(",")[:1000]:
             first, _, last = piece.partition("-")
             if first.isdigit() and (not last or last.isdigit()):
@@ -359,13 +364,13 @@ def _exits(said: str) -> dict[int, tuple[str, int | None]]:
 
 
 def _started(errors: bytes) -> str:
-    """The node that a probe says it started on, "" when it did not."""
+    """Return the node that a probe reports to have started on, "" when it did not."""
     _, _, rest = errors.partition(STARTED)
     return rest.split(b"\n", 1)[0].decode(errors="replace").strip().partition(" ")[0]
 
 
 def _unfit(node: SlurmNode | None) -> str:
-    """Why Slurm does not give a node away, "" when its state does not say."""
+    """Return why Slurm does not grant a node, "" when its state does not say."""
     if node is None:
         return "Slurm does not know this node"
     if not node.states & _UNFIT:

@@ -1,4 +1,4 @@
-"""Nodes reached over SSH: for clusters that no scheduler starts processes on."""
+"""SSH launcher: for clusters without a scheduler that could start the probes."""
 
 import asyncio
 import os
@@ -18,12 +18,12 @@ from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAn
 from logdoctor.text import decode, harmless
 
 _AT_ONCE = 64
-"""Handshakes at the same time: each costs this process some 10 ms, and a jump host refuses more than it was set to."""
+"""Simultaneous handshakes: each costs this process some 10 ms, and a jump host refuses more than its limit."""
 _ALIVE_SECONDS = 5.0
 _MISSED = 3
-"""A connection is lost when it gave no sign of life for so many times `_ALIVE_SECONDS`."""
+"""A connection is lost after so many keep-alive intervals (`_ALIVE_SECONDS`) without an answer."""
 _PAUSES = (0.5, 1.5)
-"""Seconds before each new try when a server hangs up before it let us in: it does so when too many come at once."""
+"""Seconds before each new try when a server hangs up before login: it does so when too many connect at once."""
 _SWEEP_SECONDS = 20.0
 _FORCE_SECONDS = 3.0
 _WIDTH = 300
@@ -47,11 +47,11 @@ for entry in filter(str.isdigit, os.listdir("/proc")):
         pass
 print(ended)
 """
-"""Run on a node, kills the processes whose arguments are those of a probe of a test, and prints how many."""
+"""Run on a node, kills the processes whose arguments are those of a test's probe, and prints how many."""
 
 
 class _SshTarget(NamedTuple):
-    """Where the SSH server of a node is; what is None is as the SSH configuration has it."""
+    """Where the SSH server of a node is; None means as in the SSH configuration."""
 
     host: str
     user: str | None = None
@@ -63,7 +63,7 @@ class _NotReached(Exception):
 
 
 class _SshOutput(asyncssh.SSHClientSession[bytes]):
-    """What a command on a node printed so far, and how it ended; no more than `OUTPUT_LIMIT` of it is kept."""
+    """The output of a command on a node so far, and how it ended; at most `OUTPUT_LIMIT` of it is kept."""
 
     def __init__(self) -> None:
         self.output, self.errors = bytearray(), bytearray()
@@ -89,13 +89,13 @@ class _SshOutput(asyncssh.SSHClientSession[bytes]):
 class SshLauncher:
     """Starts probes over SSH.
 
-    `hosts` are the nodes, each as `[NAME=][USER@]HOST[:PORT]`; without them every name asked for is taken for a host.
-    `nodes` say of some where their peers reach them, if it is not there, and in what group they are.
-    `user`, `port` and `key` hold for all of them that do not say otherwise; what nobody says is taken from the SSH
-    configuration, `~/.ssh/config` when no file is named, and from the agent. Nothing asks for a password. A node whose
-    host key is not in `known_hosts` (without it, those of the user and of the machine) is not reached, unless
-    `check_host_keys` is off. A node has `connect_seconds` to let us in. `python` is what runs on nodes to kill probes
-    that hang. `LaunchError` for a host that cannot be read and for one named twice.
+    `hosts` are the nodes, each as `[NAME=][USER@]HOST[:PORT]`; without them every requested name is a host. `nodes`
+    give the address for peers, where it differs, and the group of some of them. `user`, `port` and `key` apply where a
+    host does not have its own; anything else is taken from the SSH configuration, `~/.ssh/config` when no file is
+    named, and from the agent. Nothing asks for a password. A node whose host key is not in `known_hosts` (by default,
+    those of the user and of the machine) is not reached, unless `check_host_keys` is off. A login may take
+    `connect_seconds`. `python` is what runs on nodes to kill probes that hang. `LaunchError` for a host that cannot be
+    read and for one named twice.
     """
 
     name = "ssh"
@@ -130,9 +130,11 @@ class SshLauncher:
         self._door = asyncio.Semaphore(_AT_ONCE)
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """The nodes of these names, in their order; all hosts given when there are none. A node's address is the host
-        name that the SSH configuration has for it, unless `nodes` says more. `LaunchError` for names that are not
-        among the hosts given, and when neither names nor hosts are."""
+        """Return the nodes of these names, in order; all given hosts when there are none.
+
+        A node's address is its host name in the SSH configuration, unless `nodes` gives one. `LaunchError` for names
+        that are not among the given hosts, and when neither names nor hosts are given.
+        """
         if not names and not self._listed:
             raise LaunchError("SSH", "it has no node list of its own", "Name the nodes, or give their hosts.")
         wanted = tuple(names) or tuple(self._targets)
@@ -140,8 +142,8 @@ class SshLauncher:
         return [self._nodes.get(name) or Node(name, host) for name, host in zip(wanted, hosts, strict=True)]
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """One answer for each node, in the order of ranks. As soon as one node is found not to start, the others are
-        ended as well, since they would wait for it in vain. A node whose SSH connection gets lost was not reached."""
+        """Return one answer for each node, in the order of ranks. As soon as one node fails to start, the others are
+        ended as well, since they would wait for it in vain. A node whose SSH connection is lost was not reached."""
         options = [await self._options(node.name) for node in task.nodes]
         in_vain = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -149,41 +151,41 @@ class SshLauncher:
         return [run.result() for run in runs]
 
     async def sweep(self, test: str) -> int:
-        """Ends the probes of a test that an earlier process left on the nodes known, as far as they can be reached;
-        how many processes."""
+        """End the probes of a test that an earlier process left on the known nodes, as far as they can be reached;
+        return how many processes."""
         async with asyncio.TaskGroup() as group:
             sweeps = [group.create_task(self._sweep_node(name, test)) for name in self._targets]
         return sum(each.result() for each in sweeps)
 
     async def close(self) -> None:
-        """There is nothing to let go of: each world has connections of its own."""
+        """Do nothing: each world has connections of its own."""
 
     async def _run_node(
         self, task: LaunchTask, rank: int, options: asyncssh.SSHClientConnectionOptions, in_vain: asyncio.Event
     ) -> ProbeAnswer:
-        name, heard, status = task.nodes[rank].name, _SshOutput(), None
+        name, session, status = task.nodes[rank].name, _SshOutput(), None
         end = asyncio.get_running_loop().time() + task.deadline
         try:
             async with asyncio.timeout_at(end + _FORCE_SECONDS), self._connection(options) as connection:
-                # `exec`, so that no shell stands between the SSH server and the probe
+                # `exec`, so that no shell is between the SSH server and the probe
                 command = f"exec {shlex.join(task.command(rank, lifeline=True))}"
-                channel = await _start(connection, command, heard)
+                channel = await _start(connection, command, session)
                 try:
                     async with asyncio.timeout_at(end):
-                        await _first(heard.ended.wait(), _both(in_vain, heard.started))
+                        await _first(session.ended.wait(), _both(in_vain, session.started))
                     status = channel.get_returncode()
-                    trouble = _trouble(heard, status)
+                    trouble = _trouble(session, status)
                 except TimeoutError:  # past its own time-out: its supervisor hangs, and does not see its lifeline
-                    trouble = _unless_started(heard)
+                    trouble = _unless_started(session)
                     with suppress(_NotReached):
                         await self._kill(connection, task.test, str(task.world.number))
         except _NotReached as error:
             trouble = str(error)
         except TimeoutError:
-            trouble = _unless_started(heard)
+            trouble = _unless_started(session)
         if trouble:
             in_vain.set()
-        return ProbeAnswer(name, not trouble, bytes(heard.output), bytes(heard.errors), status, trouble)
+        return ProbeAnswer(name, not trouble, bytes(session.output), bytes(session.errors), status, trouble)
 
     async def _sweep_node(self, name: str, test: str) -> int:
         try:
@@ -193,19 +195,20 @@ class SshLauncher:
             return 0
 
     async def _kill(self, connection: asyncssh.SSHClientConnection, test: str, world: str = "") -> int:
-        """Kills the probes of a test on a node, or those of one world of it; how many processes."""
-        heard = _SshOutput()
+        """Kill the probes of a test on a node, or those of one of its worlds; return how many processes."""
+        session = _SshOutput()
         words = (self._python, "-c", _KILL, decode(STARTED), "--test", test, *(("--world", world) if world else ()))
-        await _start(connection, shlex.join(words), heard)
-        await heard.ended.wait()
-        count = heard.output[:20].strip()
+        await _start(connection, shlex.join(words), session)
+        await session.ended.wait()
+        count = session.output[:20].strip()
         return int(count) if count.isdigit() else 0
 
     @asynccontextmanager
     async def _connection(
         self, options: asyncssh.SSHClientConnectionOptions
     ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """A connection to a node's server; when its context ends, all that runs over it loses its standard input."""
+        """Connect to a node's server; when the context ends, everything that runs over the connection loses its
+        standard input."""
         connection = await self._connect(options)
         try:
             yield connection
@@ -213,7 +216,7 @@ class SshLauncher:
             connection.abort()
 
     async def _connect(self, options: asyncssh.SSHClientConnectionOptions) -> asyncssh.SSHClientConnection:
-        """A connection that was let in; `_NotReached` says why there is none."""
+        """Return a connection after login; `_NotReached` says why there is none."""
         where = f"SSH to {options.username}@{options.host}:{options.port}"
         for pause in (*_PAUSES, None):
             try:
@@ -223,7 +226,7 @@ class SshLauncher:
                 raise _NotReached(f"{where}: no answer within {self._connect_seconds:g} s") from None
             except (asyncssh.ConnectionLost, ConnectionResetError) as error:
                 if pause is None:
-                    raise _NotReached(f"{where}: {_words(error)}") from error
+                    raise _NotReached(f"{where}: {_one_line(error)}") from error
                 await asyncio.sleep(pause)
             except asyncssh.HostKeyNotVerifiable as error:
                 raise _NotReached(
@@ -232,11 +235,11 @@ class SshLauncher:
             except asyncssh.PermissionDenied as error:
                 raise _NotReached(f"{where}: it rejected the available keys of this user") from error
             except (asyncssh.Error, OSError, ValueError) as error:
-                raise _NotReached(f"{where}: {_words(error)}") from error
+                raise _NotReached(f"{where}: {_one_line(error)}") from error
         raise AssertionError("the last try returns or raises")
 
     async def _options(self, name: str) -> asyncssh.SSHClientConnectionOptions:
-        """How the SSH server of a node is reached; `LaunchError` when configuration or keys cannot be read."""
+        """Return how to reach the SSH server of a node; `LaunchError` when configuration or keys cannot be read."""
         if self._listed and name not in self._targets:
             raise LaunchError(f"node {name[:80]!r}", "is not among the given SSH hosts", "Check the name.")
         target = self._targets.setdefault(checked_name(name), _SshTarget(name))
@@ -244,7 +247,7 @@ class SshLauncher:
             return await asyncio.to_thread(self._read_options, target)
         except (asyncssh.Error, OSError, ValueError) as error:
             raise LaunchError(
-                "SSH", f"its configuration or keys cannot be read: {_words(error)}", "Check the files named for it."
+                "SSH", f"its configuration or keys cannot be read: {_one_line(error)}", "Check the files named for it."
             ) from error
 
     def _read_options(self, target: _SshTarget) -> asyncssh.SSHClientConnectionOptions:
@@ -263,13 +266,15 @@ class SshLauncher:
         return options
 
     def _hosts_to_trust(self, options: asyncssh.SSHClientConnectionOptions) -> asyncssh.SSHKnownHosts | None:
-        """The host keys that are known; None: any will do. A file is read once, not again for each of many nodes."""
+        """Return the known host keys; None: accept any. A file is read once for all nodes."""
         if not self._check_host_keys:
             return None
         if self._known_hosts:
             files = [self._known_hosts]
         else:
-            named = options.known_hosts  # None is `UserKnownHostsFile none`: to OpenSSH, that none is known
+            named = (
+                options.known_hosts
+            )  # None is `UserKnownHostsFile none`, which to OpenSSH means that no key is known
             files = [Path(each) for each in named] if isinstance(named, list) else []
             files = [] if named is None else files or list(_KNOWN_HOSTS)
             files = [file.expanduser() for file in files if file.expanduser().is_file()]
@@ -280,20 +285,20 @@ class SshLauncher:
 
 
 async def _start(
-    connection: asyncssh.SSHClientConnection, command: str, heard: _SshOutput
+    connection: asyncssh.SSHClientConnection, command: str, session: _SshOutput
 ) -> asyncssh.SSHClientChannel[bytes]:
-    """Starts a command on a node, without a terminal; `_NotReached` when its server does not."""
+    """Start a command on a node, without a terminal; `_NotReached` when its server does not."""
     try:
         channel, _ = await connection.create_session(
-            lambda: heard, command, encoding=None, request_pty=False, x11_forwarding=False
+            lambda: session, command, encoding=None, request_pty=False, x11_forwarding=False
         )
         return channel
     except (asyncssh.Error, OSError) as error:
-        raise _NotReached(f"the SSH server does not run commands: {_words(error)}") from error
+        raise _NotReached(f"the SSH server does not run commands: {_one_line(error)}") from error
 
 
 def _read_host(host: str) -> tuple[str, _SshTarget]:
-    """The name and the place of a node given as `[NAME=][USER@]HOST[:PORT]`."""
+    """Return the name and the target of a node given as `[NAME=][USER@]HOST[:PORT]`."""
     found = _HOST.fullmatch(host.strip())
     if not found:
         raise LaunchError(f"SSH host {host[:80]!r}", "it cannot be read", "Write it as [NAME=][USER@]HOST[:PORT].")
@@ -303,27 +308,27 @@ def _read_host(host: str) -> tuple[str, _SshTarget]:
     return checked_name(found["name"] or place), _SshTarget(place, found["user"], port)
 
 
-def _trouble(heard: _SshOutput, status: int | None) -> str:
-    """Why a node counts as not reached, when it does: the probe never said that it started, or the connection was lost
-    before its answer came."""
-    if heard.ended.is_set() and status is None and not heard.flooded and not answered(bytes(heard.output)):
-        return f"the SSH connection was lost: {_words(heard.lost) if heard.lost else 'the server ended it'}"
-    if heard.started.is_set():
+def _trouble(session: _SshOutput, status: int | None) -> str:
+    """Return why a node counts as not reached, if it does: the probe never reported its start, or the connection was
+    lost before its answer."""
+    if session.ended.is_set() and status is None and not session.flooded and not answered(bytes(session.output)):
+        return f"the SSH connection was lost: {_one_line(session.lost) if session.lost else 'the server ended it'}"
+    if session.started.is_set():
         return ""
-    if heard.flooded:
+    if session.flooded:
         return f"it printed more than {OUTPUT_LIMIT >> 20} MiB instead of starting the probe"
-    said = [line for line in (heard.errors or heard.output).splitlines() if line.strip()]
-    last = harmless(decode(bytes(said[-1][: 4 * _WIDTH])), _WIDTH) if said else "nothing"
+    lines = [line for line in (session.errors or session.output).splitlines() if line.strip()]
+    last = harmless(decode(bytes(lines[-1][: 4 * _WIDTH])), _WIDTH) if lines else "nothing"
     return f"the probe did not start; the command ended with status {status} and said: {last}"
 
 
-def _unless_started(heard: _SshOutput) -> str:
-    """Why a node that gave no answer before the deadline counts as not reached, when it does."""
-    return "" if heard.started.is_set() else "no sign of the probe before the deadline"
+def _unless_started(session: _SshOutput) -> str:
+    """Return why a node that did not answer before the deadline counts as not reached, if it does."""
+    return "" if session.started.is_set() else "no sign of the probe before the deadline"
 
 
-def _words(error: Exception) -> str:
-    """What an error says, on one line, whatever a server put into it."""
+def _one_line(error: Exception) -> str:
+    """Return the message of an error, on one line, whatever a server put into it."""
     if isinstance(error, socket.gaierror):
         return "there is no host with this name"
     if isinstance(error, OSError) and error.errno:
@@ -332,7 +337,7 @@ def _words(error: Exception) -> str:
 
 
 async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Returns as soon as one of them does; the others are dropped."""
+    """Return as soon as one of the coroutines does; the others are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,10 @@
 """What callers send about nodes: pydantic models, because FastAPI checks bodies with these only."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from logdoctor.node_types import LauncherName
 
 
 class NodeTestIn(BaseModel):
@@ -13,7 +15,7 @@ class NodeTestIn(BaseModel):
         json_schema_extra={"examples": [{"nodes": ["gpu-11", "gpu-12", "gpu-13"], "launcher": "slurm", "verdict": 7}]},
     )
     nodes: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=10_000)
-    launcher: Literal["slurm", "ssh", "kubernetes", "local"] | None = None
+    launcher: LauncherName | None = None
     verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of the verdict it is because of")
     repeats: int | None = Field(default=None, ge=1, le=1000, description="how often the gather is repeated in a world")
     seconds: float | None = Field(default=None, ge=1, le=3600, description="after which a world is ended by force")
