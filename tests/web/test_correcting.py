@@ -174,7 +174,7 @@ def test_the_form_begins_with_what_the_verdict_cites(client: TestClient, service
         ("evidence", "</textarea><script>alert(1)</script>", "names none"),
         ("evidence", "\n".join(["main:1"] * 21), "21, more than 20"),
         ("reason", "", "gives no reason"),
-        ("reason", "Bad Luck", "is no reason"),
+        ("reason", "Bad Luck", "is not a reason"),
         ("recovery", "pray", "recovery"),
         ("fault", "the moon", "fault"),
     ],
