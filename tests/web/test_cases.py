@@ -229,7 +229,11 @@ def test_model_calls_on_the_page(client: TestClient, service: Service) -> None:
     asked(service, got=f"{HOSTILE}\nsecond line\rhidden?", sent=(("user", f"one\n  {HOSTILE}\ntwo"),))
     asked(service, cached=True)
     shown = page(client, f"/verdicts/{stored.id}")
-    for words in ("diagnose, a-model: 4,120 tokens sent, 310 got, $0.0021, 2.5 s", "prompt 0123abcd", "asked before"):
+    for words in (
+        "diagnose, a-model: 4,120 tokens sent, 310 received, $0.0021, 2.5 s",
+        "prompt 0123abcd",
+        "cached: nothing was sent",
+    ):
         assert words in shown.text, words
     texts = [html.unescape("".join(tag.text)) for tag in shown.all("pre")]
     assert texts[0].splitlines()[0] == "one" and texts[0].splitlines()[2] == "two"
