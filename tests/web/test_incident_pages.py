@@ -509,7 +509,7 @@ def test_what_a_restart_lacks_is_said_beside_the_job(client: TestClient, service
         "Job No restart command: it is not known how the job was started. Report its launcher and its command." in told
     )
     slurm = page(client, f"/verdicts/{publish(service, 'k', launcher='slurm').id}").text
-    assert "No restart command: it was started with slurm, but its command is not on record." in slurm
+    assert "No restart command: it was started with slurm, but its command was not reported." in slurm
     unknown = changed(reason="Unknown", recovery="ask_human", evidence=())
     assert "No restart command" not in page(client, f"/verdicts/{publish(service, 'u', unknown).id}").text
 
