@@ -173,7 +173,7 @@ def test_a_faulty_node_is_found_and_told_live(run: Callable[..., Ran], data: Pat
     ran = run("nodes", "test", "--launcher", "slurm", "--nodes", "gpu-[01-04]", "--by", "user-17")
     assert ran.code == 1, ran.err
     begun, *told = ran.err.splitlines()
-    assert begun == "test 1: 4 nodes by slurm; a world takes 75 s at most"
+    assert begun == "test 1: 4 nodes through slurm; a world takes at most 75 s"
     assert [line.split("  ")[0] for line in told] == sorted(line.split("  ")[0] for line in told)
     assert any("gpu-01 gpu-02  failed" in line and "gpu-02: wrong data: 3 values" in line for line in told)
     assert any("gpu-03 gpu-04  passed" in line and "40 GB/s" in line for line in told)

@@ -47,7 +47,7 @@ def test_a_job_dies_while_the_page_is_open(died: Cluster, meet: Meet) -> None:
     engineer = meet(died.url)
     page = engineer.go("/")
     expect(page.locator("#found tr[data-id]")).to_have_count(2)
-    expect(page.get_by_text("Same cause on 2 jobs")).to_be_visible()
+    expect(page.get_by_text("Same cause in 2 jobs")).to_be_visible()
     page.keyboard.press("j")
     chosen = page.locator("tr.chosen").get_attribute("data-id")
     died.run("llm-7b", failure("usr-060"), user="research")
@@ -56,7 +56,7 @@ def test_a_job_dies_while_the_page_is_open(died: Cluster, meet: Meet) -> None:
     assert page.locator("tr.chosen").get_attribute("data-id") == chosen, "the choice was lost"
     assert page.evaluate("document.activeElement.closest('tr')?.dataset.id") == chosen, "the focus was lost"
     died.run("sft-3", failure("usr-061"))
-    expect(page.get_by_text("Same cause on 3 jobs")).to_be_visible()
+    expect(page.get_by_text("Same cause in 3 jobs")).to_be_visible()
     assert len(rows(page)) == 3
 
 

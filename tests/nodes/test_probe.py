@@ -129,7 +129,7 @@ def test_port_in_use_proves_nothing(start: Start) -> None:
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert said(start(port=port))["unusable"] == f"port {port} cannot be listened on: Address already in use"
+        assert said(start(port=port))["unusable"] == f"port {port} cannot be opened: Address already in use"
 
 
 def test_torch_that_cannot_be_imported_is_a_failure(start: Start) -> None:

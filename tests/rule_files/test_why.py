@@ -42,7 +42,7 @@ def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> Non
 
 def test_a_line_that_looks_like_trouble_waits_for_a_human(scanner: Scanner, rules: LearnedRules) -> None:
     (rule,) = entered(rules, HEARTBEAT)
-    assert said(scanner, rules, BEAT)[1] == f"in vain    {rule.id}: it waits for a human ({rule.waits_for})"
+    assert said(scanner, rules, BEAT)[1] == f"in vain    {rule.id}: it is waiting for approval ({rule.waits_for})"
     rules.approve(rule.id, "user-17", "", 2.0)
     rules.approve(rule.id, "user-17", "", 3.0)
     assert said(scanner, rules, BEAT)[-1] == f"taken by   {rule.id}"
@@ -50,7 +50,7 @@ def test_a_line_that_looks_like_trouble_waits_for_a_human(scanner: Scanner, rule
 
 def test_a_mark_holds_back_a_rule_that_nobody_approved_for_it(scanner: Scanner, rules: LearnedRules) -> None:
     rule = active(rules, new(pattern="^retrying lost heartbeat [0-9]+ of [0-9]+$", examples=(BEAT,)))
-    assert f"in vain    {rule.id}: the line looks like trouble, and nobody approved the rule for such lines" in said(
+    assert f"in vain    {rule.id}: the line looks like an error, and the rule is not approved for such lines" in said(
         scanner, rules, BEAT
     )
 
@@ -70,11 +70,11 @@ def test_shipped_rules_and_older_ones_take_lines_first(scanner: Scanner, rules: 
     assert any("taken by   filter/" in finding for one in why_learned(scanner, [], shipped) for finding in one.findings)
     one = active(rules, new(pattern="^NCCL INFO Bootstrap : Using eth[0-9]:[0-9.]+<[0-9]>$", examples=(shipped,)))
     found = said(scanner, rules, shipped)
-    assert found[-1] == f"in vain    {one.id}: another rule takes the line first"
+    assert found[-1] == f"in vain    {one.id}: another rule removes the line first"
     first, second = active(rules), active(rules, new(pattern=SHARD.pattern.replace("a-z", "a-y")))
     assert said(scanner, rules, LINE) == [
         f"taken by   {first.id}",
-        f"in vain    {second.id}: another rule takes the line first",
+        f"in vain    {second.id}: another rule removes the line first",
     ]
 
 

@@ -30,7 +30,7 @@ def said(scanner: Scanner, line: str) -> list[str]:
 def test_a_taken_line(small: Scanner) -> None:
     assert said(small, "INFO all well") == [
         "taken by   filter/info",
-        "in vain    filter/later: another rule takes the line first",
+        "in vain    filter/later: another rule removes the line first",
         "in vain    filter/trial: it is shadow",
     ]
 
@@ -57,7 +57,7 @@ def test_an_outcome(small: Scanner) -> None:
 def test_marks_hold_a_line_back(small: Scanner) -> None:
     assert said(small, "INFO OddError: it failed") == [
         "marks      exception, word",
-        "in vain    filter/info: the line bears a strong mark and the rule is not `harmless`",
+        "in vain    filter/info: the line has a strong error mark and the rule is not `harmless`",
         "in vain    filter/trial: it is shadow",
         "kept       the line stays in the residual",
     ]

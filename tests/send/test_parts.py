@@ -224,7 +224,7 @@ def test_notices_are_rare_and_on_one_line(tmp_path: Path) -> None:
             notices.back()
     lines = (tmp_path / "err").read_text().splitlines()
     assert lines == [
-        "[logdoctor] logs are kept back: down?or so; they are sent later.",
+        "[logdoctor] buffering logs: down?or so; they will be sent later.",
         "[logdoctor] logs are being sent again.",
     ]
 

@@ -252,8 +252,8 @@ def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: S
 @pytest.mark.parametrize(
     ("ruling", "complaint"),
     [
-        (Ruling(), "is no reason"),
-        (Ruling("Jam"), "is no reason"),
+        (Ruling(), "is not a reason"),
+        (Ruling("Jam"), "is not a reason"),
         (Ruling("Type Error", evidence=(("main", 10_000),)), "is not in a/1"),
         (Ruling("Type Error", evidence=(("other", 1),)), "is not in a/1"),
         (Ruling("Type Error", evidence=(("main", -1),)), "is not in a/1"),

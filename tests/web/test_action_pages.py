@@ -40,7 +40,7 @@ def test_the_queue_says_what_waits_and_why(actor: Actor, client: TestClient) -> 
         assert words in shown.text
     assert set(named(shown)) == set(NAMES) and "/node-tests/1" in shown.links().values()
     assert shown.links()["Approve"] == "/actions/1/approve"
-    assert "3 actions wait for a person" in page(client, "/nodes").text
+    assert "3 actions wait for approval" in page(client, "/nodes").text
     assert (
         "Reboot gpu-02" in page(client, "/nodes/gpu-02").text and "Waits for" not in page(client, "/nodes/gpu-09").text
     )
@@ -116,7 +116,7 @@ def test_of_two_people_the_slower_one_is_told_who_was_quicker(
     answer = guarded.client.post("/actions/3/approve", data=form, follow_redirects=False)
     assert answer.status_code == 409
     shown = checked(answer)
-    assert f"quicker was quicker: the action was {said}" in shown.text
+    assert f"quicker decided first: the action was {said}" in shown.text
     assert buttons(shown) == ["Sign out"], "nothing can be decided any more"
     looked = page(guarded.client, "/actions/3/refuse")
     assert "quicker decided" in looked.text and buttons(looked) == ["Sign out"]

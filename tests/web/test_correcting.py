@@ -126,7 +126,7 @@ def test_this_is_right(guarded: Guarded) -> None:
     answer = guarded.client.post(url, data=form, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/incidents/1?case=1#confirmed")
     told = page(guarded.client, answer.headers["location"])
-    assert "Saved as case 1: ops says that this is right." in told.text and told.links()["case 1"] == "/cases/1"
+    assert "Saved as case 1: ops says this is right." in told.text and told.links()["case 1"] == "/cases/1"
     shown = page(guarded.client, f"/verdicts/{stored.id}")
     assert "Confirmed by ops: case 1." in shown.text and "This is right" not in shown.text
     assert url not in forms(shown) and shown.links()["It was something else"] == f"/verdicts/{stored.id}/correct"
@@ -153,7 +153,7 @@ def test_it_was_something_else(client: TestClient, service: Service) -> None:
     assert answer.status_code == 303, checked(answer).text
     assert answer.headers["location"] == "/incidents/1?case=1#confirmed"
     told = page(client, f"/verdicts/{stored.id}").text
-    assert "testclient says that it was NVLink Error (restart from the last checkpoint): case 1." in told
+    assert "testclient says it was NVLink Error (restart from the last checkpoint): case 1." in told
     lines = [Cited("main", n, text) for n, text in enumerate(STRANGE.decode().splitlines(), 1)]
     assert list(service.casework.confirmed.one(1).evidence) == lines
 
@@ -174,7 +174,7 @@ def test_the_form_begins_with_what_the_verdict_cites(client: TestClient, service
         ("evidence", "</textarea><script>alert(1)</script>", "names none"),
         ("evidence", "\n".join(["main:1"] * 21), "21, more than 20"),
         ("reason", "", "gives no reason"),
-        ("reason", "Bad Luck", "is no reason"),
+        ("reason", "Bad Luck", "is not a reason"),
         ("recovery", "pray", "recovery"),
         ("fault", "the moon", "fault"),
     ],
@@ -230,7 +230,7 @@ def test_two_people_at_once(client: TestClient, service: Service) -> None:
     answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
     assert answer.status_code == 409
     shown = checked(answer)
-    assert "ops said meanwhile that it was Key Error" in shown.text
+    assert "ops has said since that it was Key Error" in shown.text
     assert [case.reason for case in service.casework.confirmed.cases()] == ["Key Error"]
     again = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save", "reason": "OS Error"}
     answer = client.post(f"/verdicts/{stored.id}/correct", data=again, follow_redirects=False)
@@ -326,9 +326,9 @@ def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: 
         stored = sent(client, service, "a", HEAD + LEASE)
         before = state(service)
         shown = correcting(client, stored, evidence=f"main:{LINE}", fix="ask <b>ops</b> for quota")
-        for words in ("What will be learned", "quota service refused", "shadow", "3 attempts in which it hits"):
+        for words in ("What will be learned", "quota service refused", "shadow", "3 attempts that it matches"):
             assert words in shown.text, words
-        assert "Tried on the newest 1 past attempt, all that are kept: it hits in 1, agrees in 0" in shown.text
+        assert "Tried on the newest 1 past attempt, all that are kept: it matches 1, agrees with 0" in shown.text
         assert state(service) == before, "a preview changes nothing"
         lesson = client.post(
             f"/v1/verdicts/{stored.id}/lesson",
@@ -363,7 +363,7 @@ def test_a_preview_names_what_contradicts_and_who_is_put_back(tmp_path: Path, sc
         shown = correcting(client, stored, reason="Permission Error", evidence=f"main:{LINE}")
         assert "No rule is learned." in shown.text and "which failed of OS Error" in shown.text
         assert "others" in [html.unescape("".join(tag.text)) for tag in shown.all("th")]
-        assert f"{rule.id} goes out of use: it says OS Error" in shown.text
+        assert f"{rule.id} is retired: it says OS Error" in shown.text
         assert state(service) == before
         lesson = client.post(f"/v1/verdicts/{stored.id}/lesson", json={"reason": "Permission Error"}).json()
         assert lesson["rule"] is None and lesson["put_back"] == [{"rule": rule.id, "status": "retired"}]
@@ -382,7 +382,7 @@ def test_a_rule_that_takes_nodes_out_waits_for_a_person(tmp_path: Path, scanner:
     with learning(tmp_path, scanner) as (client, service):
         stored = sent(client, service, "a", HEAD + LEASE)
         shown = correcting(client, stored, reason="Node Failure", evidence=f"main:{LINE}")
-        assert "a person who approves it" in shown.text
+        assert "when a person approves it" in shown.text
 
 
 def test_a_service_that_learns_nothing_says_so(client: TestClient, service: Service) -> None:
@@ -501,13 +501,13 @@ def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Sca
             new.verdict.suggestion,
         ):
             assert words in shown.text, words
-        for words in ("says that this is right", "looks the same, case", "ask_human", "This is right"):
+        for words in ("says this is right", "looks the same, case", "ask_human", "This is right"):
             assert words not in shown.text, words
         assert "rebuilt" not in new.verdict.suggestion and new.verdict.decided_by.kind == "case"
         assert f"/verdicts/{new.id}/confirm" not in forms(shown)
         assert "ops corrected this from Unknown" in page(client, "/cases/1").text
         old = page(client, f"/verdicts/{stored.id}")
-        assert "ops says that it was OS Error" in old.text
+        assert "ops says it was OS Error" in old.text
         assert forms(old) == [] and old.links()["see the one that replaced it"] == f"/verdicts/{new.id}"
 
 

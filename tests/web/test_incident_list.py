@@ -94,16 +94,16 @@ def test_a_row_says_when_its_job_was_started_again(client: TestClient, service: 
         attempt(service, job, 1, NOW - 60, suspects=(), fingerprint=job)
     service.records.open_attempt("again", 2, NOW)
     shown = page(client, "/").text
-    assert shown.count("attempt 2 runs") == 1 and "again / 1" in shown
+    assert shown.count("retried: attempt 2 is running") == 1 and "again / 1" in shown
     service.records.end("again", 2, End("", 0, None, None, NOW + 9))
-    assert page(client, "/").text.count("attempt 2 came after it") == 1
+    assert page(client, "/").text.count("retried: attempt 2") == 1
 
 
 def test_a_cause_that_no_node_has_is_one_row_for_all_jobs(client: TestClient, service: Service) -> None:
     for job in ("a", "b", "c"):
         publish(service, job, SCRIPT)
     shown = page(client, "/")
-    assert len(ids(shown)) == 1 and "Same cause on 3 jobs" in shown.text
+    assert len(ids(shown)) == 1 and "Same cause in 3 jobs" in shown.text
 
 
 def test_others_that_look_the_same_are_a_list_of_their_own(client: TestClient, service: Service) -> None:

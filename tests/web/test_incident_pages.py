@@ -73,7 +73,7 @@ def test_an_incident_tells_all_that_is_known(client: TestClient, service: Servic
         "step 3,659 of 10,000, loss 1.975",
         "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
         "filter/x1503190",
-        "signal 9 (SIGKILL), exit code 1, scheduler says NODE_FAIL",
+        "signal 9 (SIGKILL), exit code 1, scheduler state NODE_FAIL",
         "GPUs1,024",
         "teamnlp",
         "fedcba9876543210",
@@ -505,9 +505,11 @@ def test_the_command_is_on_the_page_to_be_copied(client: TestClient, service: Se
 
 def test_what_a_restart_lacks_is_said_beside_the_job(client: TestClient, service: Service) -> None:
     told = page(client, f"/verdicts/{publish(service).id}").text
-    assert "Job No restart command: nobody told how the job was started. Send its launcher and its command." in told
+    assert (
+        "Job No restart command: it is not known how the job was started. Report its launcher and its command." in told
+    )
     slurm = page(client, f"/verdicts/{publish(service, 'k', launcher='slurm').id}").text
-    assert "No restart command: it was started with slurm, but its command is not on record." in slurm
+    assert "No restart command: it was started with slurm, but its command was not reported." in slurm
     unknown = changed(reason="Unknown", recovery="ask_human", evidence=())
     assert "No restart command" not in page(client, f"/verdicts/{publish(service, 'u', unknown).id}").text
 
@@ -633,7 +635,7 @@ def test_tests_of_other_attempts_say_nothing_of_the_one_that_is_shown(client: Te
         text = page(client, f"/incidents/{id}?verdict={stored.id}").text
         assert advice(client, stored, id) == wording.advice(UNNAMED) and "exclude" not in text
         assert f"{ASIDE} x / 1: Test {faulty}: 1 faulty: gpu2; 1 healthy" in text
-    assert advice(client, first, id) == "Take out gpu2; no restart: attempt 2 failed, too: NCCL Timeout Error"
+    assert advice(client, first, id) == "Take out gpu2; no restart: attempt 2 also failed: NCCL Timeout Error"
     healthy = conclude(service, other, concluded("gpu3", "gpu4"), NOW + 6)
     assert advice(client, other, id) == f"Restart: test {healthy} found no faulty node"
     assert advice(client, again, id) == wording.advice(UNNAMED)
@@ -721,9 +723,10 @@ def test_a_job_that_runs_again_is_not_restarted(client: TestClient, service: Ser
     assert f"/actions/{action}/approve" in before.source or f"/actions/{action}" in before.source
     service.records.open_attempt("x", 2, NOW + 60)
     shown = page(client, f"/incidents/{id}")
-    told = f"Attempt 2 runs since {wording.moment(NOW + 60)} UTC"
+    told = "Attempt 2 is running, started"
+    assert f"({wording.moment(NOW + 60)} UTC)" in shown.text
     assert told in shown.text.partition("Answer")[0] and "A restart now would end it." in shown.text
-    assert advice(client, stored, id) == "No restart: attempt 2 runs"
+    assert advice(client, stored, id) == "No restart: attempt 2 is running"
     assert not [tag for tag in shown.all("pre") if "data-copy" in tag.attributes]
     assert f"/actions/{action}" not in shown.source
     service.records.end("x", 2, End("", 0, None, None, NOW + 90))
@@ -740,7 +743,7 @@ def test_a_job_that_runs_again_is_not_restarted(client: TestClient, service: Ser
 
 def test_a_later_attempt_that_failed_is_the_one_to_restart(client: TestClient, service: Service) -> None:
     first, second = fail(service, "x"), fail(service, "x", 2, at=NOW + 9)
-    assert advice(client, first) == "Take out the node; no restart: attempt 2 failed, too: ECC Error"
+    assert advice(client, first) == "Take out the node; no restart: attempt 2 also failed: ECC Error"
     assert advice(client, second) == "Take out the node, then restart"
 
 
@@ -754,7 +757,7 @@ def test_a_bound_token_is_told_that_its_own_job_goes_on(guarded: Guarded) -> Non
     stored = fail(guarded.service, "mine-1")
     guarded.service.records.open_attempt("mine-1", 2, NOW + 60)
     sign_in(guarded, guarded.secret("read", prefixes=("mine-",)))
-    assert "Attempt 2 runs since" in page(guarded.client, f"/verdicts/{stored.id}").text
+    assert "Attempt 2 is running, started" in page(guarded.client, f"/verdicts/{stored.id}").text
 
 
 # --- when it failed
@@ -925,4 +928,4 @@ def test_what_logdoctor_closed_by_itself_was_no_fix(client: TestClient, service:
     id = incident_of(service, stored)
     assert id != 1
     text = page(client, f"/incidents/{id}").text
-    assert "Last time" not in text and "closed by itself: nothing joined it for 7 days" in text
+    assert "Last time" not in text and "closed automatically: no new attempt for 7 days" in text

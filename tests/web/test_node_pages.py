@@ -175,7 +175,7 @@ def test_a_node_shows_its_history_with_the_proof(client: TestClient, service: Se
         f"/node-tests/{test}#world-4",
         "/audit?node=gpu-02",
     } <= targets
-    assert "2 worlds that count for it" in shown.text and "gpu-02: wrong data: 1 value" in shown.text
+    assert "2 worlds as evidence" in shown.text and "gpu-02: wrong data: 1 value" in shown.text
 
 
 def test_names_out_of_logs_do_no_harm(client: TestClient, service: Service) -> None:

@@ -207,7 +207,7 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
     assert page(client, "/attempts?outcome=running").rows() == [ids["running"]]
     tabs = page(client, "/attempts?outcome=running").text
     for tab in (
-        "To look at 3",
+        "Needs attention 3",
         "Failed 1",
         "Recovered 1",
         "Cancelled 1",
@@ -273,7 +273,7 @@ def test_of_many_that_run_the_newest_are_shown(client: TestClient, service: Serv
     for number in range(PAGE + 7):
         service.records.open_attempt(f"job-{number}", 1, NOW + number)
     shown = page(client, "/attempts?outcome=running")
-    assert f"No verdict yet {PAGE + 7}" in shown.text and f"The newest {PAGE} are shown" in shown.text
+    assert f"No verdict yet {PAGE + 7}" in shown.text and f"Showing the newest {PAGE};" in shown.text
     assert f"job-{PAGE + 6} / 1" in shown.text and "job-6 / 1" not in shown.text
 
 
@@ -673,7 +673,7 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
 )
 def test_who_decided(by: DecidedBy, confidence: float, person: str, words: str) -> None:
     assert wording.decided(changed(decided_by=by, confidence=confidence), person) == words
-    assert wording.decided(changed(decided_by=by, confidence=confidence, reason="Unknown"), person) == "nobody"
+    assert wording.decided(changed(decided_by=by, confidence=confidence, reason="Unknown"), person) == "no rule or case"
 
 
 @pytest.mark.parametrize(

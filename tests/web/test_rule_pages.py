@@ -182,7 +182,7 @@ def test_a_step_says_what_will_happen_and_is_taken(client: TestClient, service: 
     before = page(client, url)
     assert before.links()["Approve: shadow to active"] == f"{url}?step=approve#confirm"
     asked = page(client, f"{url}?step=approve")
-    assert "from shadow to active" in asked.text and f"takes lines of jobs of the kind {KIND}" in asked.text
+    assert "from shadow to active" in asked.text and f"removes lines of jobs of the kind {KIND}" in asked.text
     assert service.rules.one(some[0].id).status == "shadow", "asking changes nothing"
     answer = send(client, f"{url}/approve", note="read it", seen_as=asked.field("seen_as"))
     assert answer.headers["location"] == f"{url}?done=1"
@@ -217,10 +217,10 @@ def test_who_was_quicker_is_told(client: TestClient, service: Service, some: lis
         seen = page(client, f"{url}?step={name}").field("seen_as")
         theirs(some[0].id, "pretraining", "we looked", 9.0)
         told = checked(send(client, f"{url}/{name}", 409, seen_as=seen, note="mine")).text
-        assert "pretraining was quicker" in told and "we looked" in told
+        assert "pretraining acted first" in told and "we looked" in told
     seen = page(client, f"{url}?step=undo").field("seen_as")
     service.rules.undo(some[0].id, "research", "", 10.0)
-    assert "research was quicker" in checked(send(client, f"{url}/undo", 409, seen_as=seen)).text
+    assert "research acted first" in checked(send(client, f"{url}/undo", 409, seen_as=seen)).text
     assert service.rules.one(some[0].id).status == "active"
 
 

@@ -27,7 +27,7 @@ def test_a_confirmation_takes_no_correction_away(client: TestClient, service: Se
     assert client.post(f"{url}/correct", json={"reason": "Key Error"}).status_code == 200
     answer = client.post(f"/verdicts/{stored.id}/confirm", data=older, follow_redirects=False)
     assert answer.status_code == 409
-    assert "testclient said meanwhile that it was Key Error" in checked(answer).text
+    assert "testclient has said since that it was Key Error" in checked(answer).text
     assert said(service) == [("Key Error", "testclient")]
     fresh = confirm_form(client, stored.id)
     assert client.post(f"/verdicts/{stored.id}/confirm", data=fresh, follow_redirects=False).status_code == 303
