@@ -68,8 +68,8 @@ def test_an_incident_tells_all_that_is_known(client: TestClient, service: Servic
     for words in (
         "node-1, rank 3, GPU 0000:52:00",
         "its memory is broken",
-        "Not explained by the cause Runtime Error 1 line, from line 9",
-        "Explained by the cause CUDA Error 8 lines, from line 7",
+        "Other errors, not explained by the cause Runtime Error 1 line, from line 9",
+        "Follow-on errors CUDA Error 8 lines, from line 7",
         "step 3,659 of 10,000, loss 1.975",
         "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
         "filter/x1503190",
@@ -104,7 +104,7 @@ def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Sca
 def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Service) -> None:
     first, second = publish(service), publish(service, verdict=changed(reason="CUDA Error"), at=NOW + 1)
     old, new = page(client, f"/verdicts/{first.id}"), page(client, f"/verdicts/{second.id}")
-    assert "no longer stands" in old.text and "no longer stands" not in new.text
+    assert "was superseded" in old.text and "was superseded" not in new.text
     assert old.links()["see the one that replaced it"] == f"/verdicts/{second.id}"
     assert new.links()["ECC Error"] == f"/verdicts/{first.id}"
     assert page(client, "/attempts").rows() == [f"/verdicts/{second.id}"]
@@ -197,7 +197,10 @@ def test_an_incident_shows_its_newest_attempt_and_leads_to_the_others(client: Te
     id = incident_of(service, new)
     assert incident_of(service, old) == id
     shown = page(client, f"/incidents/{id}")
-    assert "ECC Error on node-1" in shown.text and "2 attempts of 2 jobs, 2 failures suspect node-1;" in shown.text
+    assert (
+        "ECC Error on node-1" in shown.text
+        and "2 attempts of 2 jobs, 2 failures with the suspect node-1;" in shown.text
+    )
     assert "b / 1, shown here" in shown.text
     other = page(client, shown.links()["a / 1"])
     assert "a / 1, shown here" in other.text and other.links()["b / 1"] == f"/incidents/{id}?verdict={new.id}"
