@@ -432,7 +432,7 @@ def test_past_cases_stand_beside_what_fixed_them(client: TestClient, service: Se
     told = page(client, f"/verdicts/{stored.id}").text.partition("Similar past failures")[2]
     first, second = told.index(f"Case {same.id}"), told.index(f"Case {alike.id}")
     assert first < second and "board <returned>" in told and "rebooted it" in told and "not this" not in told
-    assert "same line" in told[first:second] and "the same reason" in told[second:]
+    assert "same line" in told[first:second] and "same reason" in told[second:]
 
 
 def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, service: Service) -> None:
@@ -444,8 +444,7 @@ def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, servi
     answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
     assert "Last time" not in answer and "fixed the typo" not in answer
     assert (
-        f"a person called the same line something else: Key Error, do not restart: fix first (case {other.id})"
-        in answer
+        f"a person gave the same line another reason: Key Error, do not restart: fix first (case {other.id})" in answer
     )
     same = enter(service, "older", fix="swapped the board", digests=("1" * 16,))
     answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
