@@ -832,7 +832,7 @@ def test_without_a_cause_the_end_of_the_log_is_shown(client: TestClient) -> None
     assert stored.verdict.reason == "Unknown" and not stored.verdict.evidence
     shown = page(client, f"/verdicts/{stored.id}")
     answer, proof = shown.text.split("Evidence", 1)
-    assert "end of the log" in answer and "nobody" in answer and "Confidence" not in answer
+    assert "end of the log" in answer and "no rule or case" in answer and "Confidence" not in answer
     assert "The last 20 lines of main" in proof and "<b>flux</b> lost sync" in proof and "step 42 goes" in proof
     assert "step 41 goes well" not in proof
     end = "/jobs/j/attempts/1/streams/main?line=62#L62"
@@ -870,7 +870,9 @@ def test_of_a_long_log_only_the_end_is_sifted_and_that_is_said(client: TestClien
     shown = page(client, f"/verdicts/{stored.id}")
     left = shown.text.split("Evidence", 1)[1].split("The last 20 lines of", 1)[0]
     assert re.search(r"Of the last [0-9,]+ lines 30 lines are left after the filter rules", left)
-    assert "The last 20 of them" in left and "were not filtered" in left and "at the beginning" not in left
+    assert (
+        "The last 20, each linked to the log" in left and "were not filtered" in left and "at the beginning" not in left
+    )
     assert shown.links()["see everything that is left"] == "/jobs/j/attempts/1/streams/main?view=compressed"
 
 
