@@ -112,7 +112,7 @@ def test_the_history_of_a_node(run: Callable[..., Ran], data: Path) -> None:
     records.step_cordon(1, "standing", "ops", "", NOW)
     out = run("nodes", "history", "gpu-02").out
     lines = [line.strip() for line in out.splitlines()]
-    assert "cordon 1 (slurm) standing by ops: wrong data" in lines[1], "what stands comes first"
+    assert "cordon 1 (slurm) in effect by ops: wrong data" in lines[1], "what stands comes first"
     assert "test 1: faulty wrong data: failed with gpu-04, boot 8c1f" in lines[2]
     assert json.loads(run("nodes", "history", "gpu-02", "--json").out)["findings"][0]["standing"] == "faulty"
     assert "no records" in run("nodes", "history", "gpu-99").out
@@ -124,7 +124,7 @@ def test_the_audit_tells_every_step(run: Callable[..., Ran], data: Path) -> None
     kept_test(records)
     records.want_cordon("gpu-02", "slurm", "ops", NOW, "wrong data", None, 1)
     out = run("nodes", "audit", "--test", "1").out
-    for words in ("test 1 begun", "test 1 finished", "cordon 1 wanted gpu-02", "by ops"):
+    for words in ("test 1 begun", "test 1 finished", "cordon 1 requested gpu-02", "by ops"):
         assert words in out, words
     assert "begun" not in run("nodes", "audit", "--limit", "1").out
     assert all(json.loads(line)["by"] == "ops" for line in run("nodes", "audit", "--json").out.splitlines())
@@ -223,7 +223,7 @@ def test_a_test_of_which_nothing_was_launched_could_not_work(data: Path) -> None
     ran = program("nodes", "test", "--launcher", "local", LOGDOCTOR_LOCAL_NODES="64", **program_of)
     assert ran.code == 2 and "/nowhere/python3: No such file" in ran.err
     assert len(ran.out.splitlines()) < 12, "one cause is told once"
-    assert "local-[0-63]" in ran.out and "so it is with the 63 others" in " ".join(ran.out.split())
+    assert "local-[0-63]" in ran.out and "the same for 63 other nodes" in " ".join(ran.out.split())
 
 
 def test_real_worlds_on_this_machine(data: Path) -> None:

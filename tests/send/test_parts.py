@@ -225,7 +225,7 @@ def test_notices_are_rare_and_on_one_line(tmp_path: Path) -> None:
     lines = (tmp_path / "err").read_text().splitlines()
     assert lines == [
         "[logdoctor] buffering logs: down?or so; they will be sent later.",
-        "[logdoctor] logs are being sent again.",
+        "[logdoctor] sending logs again.",
     ]
 
 

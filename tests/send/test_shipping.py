@@ -39,7 +39,7 @@ def test_a_service_that_comes_late_gets_everything(
     assert (process.returncode, out) == (0, counted(1000))
     assert service.text("s") == out
     assert err.count(b"buffering logs") == 1
-    assert err.count(b"logs are being sent again") == 1
+    assert err.count(b"sending logs again") == 1
 
 
 def test_a_service_that_goes_and_comes_back_gets_everything(sender: Sender, service: Service, until: Until) -> None:

@@ -68,8 +68,8 @@ def test_an_incident_tells_all_that_is_known(client: TestClient, service: Servic
     for words in (
         "node-1, rank 3, GPU 0000:52:00",
         "its memory is broken",
-        "Not explained by the cause Runtime Error 1 line, from line 9",
-        "Explained by the cause CUDA Error 8 lines, from line 7",
+        "Other errors, not explained by the cause Runtime Error 1 line, from line 9",
+        "Follow-on errors CUDA Error 8 lines, from line 7",
         "step 3,659 of 10,000, loss 1.975",
         "200 lines in, 50 kept (25.0%); 6.0 kB in, 1.0 kB kept",
         "filter/x1503190",
@@ -104,7 +104,7 @@ def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Sca
 def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Service) -> None:
     first, second = publish(service), publish(service, verdict=changed(reason="CUDA Error"), at=NOW + 1)
     old, new = page(client, f"/verdicts/{first.id}"), page(client, f"/verdicts/{second.id}")
-    assert "no longer stands" in old.text and "no longer stands" not in new.text
+    assert "was superseded" in old.text and "was superseded" not in new.text
     assert old.links()["see the one that replaced it"] == f"/verdicts/{second.id}"
     assert new.links()["ECC Error"] == f"/verdicts/{first.id}"
     assert page(client, "/attempts").rows() == [f"/verdicts/{second.id}"]
@@ -197,7 +197,10 @@ def test_an_incident_shows_its_newest_attempt_and_leads_to_the_others(client: Te
     id = incident_of(service, new)
     assert incident_of(service, old) == id
     shown = page(client, f"/incidents/{id}")
-    assert "ECC Error on node-1" in shown.text and "2 attempts of 2 jobs, 2 failures suspect node-1;" in shown.text
+    assert (
+        "ECC Error on node-1" in shown.text
+        and "2 attempts of 2 jobs, 2 failures with the suspect node-1;" in shown.text
+    )
     assert "b / 1, shown here" in shown.text
     other = page(client, shown.links()["a / 1"])
     assert "a / 1, shown here" in other.text and other.links()["b / 1"] == f"/incidents/{id}?verdict={new.id}"
@@ -429,7 +432,7 @@ def test_past_cases_stand_beside_what_fixed_them(client: TestClient, service: Se
     told = page(client, f"/verdicts/{stored.id}").text.partition("Similar past failures")[2]
     first, second = told.index(f"Case {same.id}"), told.index(f"Case {alike.id}")
     assert first < second and "board <returned>" in told and "rebooted it" in told and "not this" not in told
-    assert "same line" in told[first:second] and "the same reason" in told[second:]
+    assert "same line" in told[first:second] and "same reason" in told[second:]
 
 
 def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, service: Service) -> None:
@@ -441,8 +444,7 @@ def test_the_fix_of_another_cause_is_not_the_last_time(client: TestClient, servi
     answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
     assert "Last time" not in answer and "fixed the typo" not in answer
     assert (
-        f"a person called the same line something else: Key Error, do not restart: fix first (case {other.id})"
-        in answer
+        f"a person gave the same line another reason: Key Error, do not restart: fix first (case {other.id})" in answer
     )
     same = enter(service, "older", fix="swapped the board", digests=("1" * 16,))
     answer = page(client, f"/verdicts/{stored.id}").text.partition("Evidence")[0]
@@ -830,7 +832,7 @@ def test_without_a_cause_the_end_of_the_log_is_shown(client: TestClient) -> None
     assert stored.verdict.reason == "Unknown" and not stored.verdict.evidence
     shown = page(client, f"/verdicts/{stored.id}")
     answer, proof = shown.text.split("Evidence", 1)
-    assert "end of the log" in answer and "nobody" in answer and "Confidence" not in answer
+    assert "end of the log" in answer and "no rule or case" in answer and "Confidence" not in answer
     assert "The last 20 lines of main" in proof and "<b>flux</b> lost sync" in proof and "step 42 goes" in proof
     assert "step 41 goes well" not in proof
     end = "/jobs/j/attempts/1/streams/main?line=62#L62"
@@ -868,7 +870,9 @@ def test_of_a_long_log_only_the_end_is_sifted_and_that_is_said(client: TestClien
     shown = page(client, f"/verdicts/{stored.id}")
     left = shown.text.split("Evidence", 1)[1].split("The last 20 lines of", 1)[0]
     assert re.search(r"Of the last [0-9,]+ lines 30 lines are left after the filter rules", left)
-    assert "The last 20 of them" in left and "were not filtered" in left and "at the beginning" not in left
+    assert (
+        "The last 20, each linked to the log" in left and "were not filtered" in left and "at the beginning" not in left
+    )
     assert shown.links()["see everything that is left"] == "/jobs/j/attempts/1/streams/main?view=compressed"
 
 
