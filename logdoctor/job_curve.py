@@ -31,6 +31,7 @@ from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.records import Records
 from logdoctor.text import natural
 
@@ -90,7 +91,7 @@ def measure(
     folder: Path,
     scanner: Scanner,
     guards: Guards,
-    writers: Callable[[LearnedRules], tuple[Agent, Agent | None]],
+    writers: Callable[[ModelCalls], tuple[Agent, Agent | None]],
     causes: Causes,
     terms: Terms,
     scratch: Path,
@@ -111,7 +112,8 @@ def measure(
     records = Records(f"sqlite:///{scratch / 'curve.db'}")
     try:
         rules = LearnedRules(records.database)
-        agent, adviser = writers(rules)
+        ledger = ModelCalls(records.database)
+        agent, adviser = writers(ledger)
         counting = Counting(adviser or agent, agent.free)
         first, second = (agent, counting) if adviser else (counting, None)
         limits = Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
@@ -122,7 +124,8 @@ def measure(
                 pupil = Pupil(kind if told else "", f"{kind}-{number}", log_agent)
                 runs.append(_run(kind, number, log, scanner, pupil, log_agent, counting, rules, causes))
                 tell(runs[-1])
-        return _report(runs, causes, rules, guards, f"{agent.name}, then {adviser.name}" if adviser else agent.name)
+        name = f"{agent.name}, then {adviser.name}" if adviser else agent.name
+        return _report(runs, causes, rules, ledger, guards, name)
     finally:
         records.close()
 
@@ -183,11 +186,13 @@ def _by_shipped(residual: Residual, scanner: Scanner) -> int:
     return int(((owner < 0) | (owner >= len(scanner.book.filters))).sum())
 
 
-def _report(runs: Sequence[Run], causes: Causes, rules: LearnedRules, guards: Guards, agent: str) -> Report:
+def _report(
+    runs: Sequence[Run], causes: Causes, rules: LearnedRules, ledger: ModelCalls, guards: Guards, agent: str
+) -> Report:
     numbers = range(1, max(run.number for run in runs) + 1)
     active = [one for one in causes.caught.values() if one.status == "active" and not one.citable]
-    voted_out = [refusal.pattern for refusal in rules.refusals(guard="vote", limit=_REFUSALS)]
-    totals = rules.model_totals()
+    voted_out = [refusal.pattern for refusal in rules.refusals.list(guard="vote", limit=_REFUSALS)]
+    totals = ledger.totals()
     return Report(
         agent,
         [_middle_and_worst(run.kept / max(run.lines, 1) for run in runs if run.number == n) for n in numbers],
@@ -196,7 +201,7 @@ def _report(runs: Sequence[Run], causes: Causes, rules: LearnedRules, guards: Gu
         len(active),
         [f"{one.file}:{one.line} {one.rule}: {one.text[:200]}" for one in active],
         list(runs),
-        rules.refusal_counts(),
+        rules.refusals.counts(),
         len(voted_out),
         _harmful(voted_out, causes, guards),
         (sum(total.tokens_in for total in totals), sum(total.tokens_out for total in totals)),

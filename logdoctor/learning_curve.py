@@ -590,7 +590,7 @@ def _report(course: _Course, setup: Setup, seconds: float) -> Report:
         {job.kind: job.calls for job in course.jobs if job.number == 2},
         course.causes.moments,
         course.jobs,
-        course.rules.refusal_counts(),
+        course.rules.refusals.counts(),
         {kind: left for kind, left in course.left.items() if left},
         caught[:_SHOWN],
         setup,

@@ -172,10 +172,13 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     from logdoctor.failure_agent.write_back.model_writer import ModelWriter
     from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
     from logdoctor.failure_agent.write_back.writer import OfflineWriter
+    from logdoctor.store.model_calls import ModelCalls
 
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
-    asked = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
+    asked = None
+    if settings.agent == "auto" and settings.llm_base_url:
+        asked = model(ModelCalls(stores.records.database), stores.exchanges)
     writer = ModelWriter(asked, prompts_folder(settings)) if asked else OfflineWriter()
     terms = Terms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
@@ -308,8 +311,12 @@ def log_agent(
     from logdoctor.log_agent.life import Terms
     from logdoctor.log_agent.agent import Limits, LogAgent
     from logdoctor.store.exchanges import Exchanges
+    from logdoctor.store.model_calls import ModelCalls
 
-    writer, adviser = rule_writers(settings, lambda: (model or Model(settings))(rules, Exchanges(records.database)))
+    def asked() -> "Guarded":
+        return (model or Model(settings))(ModelCalls(records.database), Exchanges(records.database))
+
+    writer, adviser = rule_writers(settings, asked)
     terms = Terms(settings.learn_jobs, settings.learn_lines)
     learning = Limits(settings.learn_runs, terms)
     guarding = guards(settings, scanner.book, records)

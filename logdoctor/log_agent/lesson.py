@@ -9,7 +9,9 @@ from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.metrics import metrics
 from logdoctor.log_agent.proposal import Agent, Candidate, Judgement, Refusal, Sample
 from logdoctor.log_agent.vote import Poll, poll
-from logdoctor.store.learned import ERROR_WORD, NewRule, Noticed, Source, Votes
+from logdoctor.store.learned import ERROR_WORD, NewRule, Source
+from logdoctor.store.noticed import Noticed
+from logdoctor.store.refusals import Votes
 
 _EXAMPLES = 4
 

@@ -64,14 +64,14 @@ def count(
     at: float,
 ) -> list[str]:
     """Enter what the rules of a kind matched and took in a settled attempt; the ids of those that became active."""
-    rules.count(kind, *attempt, hits, at)
+    rules.hits.count(kind, *attempt, hits, at)
     promoted = []
     for rule in rules.list(kind, "shadow"):
         if 0 < terms.jobs <= rule.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
             why = f"watched in {rule.jobs} attempts on {rule.lines} lines, none of them evidence"
             if _step(rules, rule.id, "shadow", "active", "promote", why, at):
                 promoted.append(rule.id)
-    for rule_id, idle in rules.idle(kind).items():
+    for rule_id, idle in rules.hits.idle(kind).items():
         if idle >= _FORGOTTEN:
             _step(rules, rule_id, "shadow", "retired", "demote", f"no line of it in {idle} attempts", at)
     return promoted

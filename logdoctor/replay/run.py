@@ -35,8 +35,9 @@ from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Stores
 from logdoctor.store.confirmed import Cited, Confirmed, NewConfirmation
 from logdoctor.store.exchanges import Exchanges
-from logdoctor.store.learned import DIAGNOSIS, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
@@ -321,7 +322,7 @@ def _report(course: _Course, outcomes: Sequence[Outcome], setup: Setup, seconds:
         {reason: sums([one for one in outcomes if one.reason == reason]) for reason in reasons},
         course.approvals,
         dict(Counter(rule.status for rule in course.rules.list(DIAGNOSIS))),
-        course.rules.refusal_counts(),
+        course.rules.refusals.counts(),
         dict(course.lessons),
         _confusions(outcomes),
         len({one.kind for one in outcomes}),

@@ -19,17 +19,9 @@ from logdoctor.log_agent.metrics import KNOWN
 from logdoctor.log_agent.proposal import Refusal
 from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
-from logdoctor.store.learned import (
-    CORDON,
-    DIAGNOSIS,
-    ERROR_WORD,
-    Claim,
-    Learned,
-    LearnedRules,
-    NewRule,
-    Source,
-    Votes,
-)
+from logdoctor.store.learned import CORDON, ERROR_WORD, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.refusals import Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 
 AGENT = "import"
 """Whose proposals imported rules are."""

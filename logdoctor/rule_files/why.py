@@ -16,7 +16,8 @@ from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
-from logdoctor.store.learned import DIAGNOSIS, Learned
+from logdoctor.store.learned import Learned
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns

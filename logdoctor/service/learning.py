@@ -24,8 +24,8 @@ from logdoctor.log_agent.kind import kind_of
 from logdoctor.log_agent.model import ModelAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.streams import Attempt, Noticed
-from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
+from logdoctor.store.noticed import Noticed as StoredNotice
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.types import Group, Verdict
 

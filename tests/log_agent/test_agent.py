@@ -166,7 +166,7 @@ def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(
     (rule,) = rules.list(KIND)
     assert (rule.pattern, rule.status, rule.jobs, rule.lines) == (STEP, "shadow", 1, 900)
     assert rule.source == SOURCE and rules.events(rule.id)[0].why == "learned from job-1/1"
-    assert [refusal.pattern for refusal in rules.refusals(KIND)] == ["^.*$"]
+    assert [refusal.pattern for refusal in rules.refusals.list(KIND)] == ["^.*$"]
     assert agent.lessons == 1
     assert [one.id for one in agent.books.scanner(KIND).book.learned] == [rule.id], "streams get it at once"
 
@@ -176,9 +176,9 @@ def test_what_was_shown_twice_or_to_the_end_is_known(scanner: Scanner, rules: Le
     agent.learn(KIND, ("job-1", 1), groups(shape=1), SOURCE)
     assert agent.known(KIND) == set(), "there may have been too few lines to tell"
     agent.learn(KIND, ("job-1", 1), [*groups(shape=1), *groups(shape=2)], SOURCE)
-    assert agent.known(KIND) == {1} == rules.seen_shapes(KIND)
+    assert agent.known(KIND) == {1} == rules.shapes.seen(KIND)
     agent.settle(KIND, ("job-1", 1), {}, verdict(), True, 2.0)
-    assert agent.known(KIND) == {1, 2} == rules.seen_shapes(KIND) and agent.known("other/kind") == set()
+    assert agent.known(KIND) == {1, 2} == rules.shapes.seen(KIND) and agent.known("other/kind") == set()
     again = agent_of(scanner, rules, guards, Told())
     assert again.known(KIND) == {1, 2}
 
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_answer_changes_nothing(scanner: Scanner, rules: L
     agent = agent_of(scanner, rules, guards, Told(said(STEP), NO, NO))
     with pytest.raises(ModelUnavailable):
         agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
-    assert rules.list() == [] and agent.known(KIND) == set() == rules.seen_shapes(KIND)
+    assert rules.list() == [] and agent.known(KIND) == set() == rules.shapes.seen(KIND)
 
 
 def test_a_lesson_that_was_stopped_changes_nothing(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
@@ -212,14 +212,14 @@ def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRul
     agent.books.refresh()
     agent.learn(KIND, ("job-2", 1), groups(shape=2), SOURCE)
     assert [(one.id, one.status) for one in rules.list(KIND)] == [(rule.id, "retired")]
-    assert rules.refusals(KIND)[0].guard == "duplicate"
+    assert rules.refusals.list(KIND)[0].guard == "duplicate"
 
 
 def test_noticed_lines_are_kept(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP, errors=[3])] * 3))
     (noticed,) = agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert (noticed.line, noticed.text) == (4, "the gizmo number 4 turns")
-    assert rules.noticed("job-1", 1) == [noticed] and rules.list() == []
+    assert rules.noticed.of("job-1", 1) == [noticed] and rules.list() == []
 
 
 def test_a_full_kind_is_not_asked_about_for_ever(scanner: Scanner, records: Records, guards: Guards) -> None:
@@ -289,7 +289,7 @@ def test_what_was_cited_once_is_never_learned(scanner: Scanner, rules: LearnedRu
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
     agent.settle("other/kind", ("job-0", 1), {}, verdict("\x1b[31mthe gizmo number 77 turns\x1b[0m"), True, 1.0)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
-    assert rules.list() == [] and rules.refusals(KIND)[0].guard == "evidence"
+    assert rules.list() == [] and rules.refusals.list(KIND)[0].guard == "evidence"
 
 
 def test_a_cited_metric_line_forbids_nothing(scanner: Scanner, rules: LearnedRules, own_guards: Guards) -> None:
@@ -414,4 +414,4 @@ def test_an_adviser_that_does_not_answer_costs_nothing(scanner: Scanner, rules: 
     for _ in range(2):
         agent.learn(KIND, ("job-1", 1), [*groups(), *groups("widget", shape=2)], SOURCE)
     assert adviser.asked == [0, 1], "two of three did not answer; then it was left alone"
-    assert [rule.pattern for rule in rules.list(KIND)] == [STEP] and rules.seen_shapes(KIND) == set()
+    assert [rule.pattern for rule in rules.list(KIND)] == [STEP] and rules.shapes.seen(KIND) == set()

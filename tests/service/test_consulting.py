@@ -15,9 +15,9 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import AGREEMENT
-from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Verdict
 from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
 from tests.llm import server as ways

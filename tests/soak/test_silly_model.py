@@ -198,7 +198,7 @@ def test_what_it_would_filter_takes_nothing(
             left.add(compress(segment, scanner))
         with contextlib.suppress(ModelError):
             agent.learn(KIND, ("job-1", 1), left.groups(), SOURCE)
-        known, refused = rules.list(KIND), rules.refusals(KIND)
+        known, refused = rules.list(KIND), rules.refusals.list(KIND)
         statuses = Counter(rule.status for rule in known)
         print(
             f"\nlearning: {reported}; rules: {dict(statuses)}, refused: {dict(Counter(one.guard for one in refused))}"

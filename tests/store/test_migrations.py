@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 
 from logdoctor.store import migrations
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import StoreError, metadata
 
@@ -78,7 +79,8 @@ def test_the_first_form_comes_to_the_newest_with_its_data(url: str, tmp_path: Pa
     assert job and job.facts == JobFacts(user="user-17") and attempt and attempt.started == 1.0
     assert upgraded.allot_attempt("a", "key", 3.0) == 1 and upgraded.last_event() == 41
     learned = LearnedRules(upgraded.database)
-    assert learned.version() == 0 and learned.list() == [] and learned.spent(None, 0.0).calls == 0
+    assert learned.version() == 0 and learned.list() == []
+    assert ModelCalls(upgraded.database).spent(None, 0.0).calls == 0
     upgraded.close()
     fresh.close()
 

@@ -20,8 +20,8 @@ from logdoctor.service.confirming import FoundBy, Ruling
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Service, Stores
 from logdoctor.store.confirmed import Cited
-from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.records import StoredVerdict
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
 from logdoctor.web import wording
 from logdoctor.web.pages.choosing import lines_of
@@ -109,7 +109,7 @@ def state(service: Service) -> tuple[Any, ...]:
     rules = service.rules
     events = [event.id for event in rules.events()]
     cases = service.casework.confirmed.cases()
-    return rules.version(), rules.list(), rules.refusal_counts(), rules.refusals(), events, cases
+    return rules.version(), rules.list(), rules.refusals.counts(), rules.refusals.list(), events, cases
 
 
 # --- it is right

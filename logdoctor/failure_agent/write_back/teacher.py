@@ -33,7 +33,9 @@ from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
-from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, LearnedRules, NewRule, Refused, Source, Votes
+from logdoctor.store.learned import CORDON, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.refusals import Refused, Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless, shown
 from logdoctor.types import LEARNED, Record, Verdict
 
@@ -374,7 +376,7 @@ class Teacher:
 
     def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
         reported = [Refused(one.pattern, one.guard, one.cause) for one in refused]
-        self._rules.refuse(
+        self._rules.refusals.add(
             DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, reported, self._clock()
         )
 
@@ -397,7 +399,7 @@ class Teacher:
             if outcome in ("failed", "recovered") and reason in (rule.claim.reason, "Unknown"):
                 decided = verdict.decided_by.rule == rule.id
                 counts[rule.id] = len(hits[rule.id]), len(hits[rule.id]) if decided else 0
-        self._rules.count(DIAGNOSIS, job, attempt, counts, self._clock())
+        self._rules.hits.count(DIAGNOSIS, job, attempt, counts, self._clock())
 
     def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(those that became active, those that were retired because they would do harm by now)."""

@@ -20,7 +20,8 @@ from logdoctor.rule_files.trial import tried, verdict
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
+from logdoctor.store.learned import STATUSES, Learned
+from logdoctor.store.refusals import MAX_REFUSALS
 from logdoctor.web import rule_words
 from logdoctor.web.gate import Caller, Gate, form_key
 from logdoctor.web.models import Cursor
@@ -94,7 +95,7 @@ def routes(service: Service, gate: Gate) -> APIRouter:
             given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
             return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
         found = refusal_page(rules, caller, cursor, _REFUSALS, kind, guard)
-        counts = {} if caller.prefixes else rules.refusal_counts()
+        counts = {} if caller.prefixes else rules.refusals.counts()
         content = {"refusals": found["items"], "next": found["next"], "guard": guard, "kind": kind, "cursor": cursor}
         return page(request, gate, "rules_refused.html", content | {"counts": counts, "kept": MAX_REFUSALS})
 

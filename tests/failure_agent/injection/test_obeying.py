@@ -18,8 +18,9 @@ from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
 from logdoctor.pipeline import Limits, Stream
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Cited, Confirmed
-from logdoctor.store.learned import DIAGNOSIS, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless
 from logdoctor.types import Verdict
 from tests.failure_agent.injection.conftest import AskRaw

@@ -73,7 +73,7 @@ class World:
 
     def guards(self) -> dict[str, int]:
         """How often each guard refused."""
-        return self.rules.refusal_counts()
+        return self.rules.refusals.counts()
 
 
 MakeWorld = Callable[..., World]

@@ -7,7 +7,8 @@ import pytest
 from logdoctor.failure_agent.write_back.guards import GUARDS, Candidate, Guards, Trial
 from logdoctor.failure_agent.write_back.rule import kept
 from logdoctor.store.confirmed import Past
-from logdoctor.store.learned import DIAGNOSIS, Claim
+from logdoctor.store.learned import Claim
+from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, LEASE, World
 
 CLAIM = Claim("OS Error", "user", "fix_first")
@@ -125,7 +126,7 @@ def test_a_line_that_does_not_decide_is_refused(world: World) -> None:
 def test_refusals_hold_no_secret(world: World) -> None:
     log = HEAD + "ERROR login failed with password=hunter2-XYZ\n"
     lesson = world.teach("a", log, "Permission Error", 41)
-    said = repr((lesson, world.rules.refusals(), world.rules.list(DIAGNOSIS)))
+    said = repr((lesson, world.rules.refusals.list(), world.rules.list(DIAGNOSIS)))
     lines = repr(lesson.lines)
     assert "hunter2" not in said.replace(lines, "") and "hunter2" in log
 

@@ -13,7 +13,7 @@ from logdoctor.rule_files.files import export
 from logdoctor.rules.check import check
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import DIAGNOSIS
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import learned_rules
 from logdoctor.types import DecidedBy
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, JAM_AGAIN, LEASE, LEASE_AGAIN, MakeWorld, World
