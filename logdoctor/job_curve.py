@@ -25,8 +25,8 @@ from logdoctor.evaluate import write_report
 from logdoctor.learning_curve import Causes, Counting, Pupil
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.rules.scanner import Scanner
@@ -90,10 +90,10 @@ class Report(msgspec.Struct, frozen=True):
 def measure(
     folder: Path,
     scanner: Scanner,
-    guards: Guards,
+    guards: FilterGuards,
     writers: Callable[[ModelCalls], tuple[Agent, Agent | None]],
     causes: Causes,
-    terms: Terms,
+    terms: WatchTerms,
     scratch: Path,
     votes: int,
     told: bool = True,
@@ -187,7 +187,7 @@ def _by_shipped(residual: Residual, scanner: Scanner) -> int:
 
 
 def _report(
-    runs: Sequence[Run], causes: Causes, rules: LearnedRules, ledger: ModelCalls, guards: Guards, agent: str
+    runs: Sequence[Run], causes: Causes, rules: LearnedRules, ledger: ModelCalls, guards: FilterGuards, agent: str
 ) -> Report:
     numbers = range(1, max(run.number for run in runs) + 1)
     active = [one for one in causes.caught.values() if one.status == "active" and not one.citable]
@@ -208,7 +208,7 @@ def _report(
     )
 
 
-def _harmful(patterns: Sequence[str], causes: Causes, guards: Guards) -> list[str]:
+def _harmful(patterns: Sequence[str], causes: Causes, guards: FilterGuards) -> list[str]:
     """Those of some patterns that take a line of a cause, without a guard that knows of it."""
     known = guards.evidence_taken(patterns)
     matched = taken(patterns, causes.texts())

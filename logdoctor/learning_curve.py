@@ -1,7 +1,7 @@
 """How fast filter rules are learned, and whether they ever hurt: jobs arrive one after another, and no filter rule
 is there when the first one comes.
 
-The parts are those of the service (`LogAgent` with its miner, `Guards`, `LearnedRules` in a database, `Books`), and a
+The parts are those of the service (`LogAgent` with its miner, `FilterGuards`, `LearnedRules` in a database, `Books`); a
 job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change of
 any rule book the scanner that changed is tried on all logs of failed jobs, whatever their kind.
 """
@@ -39,11 +39,11 @@ from logdoctor.evaluate import FailureCase, read_corpus, write_report
 from logdoctor.log_agent.agent import Left as Unexplained
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.proposal import Agent, Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.rules import marks
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
@@ -175,7 +175,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def run(
     scanner: Scanner,
-    guards: Guards,
+    guards: FilterGuards,
     corpus: Path,
     folder: Path,
     setup: Setup | None = None,
@@ -312,7 +312,7 @@ class Counting:
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
         return self._agent.singly(sample, places)
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         self.calls += 1
         return self._agent.judge(sample, candidates, runs)
 
@@ -379,10 +379,12 @@ class Pupil:
 class _Course:
     """All jobs of all kinds, one after another, and what came of them."""
 
-    def __init__(self, rules: LearnedRules, scanner: Scanner, guards: Guards, causes: "Causes", setup: Setup) -> None:
+    def __init__(
+        self, rules: LearnedRules, scanner: Scanner, guards: FilterGuards, causes: "Causes", setup: Setup
+    ) -> None:
         self.rules, self.causes = rules, causes
         self._counting = Counting(Miner())
-        terms = Terms(setup.watched_jobs, setup.watched_lines)
+        terms = WatchTerms(setup.watched_jobs, setup.watched_lines)
         limits = Limits(setup.runs, terms, lessons_per_hour=_NO_LIMIT)
         self._agent = LogAgent(Books(scanner, rules), rules, self._counting, guards, limits)
         self._approve = setup.approve

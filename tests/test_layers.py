@@ -12,6 +12,7 @@ ROWS = (
     ("types", "errors", "taxonomy", "node_types"),
     ("settings", "text", "send"),
     ("rules", "store", "llm"),
+    ("learning",),
     ("compress", "diagnose", "log_agent", "nodes", "notify", "report"),
     ("failure_agent",),
     ("whole_log",),

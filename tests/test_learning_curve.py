@@ -17,7 +17,7 @@ from logdoctor import learning_curve as lc
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
 from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
@@ -34,12 +34,12 @@ def untaught(book: RuleBook) -> Scanner:
 
 
 @pytest.fixture(scope="module")
-def guards(book: RuleBook) -> Guards:
-    return Guards(causes(book, ROOT / "rules" / "canary"))
+def guards(book: RuleBook) -> FilterGuards:
+    return FilterGuards(causes(book, ROOT / "rules" / "canary"))
 
 
 @pytest.fixture(scope="module")
-def report(untaught: Scanner, guards: Guards, tmp_path_factory: pytest.TempPathFactory) -> lc.Report:
+def report(untaught: Scanner, guards: FilterGuards, tmp_path_factory: pytest.TempPathFactory) -> lc.Report:
     return lc.run(untaught, guards, CORPUS, tmp_path_factory.mktemp("curve"), SETUP)
 
 
@@ -150,7 +150,7 @@ def test_the_picture_is_sound(report: lc.Report) -> None:
         assert 0 < float(text.attrib["x"]) < curve_chart._WIDTH and 0 < float(text.attrib["y"]) < curve_chart._HEIGHT
 
 
-def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.Report, tmp_path: Path) -> None:
+def test_what_is_missing_is_told(untaught: Scanner, guards: FilterGuards, report: lc.Report, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"biglog\.py"):
         lc.run(untaught, guards, tmp_path, tmp_path)
     with pytest.raises(InputError, match="unknown framework"):

@@ -37,7 +37,7 @@ from logdoctor.taxonomy import REASONS
 if TYPE_CHECKING:
     from logdoctor.failure_agent.agent import FailureAgent
     from logdoctor.failure_agent.question import Question
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
     from logdoctor.log_agent.agent import LogAgent
     from logdoctor.log_agent.model import ModelAgent
     from logdoctor.log_agent.proposal import Agent
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from logdoctor.store.exchanges import Exchanges
     from logdoctor.store.learned import LearnedRules
     from logdoctor.store.records import Records
-    from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+    from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
 
 __all__ = [
     "actor",
@@ -170,7 +170,7 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     from logdoctor.failure_agent.cases.embedding import SentenceEmbedder
     from logdoctor.failure_agent.cases.vectors import warm
     from logdoctor.failure_agent.write_back.model_writer import ModelWriter
-    from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+    from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
     from logdoctor.failure_agent.write_back.writer import OfflineWriter
     from logdoctor.store.model_calls import ModelCalls
 
@@ -180,7 +180,7 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     if settings.agent == "auto" and settings.llm_base_url:
         asked = model(ModelCalls(stores.records.database), stores.exchanges)
     writer = ModelWriter(asked, prompts_folder(settings)) if asked else OfflineWriter()
-    terms = Terms(settings.learn_jobs, settings.confirm_attempts)
+    terms = TeachingTerms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
     agent = failure_agent(settings, asked, library, embedder) if asked else None
@@ -280,10 +280,10 @@ def learned_rules(settings: Settings) -> "LearnedRules":
     return LearnedRules(records(settings).database)
 
 
-def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
+def guards(settings: Settings, book: RuleBook, records: "Records") -> "FilterGuards":
     """What no learned rule may take: all causes that are known, and all evidence that a verdict ever cited."""
     from logdoctor.log_agent.canary import causes
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
     from logdoctor.log_agent.life import quotes
 
     past: list[str] = []
@@ -291,15 +291,15 @@ def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
     while page := records.evidence_after(last, 1000):
         past += [line for _, evidence in page for line in quotes(evidence)]
         last = page[-1][0]
-    return Guards(causes(book, rules_folder(settings) / "canary"), past)
+    return FilterGuards(causes(book, rules_folder(settings) / "canary"), past)
 
 
 def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":
     """What a learned diagnosis rule must pass, tried on the attempts that are kept."""
     from logdoctor.store.confirmed import Confirmed
-    from logdoctor.failure_agent.write_back.guards import Guards
+    from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
 
-    return Guards(scanner.book, scanner, Confirmed(records.database).past)
+    return DiagnosisGuards(scanner.book, scanner, Confirmed(records.database).past)
 
 
 def log_agent(
@@ -308,7 +308,7 @@ def log_agent(
     """Who learns filter rules: the miner, which a model advises when one is set, or the model alone. `SettingsError`
     for one that is half set."""
     from logdoctor.log_agent.book import Books
-    from logdoctor.log_agent.life import Terms
+    from logdoctor.log_agent.life import WatchTerms
     from logdoctor.log_agent.agent import Limits, LogAgent
     from logdoctor.store.exchanges import Exchanges
     from logdoctor.store.model_calls import ModelCalls
@@ -317,7 +317,7 @@ def log_agent(
         return (model or Model(settings))(ModelCalls(records.database), Exchanges(records.database))
 
     writer, adviser = rule_writers(settings, asked)
-    terms = Terms(settings.learn_jobs, settings.learn_lines)
+    terms = WatchTerms(settings.learn_jobs, settings.learn_lines)
     learning = Limits(settings.learn_runs, terms)
     guarding = guards(settings, scanner.book, records)
     return LogAgent(Books(scanner, rules), rules, writer, guarding, learning, adviser)
@@ -339,14 +339,14 @@ def undiagnosing(settings: Settings) -> Scanner:
     return Scanner(book, cache_folder(settings))
 
 
-def unlearned(settings: Settings) -> tuple[Scanner, "Guards"]:
+def unlearned(settings: Settings) -> tuple[Scanner, "FilterGuards"]:
     """The diagnosis rules without filter rules, and what no learned rule may take: to measure how well is learned."""
     from logdoctor.log_agent.canary import causes
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
 
     book = rule_book(settings)
     scanner = Scanner(book.without_filters(), cache_folder(settings))
-    return scanner, Guards(causes(book, rules_folder(settings) / "canary"))
+    return scanner, FilterGuards(causes(book, rules_folder(settings) / "canary"))
 
 
 def guarded(

@@ -112,7 +112,7 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
 
     from logdoctor import build, job_curve
     from logdoctor.learning_curve import Causes
-    from logdoctor.log_agent.life import Terms
+    from logdoctor.log_agent.life import WatchTerms
 
     settings = read_settings()
     scanner = build.scanner(settings)
@@ -123,7 +123,7 @@ def _learn_jobs(folder: Path, told: bool, failed: Sequence[Path], as_json: bool,
             build.unlearned(settings)[1],
             lambda ledger: build.rule_writers(settings, lambda: build.guarded(settings, ledger)),
             Causes(*failed, judge=scanner),
-            Terms(settings.learn_jobs, settings.learn_lines),
+            WatchTerms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
             settings.learn_runs,
             told,

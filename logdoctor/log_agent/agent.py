@@ -13,12 +13,13 @@ import regex
 import structlog
 
 from logdoctor.errors import ModelError, RuleRefused
+from logdoctor.learning import steps
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent import life
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.kind import like
-from logdoctor.log_agent.lesson import Lesson, lesson
+from logdoctor.log_agent.lesson import FilterLesson, lesson
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.log_agent.sample import REPEATS, sample
 from logdoctor.store.learned import LearnedRules, NewRule, Source
@@ -58,7 +59,7 @@ class Limits(NamedTuple):
     rules are watched."""
 
     runs: int
-    terms: life.Terms
+    terms: life.WatchTerms
     lessons: int = 4
     free_lessons: int = 12
     lessons_per_hour: int = 120
@@ -75,7 +76,7 @@ class LogAgent:
         books: Books,
         rules: LearnedRules,
         agent: Agent,
-        guards: Guards,
+        guards: FilterGuards,
         limits: Limits,
         adviser: Agent | None = None,
     ) -> None:
@@ -337,7 +338,7 @@ class LogAgent:
     def _add(self, rules: Sequence[NewRule], why: str, at: float) -> None:
         """Enter rules; when the kind has no room for all of them, as many as it has."""
         try:
-            self._rules.add(rules, life.BY, at, why=why)
+            self._rules.add(rules, steps.BY, at, why=why)
         except RuleRefused as error:
             if len(rules) == 1:
                 log.warning("rule not entered", kind=rules[0].kind, cause=str(error))
@@ -345,7 +346,7 @@ class LogAgent:
             for rule in rules:
                 self._add([rule], why, at)
 
-    def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson, agent: Agent) -> None:
+    def _enter(self, kind: str, attempt: tuple[str, int], learned: FilterLesson, agent: Agent) -> None:
         now = time.time()
         refused = [Refused(one.pattern, one.guard, one.cause, votes) for one, votes in learned.refused]
         self._rules.refusals.add(kind, *attempt, agent.name, refused, now)

@@ -27,7 +27,7 @@ from logdoctor.errors import ModelError
 from logdoctor.evaluate import is_wrong_action
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import Lesson
+from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson
 from logdoctor.replay.kinds import Arrival, arrivals
 from logdoctor.replay.label import Kind
 from logdoctor.rules.scanner import Scanner
@@ -298,7 +298,7 @@ def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record
     )
 
 
-def _told(lesson: Lesson) -> str:
+def _told(lesson: DiagnosisLesson) -> str:
     """What came of a confirmation, in a word or two."""
     if lesson.rule:
         return "a rule, new" if lesson.lines else f"a rule that is {lesson.status} knows it"

@@ -9,8 +9,8 @@ import numpy as np
 
 from logdoctor.diagnose.taught import LONGEST
 from logdoctor.errors import PatternRefused, RuleError
+from logdoctor.learning.grammar import Chars, Pattern, parse
 from logdoctor.log_agent.book import as_filter
-from logdoctor.log_agent.grammar import Chars, Pattern, parse
 from logdoctor.log_agent.matching import taken
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from logdoctor.errors import RuleError
-from logdoctor.failure_agent.write_back.backtest import Tried
+from logdoctor.learning.backtest import Tried
 from logdoctor.rule_files.backtest import backtest
 from logdoctor.store.confirmed import Confirmed, Kept
 from logdoctor.store.learned import Claim, Learned, LearnedRules, Source

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.errors import ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.confirming import FoundBy, Ruling
@@ -51,7 +51,7 @@ def learning(folder: Path, scanner: Scanner, writer: Writer | None = None) -> It
 
     def rungs(stores: Stores) -> Climbing:
         how = writer or OfflineWriter()
-        teacher = Teacher(stores.rules, stores.confirmed, how, Terms(3, 3), scanner.book, scanner)
+        teacher = Teacher(stores.rules, stores.confirmed, how, TeachingTerms(3, 3), scanner.book, scanner)
         return Climbing(Ladder(None, 0.8, 2, None), teacher, lambda: 0, lambda: None)
 
     service = new_service(folder, scanner, ladder=rungs)

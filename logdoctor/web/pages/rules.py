@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, LogdoctorError, RequestRefused, RuleError, RuleRefused
-from logdoctor.failure_agent.write_back.backtest import Tried
+from logdoctor.learning.backtest import Tried
 from logdoctor.rule_files.backtest import backtest
 from logdoctor.rule_files.files import text_of
 from logdoctor.rule_files.trial import tried, verdict

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from logdoctor.failure_agent.write_back.guards import GUARDS, Candidate, Guards, Trial
+from logdoctor.failure_agent.write_back.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
 from logdoctor.failure_agent.write_back.rule import kept
 from logdoctor.store.confirmed import Past
 from logdoctor.store.learned import Claim
@@ -19,11 +19,12 @@ def refused(
     world: World, pattern: str, log: str = HEAD + LEASE, claim: Claim = CLAIM, past: tuple[Past, ...] = ()
 ) -> str:
     """Which guard refuses a pattern for line 41 of a log; "" when none does."""
-    guards = Guards(world.scanner.book, world.scanner, lambda without: iter(past))
+    guards = DiagnosisGuards(world.scanner.book, world.scanner, lambda without: iter(past))
     records = world.read(log)
     text = next(line.text for line in records[0].lines if line.number == 41)
     chosen, refusals = guards.first_fit(
-        [Candidate(pattern, "a title", "main", 41, text)], Trial("a", 1, records, claim, frozenset(["d1"]))
+        [DiagnosisCandidate(pattern, "a title", "main", 41, text)],
+        ConfirmedTrial("a", 1, records, claim, frozenset(["d1"])),
     )
     assert (chosen is None) == bool(refusals)
     return refusals[0].guard if refusals else ""
