@@ -194,7 +194,7 @@ def _diagnosis_looked_at(
     if known := there[DIAGNOSIS].get(_key(new)):
         return _Fit(rule, new, known)
     if refused := guards.refusal_of_rule(pattern, claim, examples):
-        return rule, Refusal(*refused)
+        return rule, refused
     if line_matches(pattern, [one.text for one in rule.must_not_match]):
         return rule, Refusal(pattern, "evidence", "it matches a line of its `must_not_match`")
     return _Fit(rule, new, None)
