@@ -25,7 +25,7 @@ from eval.simulate_nodes import simulate
 from logdoctor import build, pipeline
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.pipeline import LogFile
 from logdoctor.settings import cache_folder, read_settings, rules_folder
 
@@ -133,9 +133,9 @@ def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json
             folder,
             scanner,
             build.unlearned(settings)[1],
-            lambda rules: build.rule_writers(settings, lambda: build.guarded(settings, rules)),
+            lambda ledger: build.rule_writers(settings, lambda: build.guarded(settings, ledger)),
             CauseLines(*failed, judge=scanner),
-            Terms(settings.learn_jobs, settings.learn_lines),
+            WatchTerms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
             settings.learn_runs,
             kinds_known,

@@ -23,12 +23,13 @@ from logdoctor.compress.filter import Residual
 from logdoctor.errors import InputError
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.records import Records
 from logdoctor.text import natural
 
@@ -121,10 +122,10 @@ class JobsReport(EvalReport, frozen=True):
 def measure(
     folder: Path,
     scanner: Scanner,
-    guards: Guards,
-    writers: Callable[[LearnedRules], tuple[Agent, Agent | None]],
+    guards: FilterGuards,
+    writers: Callable[[ModelCalls], tuple[Agent, Agent | None]],
     causes: CauseLines,
-    terms: Terms,
+    terms: WatchTerms,
     scratch: Path,
     votes: int,
     kinds_known: bool = True,
@@ -143,7 +144,8 @@ def measure(
     records = Records(f"sqlite:///{scratch / 'curve.db'}")
     try:
         rules = LearnedRules(records.database)
-        agent, adviser = writers(rules)
+        ledger = ModelCalls(records.database)
+        agent, adviser = writers(ledger)
         counting = CountingAgent(adviser or agent, agent.free)
         first, second = (agent, counting) if adviser else (counting, None)
         limits = Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
@@ -154,7 +156,8 @@ def measure(
                 attempt = LearningAttempt(kind if kinds_known else "", f"{kind}-{number}", log_agent)
                 runs.append(_run(kind, number, log, scanner, attempt, log_agent, counting, rules, causes))
                 on_run(runs[-1])
-        return _report(runs, causes, rules, guards, f"{agent.name}, then {adviser.name}" if adviser else agent.name)
+        name = f"{agent.name}, then {adviser.name}" if adviser else agent.name
+        return _report(runs, causes, rules, ledger, guards, name)
     finally:
         records.close()
 
@@ -215,11 +218,18 @@ def _by_shipped(residual: Residual, scanner: Scanner) -> int:
     return int(((owner < 0) | (owner >= len(scanner.book.filters))).sum())
 
 
-def _report(runs: Sequence[JobRun], causes: CauseLines, rules: LearnedRules, guards: Guards, agent: str) -> JobsReport:
+def _report(
+    runs: Sequence[JobRun],
+    causes: CauseLines,
+    rules: LearnedRules,
+    ledger: ModelCalls,
+    guards: FilterGuards,
+    agent: str,
+) -> JobsReport:
     numbers = range(1, max(run.number for run in runs) + 1)
     active = [one for one in causes.caught.values() if one.status == "active" and not one.citable]
-    voted_out = [refusal.pattern for refusal in rules.refusals(guard="vote", limit=_REFUSALS)]
-    totals = rules.model_totals()
+    voted_out = [refusal.pattern for refusal in rules.refusals.list(guard="vote", limit=_REFUSALS)]
+    totals = ledger.totals()
     return JobsReport(
         agent,
         [_middle_and_worst(run.kept / max(run.lines, 1) for run in runs if run.number == n) for n in numbers],
@@ -228,14 +238,14 @@ def _report(runs: Sequence[JobRun], causes: CauseLines, rules: LearnedRules, gua
         len(active),
         [f"{one.file}:{one.line} {one.rule}: {one.text[:200]}" for one in active],
         list(runs),
-        rules.refusal_counts(),
+        rules.refusals.counts(),
         len(voted_out),
         _harmful(voted_out, causes, guards),
         (sum(total.tokens_in for total in totals), sum(total.tokens_out for total in totals)),
     )
 
 
-def _harmful(patterns: Sequence[str], causes: CauseLines, guards: Guards) -> list[str]:
+def _harmful(patterns: Sequence[str], causes: CauseLines, guards: FilterGuards) -> list[str]:
     """Those of some patterns that match a line of a cause and that no guard refuses."""
     known = guards.evidence_taken(patterns)
     matched = taken(patterns, causes.texts())

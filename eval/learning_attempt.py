@@ -9,7 +9,7 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.log_agent.agent import Left, LogAgent
-from logdoctor.log_agent.proposal import Agent, Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import Source
 from logdoctor.types import Segment, Verdict
@@ -31,7 +31,7 @@ class CountingAgent:
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
         return self._agent.singly(sample, places)
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         self.calls += 1
         return self._agent.judge(sample, candidates, runs)
 

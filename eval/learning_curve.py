@@ -1,8 +1,8 @@
 """How fast filter rules are learned, and whether they ever hurt: jobs arrive one after another, and no filter rule
 is there when the first one comes.
 
-The parts are those of the service (`LogAgent` with its miner, `Guards`, `LearnedRules` in a database, `Books`), and a
-job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change of
+The parts are those of the service (`LogAgent` with its miner, `FilterGuards`, `LearnedRules` in a database, `Books`), and
+a job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change of
 any rule book the scanner that changed is tried on all logs of failed jobs, whatever their kind.
 """
 
@@ -34,8 +34,8 @@ from logdoctor.compress.leftovers import shape
 from logdoctor.errors import InputError
 from logdoctor.log_agent.agent import Limits, LogAgent
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.miner import Miner
 from logdoctor.rules import marks
@@ -193,7 +193,7 @@ class LearningReport(EvalReport, frozen=True):
 
 def run(
     scanner: Scanner,
-    guards: Guards,
+    guards: FilterGuards,
     corpus: Path,
     folder: Path,
     setup: LearningSetup | None = None,
@@ -321,11 +321,11 @@ class _LearningRun:
     """All jobs of all kinds, one after another, and what they left."""
 
     def __init__(
-        self, rules: LearnedRules, scanner: Scanner, guards: Guards, causes: CauseLines, setup: LearningSetup
+        self, rules: LearnedRules, scanner: Scanner, guards: FilterGuards, causes: CauseLines, setup: LearningSetup
     ) -> None:
         self.rules, self.causes = rules, causes
         self._counting = CountingAgent(Miner())
-        terms = Terms(setup.watched_jobs, setup.watched_lines)
+        terms = WatchTerms(setup.watched_jobs, setup.watched_lines)
         limits = Limits(setup.runs, terms, lessons_per_hour=_NO_LIMIT)
         self._agent = LogAgent(Books(scanner, rules), rules, self._counting, guards, limits)
         self._approve = setup.approve
@@ -456,7 +456,7 @@ def _report(run: _LearningRun, setup: LearningSetup, seconds: float) -> Learning
         {job.kind: job.calls for job in run.jobs if job.number == 2},
         run.causes.moments,
         run.jobs,
-        run.rules.refusal_counts(),
+        run.rules.refusals.counts(),
         {kind: left for kind, left in run.left.items() if left},
         caught[:_SHOWN],
         setup,

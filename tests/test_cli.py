@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 import logdoctor
 from logdoctor.cli import cli, main
 from logdoctor.errors import LogdoctorError
-from logdoctor.store.learned import Votes
+from logdoctor.store.refusals import Votes
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 
 ROOT = Path(__file__).parents[1]
@@ -574,7 +574,7 @@ def test_ids_can_be_copied_and_nothing_steers_the_terminal(
 def test_show_tells_all_of_a_rule(run: Callable[..., Ran], data: Path) -> None:
     rules = opened(data)
     rule = active(rules)
-    rules.count(KIND, "llama-7b", 2, {rule.id: (12_031, 12_000)}, 3.0)
+    rules.hits.count(KIND, "llama-7b", 2, {rule.id: (12_031, 12_000)}, 3.0)
     out = run("rules", "show", rule.id).out
     for word in (
         *(SHARD.pattern, *SHARD.examples, "llama-7b/1", "megatron", "registry.local/train:1", "torchrun", "u17"),

@@ -15,8 +15,9 @@ from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
-from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim
+from logdoctor.store.learned import CORDON, Claim
 from logdoctor.store.records import Records
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Alternative, DecidedBy
 from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying

@@ -26,7 +26,7 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
 from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.lesson import lesson
 from logdoctor.log_agent.metrics import metrics
 from logdoctor.log_agent.miner import Miner
@@ -322,7 +322,7 @@ def miners_rules(scanner: Scanner) -> list[tuple[str, tuple[str, ...]]]:
         for segment in cut(path.stem, [path.read_bytes()], 1 << 20):
             left.add(compress(segment, scanner))
     shown, _ = sample(LEARNED_KIND, "corpus", 1, left.groups(), Miner.room, 120)
-    guards = Guards(causes(scanner.book, Path(__file__).parents[1] / "rules" / "canary"))
+    guards = FilterGuards(causes(scanner.book, Path(__file__).parents[1] / "rules" / "canary"))
     found = lesson(shown, Miner(), 3, guards, (), Source())
     return [(rule.pattern, rule.metrics) for rule in found.rules if rule.status == "shadow"]
 

@@ -10,9 +10,9 @@ import yaml
 from logdoctor.errors import RuleError
 from logdoctor.failure_agent.brief import Pages, write
 from logdoctor.failure_agent.query_engine import Toolbox
-from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
 from logdoctor.llm.chat import ToolCall
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rule_files.imports import File, Imported, import_files
 from logdoctor.rules.load import load_book
 from logdoctor.rules.match import Matcher, hyperscan_complaint
@@ -67,7 +67,7 @@ def test_the_model_is_told_that_its_pattern_is_refused(ask: Ask) -> None:
 @pytest.mark.parametrize("pattern", [HUGE, f"^{HUGE}$", f"^{HUGE.replace('(', '(?:')}$", "^a(?:x{64}y{64}){64}$"])
 def test_imported_rules_are_refused(pattern: str, tmp_path: Path) -> None:
     scanner = small_scanner(tmp_path / "book", filter_rule("fine", "fine"))
-    guards = Guards(["an error"]), DiagnosisGuards(scanner.book, scanner, lambda without: iter(()))
+    guards = FilterGuards(["an error"]), DiagnosisGuards(scanner.book, scanner, lambda without: iter(()))
     files = [
         filter_rule("learned/huge", pattern, must_match=["x"], scope={"kind": "k"}),
         diagnosis("learned/huge", pattern, must_match=[{"text": "x"}]),

@@ -29,14 +29,15 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import Lesson
+from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Stores
 from logdoctor.store.confirmed import Cited, Confirmed, NewConfirmation
 from logdoctor.store.exchanges import Exchanges
-from logdoctor.store.learned import DIAGNOSIS, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
@@ -228,11 +229,11 @@ def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record
     )
 
 
-def _result_of(lesson: Lesson) -> str:
+def _result_of(lesson: DiagnosisLesson) -> str:
     """What a confirmation led to, in a word or two."""
     if lesson.rule:
         return "a rule, new" if lesson.lines else f"a rule that is {lesson.status} knows it"
-    return "known without a rule" if lesson.why.endswith("knows it already") else "no rule"
+    return "known without a rule" if lesson.why.endswith("already covers it") else "no rule"
 
 
 # ---- summing up
@@ -252,7 +253,7 @@ def _report(replay: _Replay, outcomes: Sequence[ReplayOutcome], setup: ReplaySet
         {reason: shares_of([one for one in outcomes if one.reason == reason]) for reason in reasons},
         replay.approvals,
         dict(Counter(rule.status for rule in replay.rules.list(DIAGNOSIS))),
-        replay.rules.refusal_counts(),
+        replay.rules.refusals.counts(),
         dict(replay.lessons),
         _confusions(outcomes),
         len({one.kind for one in outcomes}),

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
     from logdoctor.failure_agent.cases.embedding import Embedder
     from logdoctor.failure_agent.question import Question
-    from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+    from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
     from logdoctor.llm.budget import Ledger
     from logdoctor.llm.exchanges import Exchanges as AnyExchanges
     from logdoctor.llm.spending import Guarded
     from logdoctor.log_agent.agent import LogAgent
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
     from logdoctor.log_agent.model import ModelAgent
     from logdoctor.log_agent.proposal import Agent
     from logdoctor.service.acting import Actor
@@ -170,15 +170,18 @@ def climbing(settings: Settings, scanner: Scanner, model: "Model", stores: "Stor
     from logdoctor.failure_agent.cases.vectors import warm
     from logdoctor.failure_agent.ladder import Ladder
     from logdoctor.failure_agent.write_back.model_writer import ModelWriter
-    from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+    from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
     from logdoctor.failure_agent.write_back.writer import OfflineWriter
     from logdoctor.service.consulting import Climbing
+    from logdoctor.store.model_calls import ModelCalls
 
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
-    seam = model(stores.rules, stores.exchanges) if settings.agent == "auto" and settings.llm_base_url else None
+    seam = None
+    if settings.agent == "auto" and settings.llm_base_url:
+        seam = model(ModelCalls(stores.records.database), stores.exchanges)
     writer = ModelWriter(seam, prompts_folder(settings)) if seam else OfflineWriter()
-    terms = Terms(settings.learn_jobs, settings.confirm_attempts)
+    terms = TeachingTerms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
     agent = failure_agent(settings, seam, library, embedder) if seam else None
@@ -280,9 +283,9 @@ def learned_rules(settings: Settings) -> "LearnedRules":
     return LearnedRules(records(settings).database)
 
 
-def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
+def guards(settings: Settings, book: RuleBook, records: "Records") -> "FilterGuards":
     """What no learned rule may take: all causes that are known, and all evidence that a verdict ever cited."""
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
     from logdoctor.log_agent.life import quotes
 
     past: list[str] = []
@@ -290,7 +293,7 @@ def guards(settings: Settings, book: RuleBook, records: "Records") -> "Guards":
     while page := records.evidence_after(last, 1000):
         past += [line for _, evidence in page for line in quotes(evidence)]
         last = page[-1][0]
-    return Guards(known_causes(settings, book), past)
+    return FilterGuards(known_causes(settings, book), past)
 
 
 def known_causes(settings: Settings, book: RuleBook) -> tuple[str, ...]:
@@ -302,10 +305,10 @@ def known_causes(settings: Settings, book: RuleBook) -> tuple[str, ...]:
 
 def diagnosis_guards(scanner: Scanner, records: "Records") -> "DiagnosisGuards":
     """What a learned diagnosis rule must pass, tried on the attempts that are kept."""
-    from logdoctor.failure_agent.write_back.guards import Guards
+    from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
     from logdoctor.store.confirmed import Confirmed
 
-    return Guards(scanner.book, scanner, Confirmed(records.database).past)
+    return DiagnosisGuards(scanner.book, scanner, Confirmed(records.database).past)
 
 
 def log_agent(
@@ -315,11 +318,15 @@ def log_agent(
     for one that is half set."""
     from logdoctor.log_agent.agent import Limits, LogAgent
     from logdoctor.log_agent.book import Books
-    from logdoctor.log_agent.life import Terms
+    from logdoctor.log_agent.life import WatchTerms
     from logdoctor.store.exchanges import Exchanges
+    from logdoctor.store.model_calls import ModelCalls
 
-    writer, adviser = rule_writers(settings, lambda: (model or Model(settings))(rules, Exchanges(records.database)))
-    terms = Terms(settings.learn_jobs, settings.learn_lines)
+    def asked() -> "Guarded":
+        return (model or Model(settings))(ModelCalls(records.database), Exchanges(records.database))
+
+    writer, adviser = rule_writers(settings, asked)
+    terms = WatchTerms(settings.learn_jobs, settings.learn_lines)
     learning = Limits(settings.learn_runs, terms)
     guarding = guards(settings, scanner.book, records)
     return LogAgent(Books(scanner, rules), rules, writer, guarding, learning, adviser)
@@ -342,15 +349,15 @@ def undiagnosing(settings: Settings) -> Scanner:
     return Scanner(book, cache_folder(settings))
 
 
-def unlearned(settings: Settings) -> tuple[Scanner, "Guards"]:
+def unlearned(settings: Settings) -> tuple[Scanner, "FilterGuards"]:
     """Return the diagnosis rules without filter rules, and the guards of learned rules, to measure the quality of
     learning."""
     from logdoctor.log_agent.canary import causes
-    from logdoctor.log_agent.guards import Guards
+    from logdoctor.log_agent.guards import FilterGuards
 
     book = rule_book(settings)
     scanner = Scanner(book.without_filters(), cache_folder(settings))
-    return scanner, Guards(causes(book, rules_folder(settings) / "canary"))
+    return scanner, FilterGuards(causes(book, rules_folder(settings) / "canary"))
 
 
 def guarded(

@@ -1,8 +1,11 @@
 """From a model's text to a typed answer: JSON as models write it, taken leniently and checked strictly.
 
 Small models put prose or a fence around JSON, leave a comma too many, do not escape the backslashes of a regular
-expression, and stop in the middle when their tokens are spent. All of that is mended here, in one pass over the text;
-what then does not have the form that was asked for is refused, with a reason that the model can be told.
+expression, and stop in the middle when their tokens are spent. All of that is repaired here, in one pass over the text;
+what then does not have the form that was asked for is refused, with a reason that the model is given.
+
+Not json-repair (0.64 was tried): it completes what was cut off, so that half a pattern becomes a wider one, takes NaN
+and doubled keys, and needs 18 s for 32 kB of `{` (law 9).
 """
 
 import json
@@ -47,7 +50,7 @@ class _Tidied(NamedTuple):
 
 
 def parse(text: str, form: type[Form]) -> Parsed[Form]:
-    """The first JSON value in a text that has the form. `ModelNonsense` says why there is none."""
+    """Return the first JSON value in a text that has the form. Raise `ModelNonsense`, which says why there is none."""
     if len(text) > MAX_ANSWER:
         raise _nonsense(f"has {len(text)} characters, of which at most {MAX_ANSWER} are read")
     text = _THOUGHT.sub("", text, count=1)
@@ -71,7 +74,7 @@ def parse(text: str, form: type[Form]) -> Parsed[Form]:
 
 
 def schema(form: type) -> dict[str, Any]:
-    """The JSON Schema of a form without references, as strict as servers want it: every key required, no other."""
+    """Return the JSON Schema of a form without references, as strict as servers want: every key required, no other."""
     (top,), parts = msgspec.json.schema_components([form], ref_template="{name}")
     return {"title": form.__name__, **_inlined(top, parts)}
 
@@ -92,15 +95,15 @@ def _inlined(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _starts(text: str) -> list[int]:
-    """Places where the answer may begin: behind fences first, then at brackets; few, so that time is bounded."""
+    """Return where the answer may begin: behind fences first, then at brackets; few, so that time is bounded."""
     fenced = [match.end() for match in islice(_FENCE.finditer(text), _TRIES)]
     return fenced + [match.start() for match in islice(_OPENING.finditer(text), _TRIES)]
 
 
 def _tidied(text: str, start: int) -> _Tidied:
-    """The JSON value that begins at `start`: without trailing commas, lone backslashes doubled, closed if cut off.
+    """Return the JSON value from `start` on: without trailing commas, lone backslashes doubled, closed if cut off.
 
-    A value that is cut off keeps the whole items of its outermost list. `ValueError` when none is whole, or when
+    A value that is cut off keeps the whole items of its outermost list. Raise `ValueError` when none is whole, or when
     it is nested too deep.
     """
     out: list[str] = []
@@ -139,7 +142,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _drop_comma(out: list[str]) -> None:
-    """Takes away a comma before a closing bracket."""
+    """Remove a comma before a closing bracket."""
     last = len(out) - 1
     while last >= 0 and not out[last].strip():
         last -= 1

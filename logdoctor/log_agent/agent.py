@@ -13,15 +13,18 @@ import regex
 import structlog
 
 from logdoctor.errors import ModelError, RuleRefused
+from logdoctor.learning import steps
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent import life
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.kind import like
-from logdoctor.log_agent.lesson import Lesson, lesson
+from logdoctor.log_agent.lesson import FilterLesson, lesson
 from logdoctor.log_agent.proposal import Agent
 from logdoctor.log_agent.sample import REPEATS, sample
-from logdoctor.store.learned import LearnedRules, NewRule, Noticed, Refused, Source
+from logdoctor.store.learned import LearnedRules, NewRule, Source
+from logdoctor.store.noticed import Noticed
+from logdoctor.store.refusals import Refused
 from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
@@ -56,7 +59,7 @@ class Limits(NamedTuple):
     rules are watched."""
 
     runs: int
-    terms: life.Terms
+    terms: life.WatchTerms
     lessons: int = 4
     free_lessons: int = 12
     lessons_per_hour: int = 120
@@ -73,7 +76,7 @@ class LogAgent:
         books: Books,
         rules: LearnedRules,
         agent: Agent,
-        guards: Guards,
+        guards: FilterGuards,
         limits: Limits,
         adviser: Agent | None = None,
     ) -> None:
@@ -118,7 +121,7 @@ class LogAgent:
     def known(self, kind: str) -> set[int]:
         """The shapes of lines of a kind that were shown before; it grows while lessons go on."""
         if kind not in self._known:
-            self._known[kind] = self._rules.seen_shapes(kind)
+            self._known[kind] = self._rules.shapes.seen(kind)
         return self._known[kind]
 
     def knows(self, kind: str) -> bool:
@@ -133,7 +136,7 @@ class LogAgent:
         if self.knows(kind) or len(shapes) < _FEW_ALIKE:
             return kind
         many, most = (_MANY_ALIKE, _NEARLY_ALL) if kind else (_ALIKE, _SHARE_ALIKE)
-        printed = self._rules.printed(shapes)
+        printed = self._rules.shapes.printed(shapes)
         alike = {
             other: count
             for other, count in printed.items()
@@ -149,7 +152,7 @@ class LogAgent:
 
     def noticed(self, job: str, attempt: int) -> list[Noticed]:
         """The error lines that were noticed in an attempt."""
-        return self._rules.noticed(job, attempt)
+        return self._rules.noticed.of(job, attempt)
 
     def has_room(self, lessons: int) -> bool:
         """Whether an attempt that had so many lessons may have another now."""
@@ -179,7 +182,7 @@ class LogAgent:
         `ModelError` when the agent does not answer: then nothing changed. An adviser that does not answer is left
         alone for a while.
         """
-        self._rules.add_printed(kind, [group.shape for group in groups])
+        self._rules.shapes.add_printed(kind, [group.shape for group in groups])
         open_groups = self._with_carried(kind, self._unexplained(kind, groups))
         noticed, shapes = self._lesson(kind, attempt, open_groups, self.agent, source)
         before = self._shown.setdefault(kind, set())
@@ -287,7 +290,7 @@ class LogAgent:
     def _remember(self, kind: str, shapes: Collection[int]) -> None:
         """Never show lines of these shapes again."""
         if shapes:
-            self._rules.add_shapes(kind, shapes)
+            self._rules.shapes.add_seen(kind, shapes)
             self.known(kind).update(shapes)
 
     def settle(
@@ -337,7 +340,7 @@ class LogAgent:
     def _add(self, rules: Sequence[NewRule], why: str, at: float) -> None:
         """Enter rules; when the kind has no room for all of them, as many as it has."""
         try:
-            self._rules.add(rules, life.BY, at, why=why)
+            self._rules.add(rules, steps.BY, at, why=why)
         except RuleRefused as error:
             if len(rules) == 1:
                 log.warning("rule not entered", kind=rules[0].kind, cause=str(error))
@@ -345,12 +348,12 @@ class LogAgent:
             for rule in rules:
                 self._add([rule], why, at)
 
-    def _enter(self, kind: str, attempt: tuple[str, int], learned: Lesson, agent: Agent) -> None:
+    def _enter(self, kind: str, attempt: tuple[str, int], learned: FilterLesson, agent: Agent) -> None:
         now = time.time()
         refused = [Refused(one.pattern, one.guard, one.cause, votes) for one, votes in learned.refused]
-        self._rules.refuse(kind, *attempt, agent.name, refused, now)
+        self._rules.refusals.add(kind, *attempt, agent.name, refused, now)
         if learned.noticed:
-            self._rules.note(*attempt, kind, learned.noticed)
+            self._rules.noticed.add(*attempt, kind, learned.noticed)
         self._add(learned.rules, f"learned from {attempt[0]}/{attempt[1]}", now)
         self.books.refresh()
         log.info(

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from logdoctor.log_agent.grammar import Chars, Node, Pattern
+from logdoctor.learning.grammar import Chars, Node, Pattern
 
 _START = 1
 

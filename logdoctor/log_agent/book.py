@@ -13,7 +13,8 @@ from logdoctor.errors import LogdoctorError, RuleError
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin, Retirement
-from logdoctor.store.learned import DIAGNOSIS, Learned, LearnedRules
+from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.store.rule_rows import DIAGNOSIS
 
 log = structlog.get_logger()
 

@@ -22,13 +22,12 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
-import regex
 
-from logdoctor.errors import PatternRefused
+from logdoctor.learning.grammar import Pattern
+from logdoctor.learning.proposed import LONGEST, Refusal, form_cause, named, parsed, secret_cause
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.grammar import Pattern, parse
-from logdoctor.log_agent.matching import LONGEST, compiled, taken_of
+from logdoctor.log_agent.matching import compiled, taken_of
 from logdoctor.log_agent.probes import (
     holds_any_word,
     mutation_taken,
@@ -37,7 +36,7 @@ from logdoctor.log_agent.probes import (
     shuffled,
     wide_field,
 )
-from logdoctor.log_agent.proposal import Candidate, Proposal, Refusal, Sample
+from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.rules import marks
 from logdoctor.rules.lines import Lines, hits, joined
 
@@ -83,12 +82,12 @@ class _Fit(NamedTuple):
     """A candidate whose pattern is fit to be compiled."""
 
     place: int
-    candidate: Candidate
+    candidate: FilterCandidate
     pattern: Pattern
     automaton: Automaton
 
 
-class Guards:
+class FilterGuards:
     """What is known of causes, and the questions asked of each proposal.
 
     `causes` are the lines of `canary.causes`; `past` lines that were cited as evidence. A metric line that was
@@ -117,7 +116,7 @@ class Guards:
 
     def outcomes(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[FilterCandidate],
         sample: Sample,
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
@@ -148,7 +147,7 @@ class Guards:
 
     def outcome(
         self,
-        candidate: Candidate,
+        candidate: FilterCandidate,
         sample: Sample,
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
@@ -160,7 +159,7 @@ class Guards:
         """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
         places = range(len(examples))
         sample = Sample("", "", 0, tuple(examples), (("", 0),) * len(examples), (0,) * len(examples), (len(examples),))
-        return self.outcome(Candidate(Proposal(pattern, ""), frozenset(places), ()), sample, live)
+        return self.outcome(FilterCandidate(Proposal(pattern, ""), frozenset(places), ()), sample, live)
 
     def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, tuple[str, str] | None]]:
         """Each candidate with (guard, cause) of its refusal by what it matches, or with None."""
@@ -187,62 +186,36 @@ class Guards:
             bare, ranked, stamped, noise, disorder, causes, cited = matched
             yield (
                 fit,
-                _named("claims", _claims_cause(fit.candidate, sample, (bare, ranked, stamped)))
-                or _named("literal", _noise_cause(noise, disorder, shuffles, fit.candidate))
-                or _named("literal", _spread_cause(fit, sample))
-                or _named("evidence", _evidence_cause(causes, self._causes))
-                or _named("evidence", _evidence_cause(cited, past))
-                or _named("field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))),
+                named("claims", _claims_cause(fit.candidate, sample, (bare, ranked, stamped)))
+                or named("literal", _noise_cause(noise, disorder, shuffles, fit.candidate))
+                or named("literal", _spread_cause(fit, sample))
+                or named("evidence", _evidence_cause(causes, self._causes))
+                or named("evidence", _evidence_cause(cited, past))
+                or named("field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))),
             )
 
 
-def _named(guard: str, cause: str | None) -> tuple[str, str] | None:
-    """The guard with its cause to refuse, None when it has none."""
-    return (guard, cause) if cause else None
-
-
-def _refusal(candidate: Candidate, guard: str, cause: str) -> Refusal:
+def _refusal(candidate: FilterCandidate, guard: str, cause: str) -> Refusal:
     """A refusal; its cause may quote a log, but no secret of it."""
     return Refusal(str(candidate.proposal.pattern)[:LONGEST], guard, mask(cause))
 
 
-def _fitted(place: int, candidate: Candidate, known: Collection[str]) -> _Fit | Refusal:
+def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _Fit | Refusal:
     """The candidate with its pattern taken apart, or why it need not be compiled at all."""
     source = candidate.proposal.pattern
-    if cause := _form_cause(source):
+    if cause := form_cause(source):
         return _refusal(candidate, "form", cause)
-    try:
-        pattern = parse(source)
-        regex.compile(source)
-    except PatternRefused as refused:
-        return _refusal(candidate, refused.guard, refused.cause)
-    except regex.error as error:
-        return _refusal(candidate, "compile", f"the regex package refuses it ({error})")
+    pattern = parsed(source)
+    if not isinstance(pattern, Pattern):
+        return _refusal(candidate, *pattern)
     automaton = Automaton(pattern)
     refused_by = (
-        _named("secret", _secret_cause(pattern))
-        or _named("duplicate", "another rule has the same pattern" if source in known else None)
-        or _named("field", _field_cause(pattern, automaton))
-        or _named("literal", _literal_cause(pattern, automaton))
+        named("secret", secret_cause(pattern))
+        or named("duplicate", "another rule has the same pattern" if source in known else None)
+        or named("field", _field_cause(pattern, automaton))
+        or named("literal", _literal_cause(pattern, automaton))
     )
     return _refusal(candidate, *refused_by) if refused_by else _Fit(place, candidate, pattern, automaton)
-
-
-def _form_cause(source: object) -> str | None:
-    if not isinstance(source, str):
-        return "it is not text"
-    if not source:
-        return "it is empty"
-    if len(source) > LONGEST:
-        return f"it has {len(source)} characters, more than {LONGEST}"
-    if odd := next((char for char in source if not char.isprintable()), None):
-        return f"it holds the character U+{ord(odd):04X}, which is not printable"
-    return None
-
-
-def _secret_cause(pattern: Pattern) -> str | None:
-    texts = (*pattern.literals, "".join(pattern.literals))
-    return "its literal text looks like a secret" if any(mask(text) != text for text in texts) else None
 
 
 def _field_cause(pattern: Pattern, automaton: Automaton) -> str | None:
@@ -261,7 +234,9 @@ def _literal_cause(pattern: Pattern, automaton: Automaton) -> str | None:
     return f"{letters} letters of literal words and {characters} literal characters are too few"
 
 
-def _claims_cause(candidate: Candidate, sample: Sample, matched: tuple[set[int], set[int], set[int]]) -> str | None:
+def _claims_cause(
+    candidate: FilterCandidate, sample: Sample, matched: tuple[set[int], set[int], set[int]]
+) -> str | None:
     """Why it does not match what it claims: bare, behind a rank, behind a time."""
     takes = candidate.takes
     if not takes or not takes <= set(range(len(sample.lines))):
@@ -275,7 +250,7 @@ def _claims_cause(candidate: Candidate, sample: Sample, matched: tuple[set[int],
 
 
 def _noise_cause(
-    noise: set[int], disorder: set[int], shuffles: Sequence[tuple[int, str]], candidate: Candidate
+    noise: set[int], disorder: set[int], shuffles: Sequence[tuple[int, str]], candidate: FilterCandidate
 ) -> str | None:
     """Whether it matches lines that mean nothing, or lines whose words stand in another order."""
     if noise:
@@ -300,7 +275,7 @@ def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
     return f"it matches a line that states a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
 
 
-def _some_lines(candidate: Candidate, sample: Sample) -> list[str]:
+def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
     """Lines of the candidate, some of each group first."""
     nth: dict[int, int] = {}
     ranked: list[tuple[int, int]] = []

@@ -3,18 +3,21 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from logdoctor.learning.proposed import Refusal
 from logdoctor.llm.masking import mask
-from logdoctor.log_agent.guards import Approval, Guards, Outcome
+from logdoctor.log_agent.guards import Approval, FilterGuards, Outcome
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.metrics import metrics
-from logdoctor.log_agent.proposal import Agent, Candidate, Judgement, Refusal, Sample
+from logdoctor.log_agent.proposal import Agent, FilterCandidate, Judgement, Sample
 from logdoctor.log_agent.vote import Poll, poll
-from logdoctor.store.learned import ERROR_WORD, NewRule, Noticed, Source, Votes
+from logdoctor.store.learned import ERROR_WORD, NewRule, Source
+from logdoctor.store.noticed import Noticed
+from logdoctor.store.refusals import Votes
 
 _EXAMPLES = 4
 
 
-class Lesson(NamedTuple):
+class FilterLesson(NamedTuple):
     """What was learned from a sample: rules to enter, what was refused, error lines that most runs noticed, why runs
     failed."""
 
@@ -28,11 +31,11 @@ def lesson(
     sample: Sample,
     agent: Agent,
     runs: int,
-    guards: Guards,
+    guards: FilterGuards,
     live: Collection[str],
     source: Source,
     stopped: Callable[[], bool] = lambda: False,
-) -> Lesson:
+) -> FilterLesson:
     """What an agent learns from a sample. `live` are the patterns that the kind has. `ModelError` when the agent
     does not answer, or is to stop; then nothing was learned."""
     polled = poll(agent, sample, runs, stopped)
@@ -55,25 +58,25 @@ def lesson(
             rules.append(rule)
     votes = {one.proposal.pattern: Votes(polled.answered, one.runs, "") for one in polled.candidates}
     noticed = [Noticed(*sample.places[at], mask(sample.lines[at]), polled.noticed[at]) for at in sorted(errors)]
-    return Lesson(rules, [(one, votes.get(one.pattern)) for one in refused], noticed, polled.failures)
+    return FilterLesson(rules, [(one, votes.get(one.pattern)) for one in refused], noticed, polled.failures)
 
 
 def _alone(
     agent: Agent,
     sample: Sample,
-    guards: Guards,
+    guards: FilterGuards,
     live: Collection[str],
-    passed: Sequence[tuple[Candidate, Outcome]],
+    passed: Sequence[tuple[FilterCandidate, Outcome]],
     errors: set[int],
     runs: int,
-) -> list[tuple[Candidate, Outcome]]:
+) -> list[tuple[FilterCandidate, Outcome]]:
     """What the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow from the
     lines alone, so every run would say the same."""
     explained = {place for one, _ in passed for place in one.takes}
     proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
     matched = taken([proposal.pattern for proposal in proposals], sample.lines)
     candidates = [
-        Candidate(proposal, frozenset(places), tuple(range(runs)))
+        FilterCandidate(proposal, frozenset(places), tuple(range(runs)))
         for proposal, places in zip(proposals, matched, strict=True)
         if places and not errors & set(places)
     ]
@@ -82,10 +85,14 @@ def _alone(
 
 
 def _guarded(
-    candidates: list[Candidate], sample: Sample, guards: Guards, live: Collection[str], refused: list[Refusal]
-) -> list[tuple[Candidate, Outcome]]:
+    candidates: list[FilterCandidate],
+    sample: Sample,
+    guards: FilterGuards,
+    live: Collection[str],
+    refused: list[Refusal],
+) -> list[tuple[FilterCandidate, Outcome]]:
     """The candidates that the guards let pass, in other words if need be; of the rest the first refusal is told."""
-    passed: list[tuple[Candidate, Outcome]] = []
+    passed: list[tuple[FilterCandidate, Outcome]] = []
     first: dict[object, Refusal] = {}  # by what is taken, or by the pattern where that is nothing
     while candidates:
         again = []
@@ -107,7 +114,7 @@ def _rule(
     sample: Sample,
     agent: Agent,
     polled: Poll,
-    one: Candidate,
+    one: FilterCandidate,
     outcome: Outcome,
     judgement: Judgement,
     source: Source,

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import structlog
-
-from logdoctor.errors import RuleRefused
+from logdoctor.learning import steps
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.book import Books
 from logdoctor.rules.schema import FilterRule
@@ -13,15 +11,11 @@ from logdoctor.store.learned import LearnedRules
 from logdoctor.text import shown
 from logdoctor.types import Evidence
 
-log = structlog.get_logger()
-
-BY = "logdoctor"
-"""Who takes the steps that nobody else takes."""
 _FORGOTTEN = 20
 """Attempts of its kind without a line of it after which a rule in shadow is retired."""
 
 
-class Terms(NamedTuple):
+class WatchTerms(NamedTuple):
     """How many attempts and lines a rule is watched before it takes any; 0 jobs: until a person approves it."""
 
     jobs: int
@@ -52,7 +46,7 @@ def retire_what_matches(
 
 def retire(rules: LearnedRules, rule: FilterRule, why: str, at: float) -> None:
     """Retire a rule that is alive."""
-    _step(rules, rule.id, rule.status, "retired", "demote", why, at)
+    steps.take(rules, rule.id, rule.status, "retired", "demote", why, at)
 
 
 def count(
@@ -60,20 +54,20 @@ def count(
     kind: str,
     attempt: tuple[str, int],
     hits: Mapping[str, tuple[int, int]],
-    terms: Terms,
+    terms: WatchTerms,
     at: float,
 ) -> list[str]:
     """Enter what the rules of a kind matched and took in a settled attempt; the ids of those that became active."""
-    rules.count(kind, *attempt, hits, at)
+    rules.hits.count(kind, *attempt, hits, at)
     promoted = []
     for rule in rules.list(kind, "shadow"):
-        if 0 < terms.jobs <= rule.jobs and rule.lines >= terms.lines and may_rise(rules, rule.id):
+        if 0 < terms.jobs <= rule.jobs and rule.lines >= terms.lines and steps.may_rise(rules, rule.id):
             why = f"matched {rule.lines} lines in {rule.jobs} attempts, none of them evidence"
-            if _step(rules, rule.id, "shadow", "active", "promote", why, at):
+            if steps.take(rules, rule.id, "shadow", "active", "promote", why, at):
                 promoted.append(rule.id)
-    for rule_id, idle in rules.idle(kind).items():
+    for rule_id, idle in rules.hits.idle(kind).items():
         if idle >= _FORGOTTEN:
-            _step(rules, rule_id, "shadow", "retired", "demote", f"no match in {idle} attempts", at)
+            steps.take(rules, rule_id, "shadow", "retired", "demote", f"no match in {idle} attempts", at)
     return promoted
 
 
@@ -84,36 +78,12 @@ def promote(rules: LearnedRules, kind: str, ids: Iterable[str], why: str, at: fl
         rule_id
         for rule_id in ids
         if rule_id in waiting
-        and may_rise(rules, rule_id)
-        and _step(rules, rule_id, "shadow", "active", "promote", why, at)
+        and steps.may_rise(rules, rule_id)
+        and steps.take(rules, rule_id, "shadow", "active", "promote", why, at)
     ]
 
 
 def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None:
     """Back to shadow with active rules that took what a verdict needed; there they stay until a human approves them."""
     for rule_id in ids:
-        _step(rules, rule_id, "active", "shadow", "demote", why, at)
-
-
-def may_rise(rules: LearnedRules, rule_id: str) -> bool:
-    """Whether a rule came to where it is on its way up: who put it back, or took back its rise, meant it to stay."""
-    undone: set[int | None] = set()
-    for event in rules.events(rule_id):
-        if event.step == "undo":
-            undone.add(event.undoes)
-        elif event.id not in undone:
-            return event.step in ("added", "import", "approve")
-        elif event.step in ("promote", "approve"):
-            return False
-    return False
-
-
-def _step(rules: LearnedRules, rule_id: str, before: str, status: str, step: str, why: str, at: float) -> bool:
-    """Take a step; False when somebody else was quicker."""
-    try:
-        rules.move(rule_id, status, BY, why, at, step, expected=before)
-    except RuleRefused as error:
-        log.info("step not taken", rule=rule_id, step=step, cause=error.cause)
-        return False
-    log.info("rule moved", rule=rule_id, step=step, status=status)
-    return True
+        steps.take(rules, rule_id, "active", "shadow", "demote", why, at)

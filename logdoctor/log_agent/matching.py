@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from logdoctor.errors import PatternRefused, RuleError
-from logdoctor.log_agent.grammar import parse
+from logdoctor.learning.grammar import parse
+from logdoctor.learning.proposed import LONGEST
 from logdoctor.rules.lines import Lines, hits, joined
 from logdoctor.rules.match import Matcher
 
@@ -51,7 +52,3 @@ def _fit(source: str) -> bool:
     except PatternRefused:
         return False
     return len(source) <= LONGEST
-
-
-LONGEST = 1000
-"""Characters of the longest pattern that is looked at."""

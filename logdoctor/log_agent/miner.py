@@ -11,7 +11,7 @@ from typing import NamedTuple
 import regex
 from drain3.drain import Drain
 
-from logdoctor.log_agent.proposal import Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.log_agent.sample import REPEATS, order
 from logdoctor.rules import marks
 from logdoctor.text import origin
@@ -103,7 +103,7 @@ class Miner:
                         forms[group, form.kinds()].append(form)
         return list(dict.fromkeys(_proposal(some) for some in forms.values()))
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         """Agreement is the miner's only judge, and code has counted it already."""
         return [Judgement(True, f"{len(one.runs)} of {runs} runs found it") for one in candidates]
 

@@ -16,7 +16,7 @@ from logdoctor.llm.chat import Message, estimate
 from logdoctor.llm.masking import MARK_IN_PATTERN, Masker
 from logdoctor.llm.prompts import Prompt, load
 from logdoctor.llm.spending import Guarded
-from logdoctor.log_agent.proposal import Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.text import harmless, origin
 
 WRITE = "write-filter"
@@ -108,7 +108,7 @@ class ModelAgent:
         """None: the model has seen each group, and said what it can."""
         return []
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         """The model's vote on each candidate; a candidate that it does not vote on is dropped.
 
         One call, or more when they do not fit into one. `ModelError` when there is no answer.
@@ -201,7 +201,9 @@ def _pattern(written: str) -> str:
     return MARK_IN_PATTERN.sub(lambda _: r"\S+", plain)
 
 
-def _candidate(number: int, sample: Sample, messages: Sequence[str], candidate: Candidate, runs: int) -> list[str]:
+def _candidate(
+    number: int, sample: Sample, messages: Sequence[str], candidate: FilterCandidate, runs: int
+) -> list[str]:
     """What the judge sees of a candidate."""
     takes = _spread(sample, messages, sorted(candidate.takes), _TAKES)
     word = takes[0].split(" ", 1)[0] if takes else ""

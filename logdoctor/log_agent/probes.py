@@ -11,8 +11,8 @@ from functools import cache
 
 import regex
 
+from logdoctor.learning.grammar import Pattern
 from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.grammar import Pattern
 
 _PHRASES = tuple(
     phrase.encode()

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 
 class Sample(NamedTuple):
     """Lines of one attempt that no rule explains. None is evidence; what looks like trouble is among them only if it
@@ -38,7 +36,7 @@ class Answer(NamedTuple):
     errors: tuple[int, ...] = ()
 
 
-class Candidate(NamedTuple):
+class FilterCandidate(NamedTuple):
     """Proposals of several runs that match the same lines: one of them, what it matches, and who voted for it.
 
     `takes` are places in `Sample.lines`; `runs` the numbers of the runs that proposed something that matches the same.
@@ -56,14 +54,6 @@ class Judgement(NamedTuple):
 
     keep: bool
     why: str
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """A proposal that was not taken: which guard refused it, and why."""
-
-    pattern: str
-    guard: str
-    cause: str
 
 
 class Agent(Protocol):
@@ -88,6 +78,6 @@ class Agent(Protocol):
         """Patterns of one group of lines each, for the lines at these places, which no other pattern takes."""
         ...
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         """One judgement for each candidate, in their order; `runs` is how many runs answered."""
         ...

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import ModelError, ModelUnavailable
+from logdoctor.learning.proposed import Refusal
 from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.proposal import Agent, Answer, Candidate, Proposal, Refusal, Sample
+from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Proposal, Sample
 
 ALIKE = 0.8
 """Proposals agree when of the lines that either matches both match so many."""
@@ -16,7 +17,7 @@ class Poll(NamedTuple):
     """What came of asking an agent several times: candidates, the most agreed on first; what too few agree on;
     how often each line was called an error; how many runs answered, and why the others did not."""
 
-    candidates: list[Candidate]
+    candidates: list[FilterCandidate]
     refused: list[Refusal]
     noticed: dict[int, int]
     answered: int
@@ -54,7 +55,7 @@ def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = 
     return Poll(kept, refused, noticed, len(answers), [str(error) for error in failures])
 
 
-def count(sample: Sample, answers: Sequence[tuple[int, Answer]]) -> list[Candidate]:
+def count(sample: Sample, answers: Sequence[tuple[int, Answer]]) -> list[FilterCandidate]:
     """Candidates, one for each set of lines that agreeing proposals match, the most agreed on first.
 
     What matches nothing is a candidate of its own; the guards tell why. Of proposals that agree those stand for all
@@ -71,14 +72,14 @@ def count(sample: Sample, answers: Sequence[tuple[int, Answer]]) -> list[Candida
     in_vain = by_lines.pop(frozenset(), [])
     voters = {lines: {run for one in proposals for run, _ in authors[one]} for lines, proposals in by_lines.items()}
     waiting = sorted(by_lines, key=lambda lines: (-len(voters[lines]), -len(lines), sorted(lines)))
-    candidates = [Candidate(one, frozenset(), tuple(run for run, _ in authors[one])) for one in in_vain]
+    candidates = [FilterCandidate(one, frozenset(), tuple(run for run, _ in authors[one])) for one in in_vain]
     while waiting:
         lines = waiting[0]
         alike = [other for other in waiting if _agree(lines, other)]
         waiting = [other for other in waiting if other not in alike]
         runs: set[int] = set().union(*(voters[other] for other in alike))
         best = sorted(by_lines[lines], key=lambda one: (-len(authors[one]), min(p for _, p in authors[one]), one))
-        candidates.append(Candidate(best[0], lines, tuple(sorted(runs)), tuple(best[1 : 1 + _OTHERS])))
+        candidates.append(FilterCandidate(best[0], lines, tuple(sorted(runs)), tuple(best[1 : 1 + _OTHERS])))
     return sorted(candidates, key=lambda one: (-len(one.runs), -len(one.takes), one.proposal))
 
 

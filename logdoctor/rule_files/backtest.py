@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from logdoctor.diagnose.taught import Taught
-from logdoctor.failure_agent.write_back.backtest import BackTest, Says, Tried
-from logdoctor.failure_agent.write_back.guards import Trial, contradiction
+from logdoctor.failure_agent.write_back.guards import ConfirmedTrial, contradiction
 from logdoctor.failure_agent.write_back.rule import as_diagnosis, as_records
+from logdoctor.learning.backtest import BackTest, Says, Tried
 from logdoctor.log_agent.life import quotes
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
@@ -57,7 +57,7 @@ def _judging(rule: Learned, confirmed: Confirmed, records: Records) -> Callable[
     claim: Claim = rule.claim
     job, attempt = rule.source.job, rule.source.attempt
     confirmation = confirmed.live(job, attempt) if job is not None and attempt is not None else None
-    trial = Trial(job or "", attempt or 0, (), claim, frozenset(confirmation.digests if confirmation else ()))
+    trial = ConfirmedTrial(job or "", attempt or 0, (), claim, frozenset(confirmation.digests if confirmation else ()))
 
     def judge(past: Past, places: Places) -> tuple[Places, Says]:
         if contradiction(past, trial):

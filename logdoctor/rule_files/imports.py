@@ -11,25 +11,17 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.diagnose.taught import line_matches
 from logdoctor.errors import InputError, RuleError, RuleRefused
-from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
+from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
+from logdoctor.learning.proposed import Refusal
 from logdoctor.llm.masking import mask
-from logdoctor.log_agent.guards import Approval, Guards
+from logdoctor.log_agent.guards import Approval, FilterGuards
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.metrics import KNOWN
-from logdoctor.log_agent.proposal import Refusal
 from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
-from logdoctor.store.learned import (
-    CORDON,
-    DIAGNOSIS,
-    ERROR_WORD,
-    Claim,
-    Learned,
-    LearnedRules,
-    NewRule,
-    Source,
-    Votes,
-)
+from logdoctor.store.learned import CORDON, ERROR_WORD, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.refusals import Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 
 AGENT = "import"
 """Whose proposals imported rules are."""
@@ -66,7 +58,7 @@ class File(NamedTuple):
 def import_files(
     files: Iterable[File],
     kind: str | None,
-    guards: Guards,
+    guards: FilterGuards,
     rules: LearnedRules,
     by: str,
     at: float,
@@ -107,7 +99,7 @@ class _Asked(NamedTuple):
     """What an import goes by."""
 
     kind: str | None
-    guards: Guards
+    guards: FilterGuards
     diagnosis: DiagnosisGuards | None
     there: "_There"
 
@@ -163,7 +155,7 @@ def _kind(rule: FilterRule, kind: str | None) -> str:
     return rule.scope.get("kind") or kind or ""
 
 
-def _looked_at(rule: FilterRule, kind: str, guards: Guards, there: _There) -> "_Fit | tuple[FilterRule, Refusal]":
+def _looked_at(rule: FilterRule, kind: str, guards: FilterGuards, there: _There) -> "_Fit | tuple[FilterRule, Refusal]":
     """The rule fit to be entered, or which guard refused it and why."""
     if cause := _form_cause(rule, kind):
         return rule, Refusal(rule.patterns[0] if rule.patterns else "", "form", cause)
@@ -206,7 +198,7 @@ def _diagnosis_looked_at(
     if known := there[DIAGNOSIS].get(_key(new)):
         return _Fit(rule, new, known)
     if refused := guards.refusal_of_rule(pattern, claim, examples):
-        return rule, Refusal(*refused)
+        return rule, refused
     if line_matches(pattern, [one.text for one in rule.must_not_match]):
         return rule, Refusal(pattern, "evidence", "it matches a line of its `must_not_match`")
     return _Fit(rule, new, None)

@@ -9,14 +9,15 @@ import numpy as np
 
 from logdoctor.diagnose.taught import LONGEST
 from logdoctor.errors import PatternRefused, RuleError
+from logdoctor.learning.grammar import Chars, Pattern, parse
 from logdoctor.log_agent.book import as_filter
-from logdoctor.log_agent.grammar import Chars, Pattern, parse
 from logdoctor.log_agent.matching import taken
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
-from logdoctor.store.learned import DIAGNOSIS, Learned
+from logdoctor.store.learned import Learned
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns

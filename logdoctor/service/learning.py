@@ -26,8 +26,8 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.streams import LiveAttempt, NoticedLine
 from logdoctor.service.turns import Turns, shielded
 from logdoctor.service.worker import Worker
-from logdoctor.store.learned import Noticed as StoredNotice
 from logdoctor.store.learned import Source
+from logdoctor.store.noticed import Noticed as StoredNotice
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem, key_of
 from logdoctor.types import ShapeGroup, Verdict

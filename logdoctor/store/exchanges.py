@@ -7,6 +7,7 @@ import msgspec
 import sqlalchemy as sa
 import zstandard
 
+from logdoctor.store.fit import fit, plain
 from logdoctor.store.schema import Database, model_exchanges
 
 MAX_TEXT = 200_000
@@ -20,8 +21,8 @@ _MAX_COUNT = 2**48
 _MAX_BODY = 16 << 20  # more than two texts of most characters have as JSON
 
 
-class Told(Protocol):
-    """An exchange as it is told; see `StoredExchange`. `key` is the same for requests that are the same."""
+class NewExchange(Protocol):
+    """An exchange to be entered; see `StoredExchange`. `key` is the same for requests that are the same."""
 
     @property
     def at(self) -> float: ...
@@ -120,23 +121,23 @@ class Exchanges:
         self._database = database
         self._most = most
 
-    def enter(self, exchange: Told) -> None:
+    def enter(self, exchange: NewExchange) -> None:
         """Writes one down, and forgets the oldest. Texts that are too long are cut; nothing is refused."""
         body = _body(exchange)
         values = {
             "at": exchange.at,
-            "job": _plain(exchange.job[:_MAX_NAME]),
+            "job": fit(exchange.job, _MAX_NAME),
             "attempt": exchange.attempt,
-            "purpose": _plain(exchange.purpose[:_MAX_NAME]),
-            "model": _plain(exchange.model[:_MAX_NAME]),
-            "prompt": _plain(exchange.prompt[:_MAX_NAME]),
+            "purpose": fit(exchange.purpose, _MAX_NAME),
+            "model": fit(exchange.model, _MAX_NAME),
+            "prompt": fit(exchange.prompt, _MAX_NAME),
             "key": exchange.key,
             "tokens_in": min(max(exchange.tokens_in, 0), _MAX_COUNT),
             "tokens_out": min(max(exchange.tokens_out, 0), _MAX_COUNT),
             "dollars": exchange.dollars,
             "seconds": exchange.seconds,
             "cached": exchange.cached,
-            "failure": _plain(exchange.failure[:_MAX_NAME]),
+            "failure": fit(exchange.failure, _MAX_NAME),
             "usable": bool(exchange.key) and not exchange.failure and not body.cut,
             "body": zstandard.ZstdCompressor().compress(_encode(body)),
         }
@@ -148,7 +149,7 @@ class Exchanges:
     def of(self, job: str, attempt: int, limit: int = 100) -> list[StoredExchange]:
         """The exchanges because of an attempt, the last `limit` of them, the oldest first."""
         columns = model_exchanges.c
-        query = sa.select(model_exchanges).where(columns.job == _plain(job), columns.attempt == attempt)
+        query = sa.select(model_exchanges).where(columns.job == plain(job), columns.attempt == attempt)
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(columns.id.desc()).limit(limit)).all()
         return [_stored(row) for row in reversed(rows)]
@@ -165,20 +166,20 @@ class Exchanges:
         return None if body.cut else Answered(body.got, body.calls)
 
 
-def _body(exchange: Told) -> _Body:
+def _body(exchange: NewExchange) -> _Body:
     """The texts as they will be stored."""
     left, sent = MAX_TEXT, []
     for role, text in exchange.sent:
-        sent.append((role, _plain(text[:left])))
+        sent.append((role, plain(text[:left])))
         left -= len(text)
     came = len(exchange.got) + len(exchange.calls)
     fits = left >= 0 and came <= MAX_TEXT and len(exchange.request) <= MAX_TEXT
     return _Body(
-        _plain(exchange.request[:MAX_TEXT]),
+        fit(exchange.request, MAX_TEXT),
         tuple(sent),
-        _plain(exchange.got[:MAX_TEXT]),
-        _plain(exchange.calls) if came <= MAX_TEXT else "[]",
-        _plain(exchange.cause[:_MAX_CAUSE]),
+        fit(exchange.got, MAX_TEXT),
+        plain(exchange.calls) if came <= MAX_TEXT else "[]",
+        fit(exchange.cause, _MAX_CAUSE),
         not fits,
     )
 
@@ -197,11 +198,6 @@ def _read(kept: bytes) -> _Body:
         return _decode(zstandard.ZstdDecompressor().decompress(kept, max_output_size=_MAX_BODY))
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
         return _Body("", (), "", "[]", f"cannot be read ({str(error)[:200]})", True)
-
-
-def _plain(text: str) -> str:
-    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -9,9 +9,14 @@ MAX_PAGE = 500
 MAX_ID = 2**63 - 1
 
 
+def plain(text: str) -> str:
+    """Return the text as columns hold it; NUL and halves of surrogate pairs, which databases refuse, are replaced."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
 def fit(text: str, most: int) -> str:
-    """The text as columns hold it, cut; NUL and halves of surrogate pairs, which databases refuse, are replaced."""
-    return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    """Return the text as columns hold it, cut."""
+    return plain(text[:most])
 
 
 def fit_id(id: int) -> int:

@@ -1,4 +1,4 @@
-"""Learned rules: their life, what they matched, what was refused, and what the models cost.
+"""Learned rules and their life.
 
 A filter rule belongs to a kind of jobs. A diagnosis rule has a claim, belongs to the kind `DIAGNOSIS`, and is for all
 jobs: its hits are counted apart from those of filter rules.
@@ -9,44 +9,28 @@ counting while others enter rules. A step of a rule and the record of who took i
 
 import builtins
 import hashlib
-import heapq
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import sqlalchemy as sa
 
 from logdoctor import taxonomy
-from logdoctor.errors import CursorError, InputError, RuleRefused
-from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.names import checked, checked_attempt
-from logdoctor.store.schema import (
-    Database,
-    counted_attempts,
-    counters,
-    learned_rules,
-    model_calls,
-    model_totals,
-    noticed_lines,
-    printed_shapes,
-    refusal_counts,
-    rule_events,
-    rule_hits,
-    rule_kinds,
-    rule_refusals,
-    seen_shapes,
-)
+from logdoctor.errors import RuleRefused
+from logdoctor.store.fit import MAX_ID, below, fit, fit_limit, plain
+from logdoctor.store.names import checked_attempt
+from logdoctor.store.noticed import NoticedLines
+from logdoctor.store.refusals import Refusals, Votes
+from logdoctor.store.rule_hits import RuleHits, counted, enter_first_hits
+from logdoctor.store.rule_rows import DIAGNOSIS, MAX_NAME, MAX_TEXTS, bounded, checked_count, checked_kind, refused
+from logdoctor.store.schema import Database, counters, learned_rules, rule_events
+from logdoctor.store.shapes import Shapes
 
 STATUSES = ("proposed", "shadow", "active", "retired")
 
 ERROR_WORD = "error-word"
 """How `waits_for` begins when lines of the rule look like trouble: who approves it says that they are harmless."""
-
-DIAGNOSIS = "diagnosis"
-"""The kind of learned diagnosis rules; no kind of jobs is called so."""
 
 CORDON = "cordon"
 """How `waits_for` begins when a rule in shadow waits because its recovery takes a node out."""
@@ -55,23 +39,8 @@ MAX_RULES = 5000
 """Rules of a kind, retired ones too."""
 MAX_PATTERN = 4000
 """Characters of a pattern."""
-MAX_KIND = 300
-"""Characters of a kind."""
-MAX_REFUSALS = 2000
-"""Refusals of a kind that are kept; of older ones only the number is."""
-MAX_SHAPES = 50_000
-MAX_PRINTED = 5_000
-"""Shapes of a kind that are kept: of those that were looked at the last, of those that were printed the first."""
-MAX_NOTICED = 200
-"""Noticed lines of an attempt that are kept: those that most runs noticed."""
 
-_COMMON = 3  # kinds that print a form which then tells nothing of a job
-_MAX_TEXT = 2000
-_MAX_NAME = 200
-_MAX_TEXTS = 50  # examples or metrics of a rule
 _MAX_EXAMPLE = 16_384
-_MAX_COUNT = 2**48  # sums of it stay below 64 bits
-_MAX_ID = 2**63 - 1
 
 _MAX_SLUG = 80
 _FIRST_DIGITS = 8
@@ -95,14 +64,6 @@ class Source(msgspec.Struct, frozen=True):
     command: str | None = None
     user: str | None = None
     name: str | None = None
-
-
-class Votes(msgspec.Struct, frozen=True):
-    """How many runs answered, the numbers of those that agreed, and what the judge said."""
-
-    runs: int
-    agreed: tuple[int, ...]
-    judge: str
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -204,59 +165,6 @@ class Event(msgspec.Struct, frozen=True):
     harmless: bool
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """A proposal that was not taken: which guard refused it, and why."""
-
-    pattern: str
-    guard: str
-    cause: str
-    votes: Votes | None = None
-
-
-class StoredRefusal(msgspec.Struct, frozen=True):
-    """A refused proposal, and whose it was, when, for which attempt."""
-
-    id: int
-    kind: str
-    job: str
-    attempt: int
-    agent: str
-    at: float
-    pattern: str
-    guard: str
-    cause: str
-    votes: Votes | None
-
-
-class Noticed(msgspec.Struct, frozen=True):
-    """An error line that an agent noticed, and how many of its runs did."""
-
-    stream: str
-    line: int
-    text: str
-    runs: int
-
-
-class Spent(msgspec.Struct, frozen=True):
-    """What model calls came to."""
-
-    calls: int
-    tokens: int
-    dollars: float
-
-
-class ModelTotal(msgspec.Struct, frozen=True):
-    """All calls ever of a model for a purpose that ended alike: `result` is "ok" or the kind of failure."""
-
-    model: str
-    purpose: str
-    result: str
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    dollars: float
-
-
 class _Origin(msgspec.Struct, frozen=True):
     """What is written once and never looked for."""
 
@@ -271,12 +179,14 @@ class _Origin(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _origin = msgspec.json.Decoder(_Origin)
-_votes = msgspec.json.Decoder(Votes)
 _rules = learned_rules
 
 
 class LearnedRules:
     """The learned rules of one database; any thread and any process may call. Changes are durable on return.
+
+    With them go their `hits`, the `refusals` of proposals, the `shapes` of lines that were looked at, and the `noticed`
+    lines.
 
     All calls raise `StoreError` when the database fails. Times (`at`) are seconds since the epoch.
     """
@@ -284,6 +194,10 @@ class LearnedRules:
     def __init__(self, database: Database, most: int = MAX_RULES) -> None:
         self._database = database
         self._most = most
+        self.hits = RuleHits(database)
+        self.refusals = Refusals(database)
+        self.shapes = Shapes(database)
+        self.noticed = NoticedLines(database)
 
     # rules and their life
 
@@ -308,7 +222,7 @@ class LearnedRules:
 
     def some(self, ids: Sequence[str]) -> dict[str, Learned]:
         """Those of some rules that there are, by their ids."""
-        query = sa.select(_rules).where(_rules.c.id.in_([_plain(id) for id in ids]))
+        query = sa.select(_rules).where(_rules.c.id.in_([plain(id) for id in ids]))
         with self._database.reading() as connection:
             return {row.id: _learned(row) for row in connection.execute(query)}
 
@@ -318,7 +232,7 @@ class LearnedRules:
         """The rules for which all that is given holds, by kind and place; all of them without a limit."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.kind, _rules.c.place)
         if limit is not None:
-            query = query.limit(min(max(limit, 1), _MAX_ID))
+            query = query.limit(min(max(limit, 1), MAX_ID))
         with self._database.reading() as connection:
             return [_learned(row) for row in connection.execute(query)]
 
@@ -332,9 +246,8 @@ class LearnedRules:
     ) -> LearnedPage:
         """A page of the rules for which all that is given holds, the newest first; `CursorError` for a bad cursor."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.number.desc())
-        if cursor is not None:
-            query = query.where(_rules.c.number < _read_cursor(cursor))
-        limit = _limit(limit)
+        query = query.where(_rules.c.number < below(cursor))
+        limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(limit + 1)).all()
         found = [_learned(row) for row in rows[:limit]]
@@ -367,11 +280,9 @@ class LearnedRules:
             origin = _origin.decode(row.origin)
             cordons = origin.claim is not None and origin.claim.cordons
             if cordons and status == "active":
-                raise _refused(
-                    id, "can take nodes out of service, so a person must approve it", "Approve or retire it."
-                )
+                raise refused(id, "can take nodes out of service, so a person must approve it", "Approve or retire it.")
             if row.status in ("proposed", "retired") and status == "shadow" and origin.waits_for and not cordons:
-                raise _refused(id, f"is waiting for approval ({origin.waits_for})", "Approve or retire it.")
+                raise refused(id, f"is waiting for approval ({origin.waits_for})", "Approve or retire it.")
             return status, row.harmless
 
         return self._step(id, step, to, by, why, at, expected)
@@ -385,7 +296,7 @@ class LearnedRules:
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
             if row.status == "active":
-                raise _refused(id, "is already active", "There is nothing left to approve.")
+                raise refused(id, "is already active", "There is nothing left to approve.")
             harmless = row.harmless or _origin.decode(row.origin).waits_for.startswith(ERROR_WORD)
             return "active" if row.status == "shadow" else "shadow", harmless
 
@@ -406,9 +317,9 @@ class LearnedRules:
             row = _find(connection, id)
             last = _last_step(connection, row.number)
             if last is None:
-                raise _refused(id, "has no step that could be undone", "Approve or retire it instead.")
+                raise refused(id, "has no step that could be undone", "Approve or retire it instead.")
             if expected is not None and last.id != expected:
-                raise _refused(id, "has a newer step", "Check it again.")
+                raise refused(id, "has a newer step", "Check it again.")
             return _change(connection, row, "undo", last.from_status, last.from_harmless, who, why, at, last.id)
 
     def events(self, id: str | None = None, limit: int = 100, before: int | None = None) -> builtins.list[Event]:
@@ -421,8 +332,8 @@ class LearnedRules:
             if id is not None:
                 query = query.where(rule_events.c.rule == _find(connection, id).number)
             if before is not None:
-                query = query.where(rule_events.c.id < min(max(before, 0), _MAX_ID))
-            rows = connection.execute(query.order_by(rule_events.c.id.desc()).limit(_limit(limit)))
+                query = query.where(rule_events.c.id < min(max(before, 0), MAX_ID))
+            rows = connection.execute(query.order_by(rule_events.c.id.desc()).limit(fit_limit(limit)))
             return [_event(row) for row in rows]
 
     def _step(
@@ -440,228 +351,22 @@ class LearnedRules:
         with self._database.writing() as connection:
             row = _find(connection, id)
             if expected is not None and row.status != expected:
-                raise _refused(id, f"is {row.status}, not {ascii(expected)[:50]} any more", "Check it again.")
+                raise refused(id, f"is {row.status}, not {ascii(expected)[:50]} any more", "Check it again.")
             status, harmless = to(row)
             if status not in _NEXT[row.status]:
                 cause = f"is {status} already" if status == row.status else f"is {row.status}"
-                raise _refused(id, cause, f"From there it can become {', '.join(_NEXT[row.status])}.")
+                raise refused(id, cause, f"From there it can become {', '.join(_NEXT[row.status])}.")
             return _change(connection, row, step, status, harmless, who, why, at)
-
-    # what the rules matched
-
-    def count(self, kind: str, job: str, attempt: int, hits: Mapping[str, tuple[int, int]], at: float) -> None:
-        """Counts what rules of the kind (by id) matched and took in an attempt: `{id: (lines, taken)}`.
-
-        It replaces what was counted for this attempt before, so a verdict may be issued again; but a rule keeps at
-        least the lines of this attempt that it was entered with. What filter rules did in it and what diagnosis rules
-        did is counted apart. `RuleRefused` for a rule that the kind does not have, `NameRefused` for a bad name; then
-        nothing was counted.
-        """
-        kind, attempt = _kind(kind), checked_attempt(attempt)
-        checked("job", job)
-        counts = {id: (_count(lines), _count(taken)) for id, (lines, taken) in hits.items()}
-        with self._database.writing() as connection:
-            turn = 0 if kind == DIAGNOSIS else _turn(connection, kind, job, attempt, at)
-            _replace(connection, kind, job, attempt, counts, turn, at)
-
-    def idle(self, kind: str) -> dict[str, int]:
-        """For each rule of the kind in shadow: how many attempts were counted since it matched or came there.
-
-        An attempt that is counted again keeps its place in the order.
-        """
-        query = sa.select(_rules.c.id, rule_kinds.c.counted - _rules.c.last_turn).order_by(_rules.c.place)
-        query = query.join(rule_kinds, rule_kinds.c.kind == _rules.c.kind)
-        with self._database.reading() as connection:
-            rows = connection.execute(query.where(_rules.c.kind == _plain(kind), _rules.c.status == "shadow"))
-            return {id: max(int(idle), 0) for id, idle in rows}
-
-    # what was refused, seen and noticed
-
-    def refuse(self, kind: str, job: str, attempt: int, agent: str, refusals: Sequence[Refused], at: float) -> None:
-        """Keeps refused proposals of an agent for an attempt, cut to 2,000 characters, the last 2,000 of a kind."""
-        kind, attempt = _kind(kind), checked_attempt(attempt)
-        checked("job", job)
-        if not refusals:
-            return
-        whose = {"kind": kind, "job": job, "attempt": attempt, "agent": _text(agent, _MAX_NAME), "at": at}
-        counts: dict[str, int] = {}
-        for refusal in refusals:
-            guard = _text(refusal.guard, _MAX_NAME)
-            counts[guard] = counts.get(guard, 0) + 1
-        with self._database.writing() as connection:
-            kept = refusals[-MAX_REFUSALS:]
-            connection.execute(sa.insert(rule_refusals), [whose | _refusal_values(refusal) for refusal in kept])
-            for guard, count in sorted(counts.items()):
-                _raise(connection, refusal_counts, {"guard": guard}, {"refused": count})
-            mine = rule_refusals.c.kind == kind
-            newest = sa.select(rule_refusals.c.id).where(mine).order_by(rule_refusals.c.id.desc())
-            if (last := connection.scalar(newest.offset(MAX_REFUSALS).limit(1))) is not None:
-                connection.execute(sa.delete(rule_refusals).where(mine, rule_refusals.c.id <= last))
-
-    def refusals(
-        self, kind: str | None = None, guard: str | None = None, limit: int = 100, before: int | None = None
-    ) -> builtins.list[StoredRefusal]:
-        """The refusals that are kept for which all that is given holds, the newest first; those before the id."""
-        query = sa.select(rule_refusals).order_by(rule_refusals.c.id.desc())
-        if kind is not None:
-            query = query.where(rule_refusals.c.kind == _plain(kind))
-        if guard is not None:
-            query = query.where(rule_refusals.c.guard == _plain(guard))
-        if before is not None:
-            query = query.where(rule_refusals.c.id < min(max(before, 0), _MAX_ID))
-        with self._database.reading() as connection:
-            return [_refusal(row) for row in connection.execute(query.limit(_limit(limit)))]
-
-    def refusal_counts(self) -> dict[str, int]:
-        """How many proposals each guard refused, ever."""
-        with self._database.reading() as connection:
-            rows = connection.execute(sa.select(refusal_counts).order_by(refusal_counts.c.guard))
-            return {row.guard: row.refused for row in rows}
-
-    def seen_shapes(self, kind: str) -> set[int]:
-        """The shapes of lines that were looked at for this kind."""
-        with self._database.reading() as connection:
-            return set(_shapes(connection, seen_shapes, _plain(kind)).tolist())
-
-    def add_shapes(self, kind: str, shapes: Iterable[int]) -> None:
-        """Keeps shapes that were looked at; the last 50,000 of a kind. `InputError` beyond 64 bits with a sign."""
-        self._keep_shapes(seen_shapes, kind, shapes, slice(-MAX_SHAPES, None))
-
-    def add_printed(self, kind: str, shapes: Iterable[int]) -> None:
-        """Keeps shapes of lines that a job of this kind printed; the first 5,000 of a kind, with which its jobs begin.
-        `InputError` as above."""
-        self._keep_shapes(printed_shapes, kind, shapes, slice(MAX_PRINTED))
-
-    def printed(self, shapes: Collection[int]) -> dict[str, int]:
-        """How many of some shapes were printed by jobs of each kind, less those that three kinds or more print; a row
-        that cannot be read counts for nothing."""
-        asked = np.array(sorted(shapes), dtype="<i8")
-        found: dict[str, Any] = {}
-        with self._database.reading() as connection:
-            for row in connection.execute(sa.select(printed_shapes.c.kind, printed_shapes.c.shapes)):
-                if len(row.shapes) % asked.itemsize == 0:
-                    found[row.kind] = np.isin(asked, np.frombuffer(row.shapes, dtype="<i8"))
-        telling = sum(found.values(), np.zeros(len(asked), np.int64)) < _COMMON
-        return {kind: int((hit & telling).sum()) for kind, hit in found.items()}
-
-    def _keep_shapes(self, table: sa.Table, kind: str, shapes: Iterable[int], kept: slice) -> None:
-        kind = _kind(kind)
-        with self._database.writing() as connection:
-            former = _shapes(connection, table, kind)
-            known = set(former.tolist())
-            new = np.array([shape for shape in dict.fromkeys(shapes) if shape not in known], dtype="<i8")
-            if not len(new):
-                return
-            stored = np.concatenate((former, new))[kept].tobytes()
-            change = sa.update(table).where(table.c.kind == kind).values(shapes=stored)
-            if not connection.execute(change).rowcount:
-                connection.execute(sa.insert(table).values(kind=kind, shapes=stored))
-
-    def note(self, job: str, attempt: int, kind: str, lines: Sequence[Noticed]) -> None:
-        """Keeps error lines that an agent noticed in an attempt: of all that were told the 200 of most runs."""
-        kind, attempt = _kind(kind), checked_attempt(attempt)
-        checked("job", job)
-        with self._database.writing() as connection:
-            found = {(line.stream, line.line): line for line in _noticed(connection, job, attempt)}
-            for line in map(_told, lines):
-                former = found.get((line.stream, line.line))
-                if former is None or former.runs < line.runs:
-                    found[line.stream, line.line] = line
-            kept = heapq.nsmallest(MAX_NOTICED, found.values(), key=lambda line: (-line.runs, line.stream, line.line))
-            connection.execute(sa.delete(noticed_lines).where(*_of(noticed_lines, job, attempt)))
-            if kept:
-                whose = {"job": job, "attempt": attempt, "kind": kind}
-                connection.execute(sa.insert(noticed_lines), [whose | msgspec.structs.asdict(line) for line in kept])
-
-    def noticed(self, job: str, attempt: int) -> builtins.list[Noticed]:
-        """The error lines that an agent noticed in an attempt, by stream and line."""
-        with self._database.reading() as connection:
-            return _noticed(connection, _plain(job), attempt)
-
-    # what models cost
-
-    def enter(
-        self,
-        job: str,
-        model: str,
-        purpose: str,
-        tokens_in: int,
-        tokens_out: int,
-        dollars: float,
-        failure: str,
-        at: float,
-    ) -> None:
-        """Writes down a call of a model for a job ("" for none); `failure` is its kind, "" for a good answer.
-
-        What was spent must count, so nothing is refused: texts are cut, and impossible numbers are brought in range.
-        """
-        names = {"model": _text(model, _MAX_NAME), "purpose": _text(purpose, _MAX_NAME)}
-        spent = {
-            "tokens_in": min(max(tokens_in, 0), _MAX_COUNT),
-            "tokens_out": min(max(tokens_out, 0), _MAX_COUNT),
-            "dollars": max(dollars, 0.0) if math.isfinite(dollars) else 0.0,
-        }
-        failure = _text(failure, _MAX_NAME)
-        with self._database.writing() as connection:
-            call = names | spent | {"job": _text(job, _MAX_NAME), "failure": failure, "at": at}
-            connection.execute(sa.insert(model_calls).values(call))
-            _raise(connection, model_totals, names | {"result": failure or "ok"}, {"calls": 1} | spent)
-
-    def spent(self, job: str | None, since: float) -> Spent:
-        """What calls came to from a time on: those of a job, or all for None."""
-        columns = model_calls.c
-        query = sa.select(
-            sa.func.count(), sa.func.sum(columns.tokens_in + columns.tokens_out), sa.func.sum(columns.dollars)
-        ).where(columns.at >= since)
-        if job is not None:
-            query = query.where(columns.job == _text(job, _MAX_NAME))
-        with self._database.reading() as connection:
-            calls, tokens, dollars = connection.execute(query).one()
-        return Spent(int(calls), int(tokens or 0), float(dollars or 0.0))
-
-    def model_totals(self) -> builtins.list[ModelTotal]:
-        """All calls ever, by model, purpose and result."""
-        columns = model_totals.c
-        query = sa.select(model_totals).order_by(columns.model, columns.purpose, columns.result)
-        with self._database.reading() as connection:
-            return [ModelTotal(**row._mapping) for row in connection.execute(query)]
 
 
 # what comes from outside
-
-
-def _refused(id: str, cause: str, next_step: str) -> RuleRefused:
-    return RuleRefused(f"the learned rule {ascii(id)[:200]}", cause, next_step)
-
-
-def _plain(text: str) -> str:
-    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _text(text: str, most: int = _MAX_TEXT) -> str:
-    return _plain(text[:most])
 
 
 def _who(by: str) -> str:
     """The name of who takes a step; `RuleRefused` when it is none."""
     if not by.strip():
         raise RuleRefused("a step of a learned rule", "names nobody who took it", "Say who you are.")
-    return _text(by, _MAX_NAME)
-
-
-def _kind(kind: str) -> str:
-    """The kind; `RuleRefused` for one that cannot be stored and shown."""
-    if not kind.strip() or len(kind) > MAX_KIND or not kind.isprintable():
-        cause = f"is not a kind of job ({len(kind)} characters)"
-        raise RuleRefused(f"the kind {ascii(kind)[:100]}", cause, f"Use 1 to {MAX_KIND} printable characters.")
-    return kind
-
-
-def _count(value: int) -> int:
-    if not 0 <= value <= _MAX_COUNT:
-        raise InputError("a number of lines", f"is {str(value)[:50]}", f"Use 0 to {_MAX_COUNT}.")
-    return value
+    return fit(by, MAX_NAME)
 
 
 def _sound(rule: NewRule) -> NewRule:
@@ -669,8 +374,8 @@ def _sound(rule: NewRule) -> NewRule:
 
     What says something about the rule is cut where it is too long; what must stay as it is, is refused.
     """
-    _kind(rule.kind)
-    _count(rule.lines)
+    checked_kind(rule.kind)
+    checked_count(rule.lines)
     if rule.source.attempt is not None:
         checked_attempt(rule.source.attempt)
     if not rule.pattern or len(rule.pattern) > MAX_PATTERN:
@@ -686,22 +391,23 @@ def _sound(rule: NewRule) -> NewRule:
     if rule.claim is not None and (complaint := _claim_complaint(rule.claim)):
         raise _unfit(rule, complaint, "Use a word of logdoctor/taxonomy.py.")
     for name, texts in (("examples", rule.examples), ("metrics", rule.metrics)):
-        if len(texts) > _MAX_TEXTS or any(len(text) > _MAX_EXAMPLE for text in texts):
-            raise _unfit(rule, f"its {name} are too long", f"Use {_MAX_TEXTS} of at most {_MAX_EXAMPLE} characters.")
+        if len(texts) > MAX_TEXTS or any(len(text) > _MAX_EXAMPLE for text in texts):
+            raise _unfit(rule, f"its {name} are too long", f"Use {MAX_TEXTS} of at most {_MAX_EXAMPLE} characters.")
     try:
         for text in (rule.pattern, *rule.examples, *rule.metrics):
             text.encode()
     except UnicodeEncodeError as error:
         raise _unfit(rule, f"its text is not UTF-8 ({error.reason})", "Leave out halves of surrogate pairs.") from error
-    told = {name: _text(value) for name, value in msgspec.structs.asdict(rule.source).items() if isinstance(value, str)}
+    source = msgspec.structs.asdict(rule.source)
+    said = {name: bounded(value) for name, value in source.items() if isinstance(value, str)}
     return msgspec.structs.replace(
         rule,
-        title=_text(rule.title, _MAX_NAME),
-        waits_for=_text(rule.waits_for),
-        agent=_text(rule.agent, _MAX_NAME),
-        source=msgspec.structs.replace(rule.source, **told),
-        votes=_cut(rule.votes),
-        claim=rule.claim and msgspec.structs.replace(rule.claim, suggestion=_text(rule.claim.suggestion)),
+        title=fit(rule.title, MAX_NAME),
+        waits_for=bounded(rule.waits_for),
+        agent=fit(rule.agent, MAX_NAME),
+        source=msgspec.structs.replace(rule.source, **said),
+        votes=rule.votes.cut(),
+        claim=rule.claim and msgspec.structs.replace(rule.claim, suggestion=bounded(rule.claim.suggestion)),
     )
 
 
@@ -718,22 +424,8 @@ def _claim_complaint(claim: Claim) -> str | None:
     return None
 
 
-def _cut(votes: Votes) -> Votes:
-    return msgspec.structs.replace(votes, agreed=votes.agreed[:_MAX_TEXTS], judge=_text(votes.judge))
-
-
 def _unfit(rule: NewRule, cause: str, next_step: str) -> RuleRefused:
     return RuleRefused(f"the pattern {rule.pattern[:100]!a} of {rule.kind[:100]!a}", cause, next_step)
-
-
-def _limit(limit: int) -> int:
-    return min(max(limit, 1), MAX_PAGE)
-
-
-def _read_cursor(cursor: str) -> int:
-    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _MAX_ID:
-        return int(cursor)
-    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 # rules
@@ -741,7 +433,7 @@ def _read_cursor(cursor: str) -> int:
 
 def _where(kind: str | None, status: str | None, agent: str | None) -> list[sa.ColumnElement[bool]]:
     given = ((_rules.c.kind, kind), (_rules.c.status, status), (_rules.c.agent, agent))
-    return [column == _plain(value) for column, value in given if value is not None]
+    return [column == plain(value) for column, value in given if value is not None]
 
 
 def _learned(row: sa.Row[Any]) -> Learned:
@@ -776,9 +468,9 @@ def _learned(row: sa.Row[Any]) -> Learned:
 
 
 def _find(connection: sa.Connection, id: str) -> sa.Row[Any]:
-    row = connection.execute(sa.select(_rules).where(_rules.c.id == _plain(id))).first()
+    row = connection.execute(sa.select(_rules).where(_rules.c.id == plain(id))).first()
     if row is None:
-        raise _refused(id, "does not exist", "List the learned rules.")
+        raise refused(id, "does not exist", "List the learned rules.")
     return row
 
 
@@ -808,7 +500,7 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
         jobs=0,
         lines=0,
         taken=0,
-        last_turn=_counted(connection, rule.kind),
+        last_turn=counted(connection, rule.kind),
         created=at,
         changed=at,
         origin=_encode(
@@ -816,20 +508,11 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
         ).decode(),
     )
     number = int(connection.execute(new.returning(_rules.c.number)).scalar_one())
-    _count_source(connection, number, rule, at)
+    job, attempt = rule.source.job, rule.source.attempt
+    if job is not None and attempt is not None and rule.lines:
+        enter_first_hits(connection, number, job, attempt, rule.lines, at)
     _write_event(connection, number, step, ("", rule.harmless), (rule.status, rule.harmless), by, why, at)
     return _row(connection, number)
-
-
-def _count_source(connection: sa.Connection, number: int, rule: NewRule, at: float) -> None:
-    """Counts the lines of the source attempt; what is counted for it later replaces them."""
-    job, attempt = rule.source.job, rule.source.attempt
-    if job is None or attempt is None or not rule.lines:
-        return
-    whose = {"job": checked("job", job), "attempt": checked_attempt(attempt), "rule": number}
-    connection.execute(sa.insert(rule_hits).values(**whose, lines=rule.lines, taken=0, seen=rule.lines))
-    counted = {"jobs": 1, "lines": rule.lines, "last_hit": at}
-    connection.execute(sa.update(_rules).where(_rules.c.number == number).values(counted))
 
 
 def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
@@ -861,7 +544,7 @@ def _change(
     """The rule with this status and flag, and the event of it."""
     values: dict[str, Any] = {"status": status, "harmless": harmless, "changed": at}
     if status == "shadow":  # it is watched from now on, however long it was not seen before
-        values["last_turn"] = _counted(connection, row.kind)
+        values["last_turn"] = counted(connection, row.kind)
     connection.execute(sa.update(_rules).where(_rules.c.number == row.number).values(values))
     _write_event(connection, row.number, step, (row.status, row.harmless), (status, harmless), by, why, at, undoes)
     return _learned(_row(connection, row.number))
@@ -883,12 +566,12 @@ def _write_event(
         rule=rule,
         at=at,
         by=by,
-        step=_text(step, _MAX_NAME),
+        step=fit(step, MAX_NAME),
         from_status=before[0],
         to_status=after[0],
         from_harmless=before[1],
         to_harmless=after[1],
-        why=_text(why),
+        why=bounded(why),
         undoes=undoes,
     )
     connection.execute(event)
@@ -917,140 +600,3 @@ def _event(row: sa.Row[Any]) -> Event:
         undoes=row.undoes,
         harmless=row.to_harmless,
     )
-
-
-# counting
-
-
-def _raise(
-    connection: sa.Connection, table: sa.Table, key: Mapping[str, str], amounts: Mapping[str, int | float]
-) -> None:
-    """Adds to the numbers of a row, which is made when it is missing; nobody else writes meanwhile."""
-    where = [table.c[name] == value for name, value in key.items()]
-    more = {name: table.c[name] + amount for name, amount in amounts.items()}
-    if not connection.execute(sa.update(table).where(*where).values(more)).rowcount:
-        connection.execute(sa.insert(table).values({**key, **amounts}))
-
-
-def _of(table: sa.Table, job: str, attempt: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    return table.c.job == job, table.c.attempt == attempt
-
-
-def _counted(connection: sa.Connection, kind: str) -> int:
-    return int(connection.scalar(sa.select(rule_kinds.c.counted).where(rule_kinds.c.kind == kind)) or 0)
-
-
-def _turn(connection: sa.Connection, kind: str, job: str, attempt: int, at: float) -> int:
-    """The attempt's number among those of its kind, in the order in which they were first counted."""
-    table = counted_attempts
-    known = connection.execute(sa.select(table).where(*_of(table, job, attempt))).first()
-    if known is not None and known.kind == kind:
-        return int(known.turn)
-    _raise(connection, rule_kinds, {"kind": kind}, {"counted": 1})
-    turn = _counted(connection, kind)
-    connection.execute(sa.delete(table).where(*_of(table, job, attempt)))  # more was told, and its kind is another
-    connection.execute(sa.insert(table).values(job=job, attempt=attempt, kind=kind, turn=turn, at=at))
-    return turn
-
-
-def _replace(
-    connection: sa.Connection,
-    kind: str,
-    job: str,
-    attempt: int,
-    counts: Mapping[str, tuple[int, int]],
-    turn: int,
-    at: float,
-) -> None:
-    """Puts these counts in the place of the attempt's former ones, and brings the rules' totals up to date."""
-    mine = sa.select(_rules.c.number, _rules.c.id).where(_rules.c.kind == kind)
-    numbers = {row.id: row.number for row in connection.execute(mine)}
-    if unknown := sorted(counts.keys() - numbers.keys()):
-        raise _refused(unknown[0], f"is none of the kind {ascii(kind)[:100]}", "Count rules of that kind only.")
-    where = (*_of(rule_hits, job, attempt), rule_hits.c.rule.in_(_of_same_sort(kind)))
-    former = {
-        row.rule: (row.lines, row.taken, row.seen) for row in connection.execute(sa.select(rule_hits).where(*where))
-    }
-    hits = {rule: (seen, 0, seen) for rule, (_, _, seen) in former.items() if seen}
-    for id, (lines, taken) in counts.items():
-        seen = former.get(numbers[id], (0, 0, 0))[2]
-        if lines or taken:
-            hits[numbers[id]] = (max(lines, seen), taken, seen)
-    changed = {rule for rule in former.keys() | hits.keys() if former.get(rule) != hits.get(rule)}
-    if not changed:
-        return
-    connection.execute(sa.delete(rule_hits).where(*where))
-    whose = {"job": job, "attempt": attempt}
-    names = ("lines", "taken", "seen")
-    if hits:
-        rows = [{**whose, "rule": rule, **dict(zip(names, hit, strict=True))} for rule, hit in sorted(hits.items())]
-        connection.execute(sa.insert(rule_hits), rows)
-    nothing = (0, 0, 0)
-    changes = [
-        {
-            "one": rule,
-            "more_jobs": (rule in hits) - (rule in former),
-            "more_lines": hits.get(rule, nothing)[0] - former.get(rule, nothing)[0],
-            "more_taken": hits.get(rule, nothing)[1] - former.get(rule, nothing)[1],
-            "turn": turn if rule in hits else 0,
-            "hit_at": at if rule in hits else 0.0,
-        }
-        for rule in sorted(changed)
-    ]
-    connection.execute(_TOTALS, changes)
-
-
-def _of_same_sort(kind: str) -> sa.Select[Any]:
-    """The diagnosis rules or, for a kind of jobs, the filter rules of all kinds: an attempt has hits of both sorts."""
-    same = _rules.c.kind == DIAGNOSIS if kind == DIAGNOSIS else _rules.c.kind != DIAGNOSIS
-    return sa.select(_rules.c.number).where(same)
-
-
-_TURN = sa.bindparam("turn", type_=sa.BigInteger)
-_HIT_AT = sa.bindparam("hit_at", type_=sa.Double)
-_LAST_HIT = sa.func.coalesce(_rules.c.last_hit, 0.0)
-_TOTALS = (
-    sa.update(_rules)
-    .where(_rules.c.number == sa.bindparam("one"))
-    .values(
-        jobs=_rules.c.jobs + sa.bindparam("more_jobs"),
-        lines=_rules.c.lines + sa.bindparam("more_lines"),
-        taken=_rules.c.taken + sa.bindparam("more_taken"),
-        last_turn=sa.case((_rules.c.last_turn < _TURN, _TURN), else_=_rules.c.last_turn),
-        last_hit=sa.case((_LAST_HIT < _HIT_AT, _HIT_AT), else_=_rules.c.last_hit),
-    )
-)
-
-
-# refusals, shapes, notices
-
-
-def _refusal_values(refusal: Refused) -> dict[str, Any]:
-    return {
-        "pattern": _text(refusal.pattern),
-        "guard": _text(refusal.guard, _MAX_NAME),
-        "cause": _text(refusal.cause),
-        "votes": None if refusal.votes is None else _encode(_cut(refusal.votes)).decode(),
-    }
-
-
-def _refusal(row: sa.Row[Any]) -> StoredRefusal:
-    votes = None if row.votes is None else _votes.decode(row.votes)
-    return StoredRefusal(**{**row._mapping, "votes": votes})
-
-
-def _shapes(connection: sa.Connection, table: sa.Table, kind: str) -> Any:
-    """The shapes that a table has of a kind, the oldest first: an array of 64-bit numbers."""
-    kept = connection.scalar(sa.select(table.c.shapes).where(table.c.kind == kind))
-    return np.frombuffer(kept or b"", dtype="<i8")
-
-
-def _told(line: Noticed) -> Noticed:
-    """The line as it will be stored; `InputError` for a number out of range."""
-    return Noticed(checked("stream", line.stream), _count(line.line), _text(line.text), min(_count(line.runs), 10**6))
-
-
-def _noticed(connection: sa.Connection, job: str, attempt: int) -> list[Noticed]:
-    table = noticed_lines
-    query = sa.select(table).where(*_of(table, job, attempt)).order_by(table.c.stream, table.c.line)
-    return [Noticed(row.stream, row.line, row.text, row.runs) for row in connection.execute(query)]

@@ -118,7 +118,7 @@ class _Learning(Collector):
         for status, count in self._statuses[1].items():
             statuses.add_metric([status], count)
         yield statuses
-        counts = dict.fromkeys(GUARDS, 0) | rules.refusal_counts()
+        counts = dict.fromkeys(GUARDS, 0) | rules.refusals.counts()
         refused = CounterMetricFamily(
             "logdoctor_refused_proposals", "Proposed filter rules that were refused.", labels=["guard"]
         )

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from fastapi import Path, Query
 
-from logdoctor.store.learned import MAX_KIND
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
+from logdoctor.store.rule_rows import MAX_KIND
 
 JobName = Annotated[str, Path(min_length=1, max_length=MAX_NAME, description="name of the job", examples=["llama-7b"])]
 AttemptNumber = Annotated[int, Path(ge=0, le=MAX_ATTEMPT, description="number of the attempt", examples=[1])]

@@ -18,7 +18,7 @@ from eval.cause_lines import CauseLines
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
 from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
@@ -36,12 +36,12 @@ def untaught(book: RuleBook) -> Scanner:
 
 
 @pytest.fixture(scope="module")
-def guards(book: RuleBook) -> Guards:
-    return Guards(causes(book, ROOT / "rules" / "canary"))
+def guards(book: RuleBook) -> FilterGuards:
+    return FilterGuards(causes(book, ROOT / "rules" / "canary"))
 
 
 @pytest.fixture(scope="module")
-def report(untaught: Scanner, guards: Guards, tmp_path_factory: pytest.TempPathFactory) -> lc.LearningReport:
+def report(untaught: Scanner, guards: FilterGuards, tmp_path_factory: pytest.TempPathFactory) -> lc.LearningReport:
     return lc.run(untaught, guards, CORPUS, tmp_path_factory.mktemp("curve"), SETUP)
 
 
@@ -152,7 +152,9 @@ def test_the_picture_is_sound(report: lc.LearningReport) -> None:
         assert 0 < float(text.attrib["x"]) < chart.WIDTH and 0 < float(text.attrib["y"]) < chart.HEIGHT
 
 
-def test_what_is_missing_is_told(untaught: Scanner, guards: Guards, report: lc.LearningReport, tmp_path: Path) -> None:
+def test_what_is_missing_is_told(
+    untaught: Scanner, guards: FilterGuards, report: lc.LearningReport, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=r"biglog\.py"):
         lc.run(untaught, guards, tmp_path, tmp_path)
     with pytest.raises(InputError, match="unknown framework"):

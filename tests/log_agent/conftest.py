@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 
 CANARY = Path(__file__).parents[2] / "rules" / "canary"
@@ -18,6 +18,6 @@ def cause_lines(book: RuleBook) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def guards(cause_lines: tuple[str, ...]) -> Guards:
-    """Guards without past evidence."""
-    return Guards(cause_lines)
+def guards(cause_lines: tuple[str, ...]) -> FilterGuards:
+    """FilterGuards without past evidence."""
+    return FilterGuards(cause_lines)

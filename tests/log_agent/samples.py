@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from logdoctor.log_agent.proposal import Answer, Candidate, Judgement, Proposal, Sample
-from logdoctor.store.learned import NewRule, Source, Votes
+from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
+from logdoctor.store.learned import NewRule, Source
+from logdoctor.store.refusals import Votes
 
 KIND = "acme/train.py"
 SOURCE = Source("job-1", 1, "acme", "acme:1", "python train.py", "user-17", "run-1")
@@ -46,7 +47,7 @@ class Told:
             raise answer
         return answer
 
-    def judge(self, sample: Sample, candidates: Sequence[Candidate], runs: int) -> list[Judgement]:
+    def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         patterns = [one.proposal.pattern for one in candidates]
         self.judged.append(patterns)
         return [Judgement(pattern not in self._drop, "told so") for pattern in patterns]

@@ -16,8 +16,8 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import LogdoctorError, ModelUnavailable
 from logdoctor.log_agent.agent import Left, Limits, LogAgent
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.miner import Miner
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
@@ -25,7 +25,7 @@ from logdoctor.store.records import Records
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, ShapeGroup, Verdict
 from tests.log_agent.samples import KIND, SOURCE, Told, said
 
-LIMITS = Limits(3, Terms(2, 20))
+LIMITS = Limits(3, WatchTerms(2, 20))
 STEP = r"^the gizmo number \d+ turns$"
 NO = ModelUnavailable("the model", "does not answer", "Wait.")
 
@@ -43,12 +43,14 @@ def rules(records: Records) -> LearnedRules:
 
 
 @pytest.fixture
-def own_guards(cause_lines: tuple[str, ...]) -> Guards:
-    """Guards that a test may tell of evidence."""
-    return Guards(cause_lines)
+def own_guards(cause_lines: tuple[str, ...]) -> FilterGuards:
+    """FilterGuards that a test may tell of evidence."""
+    return FilterGuards(cause_lines)
 
 
-def agent_of(scanner: Scanner, rules: LearnedRules, guards: Guards, agent: object, limits: Limits = LIMITS) -> LogAgent:
+def agent_of(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, agent: object, limits: Limits = LIMITS
+) -> LogAgent:
     return LogAgent(Books(scanner, rules), rules, agent, guards, limits)  # type: ignore[arg-type]
 
 
@@ -85,7 +87,7 @@ def verdict(*quotes: str, rule: str = "diagnosis/x") -> Verdict:
 def test_when_a_lesson_is_due(
     scanner: Scanner,
     rules: LearnedRules,
-    guards: Guards,
+    guards: FilterGuards,
     lines_in: int,
     unexplained: float,
     lessons: int,
@@ -98,14 +100,14 @@ def test_when_a_lesson_is_due(
 
 
 def test_what_costs_nothing_is_asked_at_the_end_of_each_job(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Miner())
     assert agent.is_due(Left(1000, 1, 3, True), True) and agent.is_due(Left(1000, 40, 0, True), False)
 
 
 def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
@@ -120,9 +122,9 @@ def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
 
 
 def test_only_people_make_rules_active_where_they_wish_so(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), Limits(3, Terms(0, 20)))
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), Limits(3, WatchTerms(0, 20)))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
     agent.earn(KIND, {rule.id: 500})
@@ -132,7 +134,7 @@ def test_only_people_make_rules_active_where_they_wish_so(
 
 
 def test_what_a_job_that_ended_well_taught_serves_the_next(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
@@ -145,9 +147,9 @@ def test_what_a_job_that_ended_well_taught_serves_the_next(
 
 
 def test_a_line_that_comes_again_in_another_attempt_repeats(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, Terms(2, 20)))
+    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, WatchTerms(2, 20)))
     once = [ShapeGroup(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
     agent.learn(KIND, ("job-1", 1), once, SOURCE)
     assert rules.list(KIND) == []
@@ -159,38 +161,42 @@ def test_a_line_that_comes_again_in_another_attempt_repeats(
 
 
 def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP, "^.*$")] * 3))
     assert agent.learn(KIND, ("job-1", 1), groups(), SOURCE) == []
     (rule,) = rules.list(KIND)
     assert (rule.pattern, rule.status, rule.jobs, rule.lines) == (STEP, "shadow", 1, 900)
     assert rule.source == SOURCE and rules.events(rule.id)[0].why == "learned from job-1/1"
-    assert [refusal.pattern for refusal in rules.refusals(KIND)] == ["^.*$"]
+    assert [refusal.pattern for refusal in rules.refusals.list(KIND)] == ["^.*$"]
     assert agent.lessons == 1
     assert [one.id for one in agent.books.scanner(KIND).book.learned] == [rule.id], "streams get it at once"
 
 
-def test_what_was_shown_twice_or_to_the_end_is_known(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_what_was_shown_twice_or_to_the_end_is_known(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said()] * 3))
     agent.learn(KIND, ("job-1", 1), groups(shape=1), SOURCE)
     assert agent.known(KIND) == set(), "there may have been too few lines to tell"
     agent.learn(KIND, ("job-1", 1), [*groups(shape=1), *groups(shape=2)], SOURCE)
-    assert agent.known(KIND) == {1} == rules.seen_shapes(KIND)
+    assert agent.known(KIND) == {1} == rules.shapes.seen(KIND)
     agent.settle(KIND, ("job-1", 1), {}, verdict(), True, 2.0)
-    assert agent.known(KIND) == {1, 2} == rules.seen_shapes(KIND) and agent.known("other/kind") == set()
+    assert agent.known(KIND) == {1, 2} == rules.shapes.seen(KIND) and agent.known("other/kind") == set()
     again = agent_of(scanner, rules, guards, Told())
     assert again.known(KIND) == {1, 2}
 
 
-def test_a_model_that_does_not_answer_changes_nothing(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_a_model_that_does_not_answer_changes_nothing(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     agent = agent_of(scanner, rules, guards, Told(said(STEP), NO, NO))
     with pytest.raises(ModelUnavailable):
         agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
-    assert rules.list() == [] and agent.known(KIND) == set() == rules.seen_shapes(KIND)
+    assert rules.list() == [] and agent.known(KIND) == set() == rules.shapes.seen(KIND)
 
 
-def test_a_lesson_that_was_stopped_changes_nothing(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_a_lesson_that_was_stopped_changes_nothing(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.stopping = True
     with pytest.raises(LogdoctorError):
@@ -198,13 +204,13 @@ def test_a_lesson_that_was_stopped_changes_nothing(scanner: Scanner, rules: Lear
     assert rules.list() == [] and agent.known(KIND) == set()
 
 
-def test_nothing_to_show_asks_nobody(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_nothing_to_show_asks_nobody(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
     told = Told()
     agent = agent_of(scanner, rules, guards, told)
     assert agent.learn(KIND, ("job-1", 1), [], SOURCE) == [] and told.asked == [] and agent.lessons == 0
 
 
-def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
@@ -212,17 +218,17 @@ def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRul
     agent.books.refresh()
     agent.learn(KIND, ("job-2", 1), groups(shape=2), SOURCE)
     assert [(one.id, one.status) for one in rules.list(KIND)] == [(rule.id, "retired")]
-    assert rules.refusals(KIND)[0].guard == "duplicate"
+    assert rules.refusals.list(KIND)[0].guard == "duplicate"
 
 
-def test_noticed_lines_are_kept(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_noticed_lines_are_kept(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP, errors=[3])] * 3))
     (noticed,) = agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert (noticed.line, noticed.text) == (4, "the gizmo number 4 turns")
-    assert rules.noticed("job-1", 1) == [noticed] and rules.list() == []
+    assert rules.noticed.of("job-1", 1) == [noticed] and rules.list() == []
 
 
-def test_a_full_kind_is_not_asked_about_for_ever(scanner: Scanner, records: Records, guards: Guards) -> None:
+def test_a_full_kind_is_not_asked_about_for_ever(scanner: Scanner, records: Records, guards: FilterGuards) -> None:
     """When no more rules can be entered, a model must not be paid again for the same lines."""
     rules = LearnedRules(records.database, most=1)
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP, r"^the widget number \d+ turns$")] * 3))
@@ -233,7 +239,9 @@ def test_a_full_kind_is_not_asked_about_for_ever(scanner: Scanner, records: Reco
     assert 2 in agent.known(KIND) and len(rules.list(KIND)) == 1
 
 
-def test_lessons_are_few_for_an_attempt_and_an_hour(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_lessons_are_few_for_an_attempt_and_an_hour(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     limits = LIMITS._replace(lessons=3, lessons_per_hour=2)
     agent = agent_of(scanner, rules, guards, Told(*[said()] * 3), limits)
     assert [agent.has_room(lessons) for lessons in (0, 2, 3)] == [True, True, False]
@@ -243,7 +251,7 @@ def test_lessons_are_few_for_an_attempt_and_an_hour(scanner: Scanner, rules: Lea
 
 
 def test_settled_attempts_make_a_rule_active_and_streams_get_it(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
@@ -259,7 +267,7 @@ def test_settled_attempts_make_a_rule_active_and_streams_get_it(
 
 @pytest.mark.parametrize(("reason", "outcome"), [("Unknown", "failed"), ("None", "unknown")])
 def test_where_nobody_knows_what_happened_no_rule_is_shown_to_be_harmless(
-    scanner: Scanner, rules: LearnedRules, guards: Guards, reason: str, outcome: Any
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, reason: str, outcome: Any
 ) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
@@ -274,7 +282,7 @@ def test_where_nobody_knows_what_happened_no_rule_is_shown_to_be_harmless(
 
 
 def test_a_rule_whose_line_is_cited_never_becomes_active(
-    scanner: Scanner, rules: LearnedRules, own_guards: Guards
+    scanner: Scanner, rules: LearnedRules, own_guards: FilterGuards
 ) -> None:
     """The attempt that would make it active is the one whose verdict cites a line of it."""
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
@@ -285,14 +293,14 @@ def test_a_rule_whose_line_is_cited_never_becomes_active(
     assert agent.books.scanner(KIND).book.learned[0].status == "retired"
 
 
-def test_what_was_cited_once_is_never_learned(scanner: Scanner, rules: LearnedRules, own_guards: Guards) -> None:
+def test_what_was_cited_once_is_never_learned(scanner: Scanner, rules: LearnedRules, own_guards: FilterGuards) -> None:
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
     agent.settle("other/kind", ("job-0", 1), {}, verdict("\x1b[31mthe gizmo number 77 turns\x1b[0m"), True, 1.0)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
-    assert rules.list() == [] and rules.refusals(KIND)[0].guard == "evidence"
+    assert rules.list() == [] and rules.refusals.list(KIND)[0].guard == "evidence"
 
 
-def test_a_cited_metric_line_forbids_nothing(scanner: Scanner, rules: LearnedRules, own_guards: Guards) -> None:
+def test_a_cited_metric_line_forbids_nothing(scanner: Scanner, rules: LearnedRules, own_guards: FilterGuards) -> None:
     agent = agent_of(scanner, rules, own_guards, Told(*[said(STEP)] * 3))
     agent.settle(KIND, ("job-0", 1), {}, verdict("the gizmo number 77 turns", rule="progress/loss"), True, 1.0)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
@@ -306,7 +314,9 @@ def gathered(log: bytes, scanner: Scanner, agent: LogAgent) -> Leftovers:
     return left
 
 
-def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_the_second_job_of_a_kind_teaches_nothing_new(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     """From the log to the rules with the miner, over the same job twice with other numbers, hosts and paths."""
 
     def log(seed: int) -> bytes:
@@ -318,7 +328,7 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(scanner: Scanner, rules: L
         lines.insert(77, "a warning that comes once: the vault is low on gold")
         return "\n".join(lines).encode()
 
-    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, Terms(2, 20)))
+    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, WatchTerms(2, 20)))
     first = gathered(log(1), scanner, agent)
     assert first.unexplained >= 500
     agent.learn(KIND, ("job-1", 1), first.groups(), SOURCE)
@@ -356,7 +366,7 @@ def printed(*shapes: int) -> list[ShapeGroup]:
     ],
 )
 def test_a_kind_is_recognised_by_what_its_jobs_print(
-    scanner: Scanner, rules: LearnedRules, guards: Guards, told: str, shapes: Collection[int], kind: str
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, told: str, shapes: Collection[int], kind: str
 ) -> None:
     agent = agent_of(scanner, rules, guards, Miner())
     agent.learn("knit", ("knit-1", 1), printed(*range(40)), SOURCE)
@@ -364,14 +374,18 @@ def test_a_kind_is_recognised_by_what_its_jobs_print(
     assert agent.recognised(told, printed(*shapes)) == kind
 
 
-def test_what_all_kinds_print_tells_nothing_of_a_job(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_what_all_kinds_print_tells_nothing_of_a_job(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     agent = agent_of(scanner, rules, guards, Miner())
     for kind in ("knit", "weave", "spin"):
         agent.learn(kind, (kind, 1), printed(*range(16)), SOURCE)
     assert agent.recognised("", printed(*range(16))) == ""
 
 
-def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_a_kind_of_which_something_is_known_is_believed(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
     agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
@@ -380,7 +394,7 @@ def test_a_kind_of_which_something_is_known_is_believed(scanner: Scanner, rules:
     assert agent.new_kind("8412", groups()) == "like/8412" and agent.new_kind("8412", printed(1, 2, 3)) == ""
 
 
-def advised(scanner: Scanner, rules: LearnedRules, guards: Guards, adviser: object) -> LogAgent:
+def advised(scanner: Scanner, rules: LearnedRules, guards: FilterGuards, adviser: object) -> LogAgent:
     """An agent that makes a rule of gizmos, and whoever advises it."""
     first = Told(*[said(STEP)] * 3)
     first.free = True
@@ -388,7 +402,7 @@ def advised(scanner: Scanner, rules: LearnedRules, guards: Guards, adviser: obje
 
 
 def test_an_adviser_sees_once_what_the_agent_made_no_rule_of(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     adviser = Told(*[said(r"^the widget number \d+ turns$")] * 3)
     agent = advised(scanner, rules, guards, adviser)
@@ -400,7 +414,7 @@ def test_an_adviser_sees_once_what_the_agent_made_no_rule_of(
 
 
 def test_an_adviser_is_not_asked_for_what_is_little_or_known(
-    scanner: Scanner, rules: LearnedRules, guards: Guards
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
     adviser = Told()
     agent = advised(scanner, rules, guards, adviser)
@@ -408,10 +422,12 @@ def test_an_adviser_is_not_asked_for_what_is_little_or_known(
     assert adviser.asked == []
 
 
-def test_an_adviser_that_does_not_answer_costs_nothing(scanner: Scanner, rules: LearnedRules, guards: Guards) -> None:
+def test_an_adviser_that_does_not_answer_costs_nothing(
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
+) -> None:
     adviser = Told(NO, NO, NO)
     agent = advised(scanner, rules, guards, adviser)
     for _ in range(2):
         agent.learn(KIND, ("job-1", 1), [*groups(), *groups("widget", shape=2)], SOURCE)
     assert adviser.asked == [0, 1], "two of three did not answer; then it was left alone"
-    assert [rule.pattern for rule in rules.list(KIND)] == [STEP] and rules.seen_shapes(KIND) == set()
+    assert [rule.pattern for rule in rules.list(KIND)] == [STEP] and rules.shapes.seen(KIND) == set()

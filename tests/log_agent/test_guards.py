@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
+from logdoctor.learning.proposed import Refusal
 from logdoctor.log_agent import canary
-from logdoctor.log_agent.guards import GUARDS, Approval, Guards
+from logdoctor.log_agent.guards import GUARDS, Approval, FilterGuards
 from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.proposal import Candidate, Proposal, Refusal, Sample
+from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.rules.lines import joined
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
@@ -30,8 +31,8 @@ def sample_of(lines: Sequence[str], groups: Sequence[int] | None = None) -> Samp
     return Sample("kind", "job", 1, tuple(lines), (("log", 1),) * len(lines), groups, counts)
 
 
-def candidate(pattern: Any, *takes: int) -> Candidate:
-    return Candidate(Proposal(pattern, "title"), frozenset(takes), (0, 1, 2))
+def candidate(pattern: Any, *takes: int) -> FilterCandidate:
+    return FilterCandidate(Proposal(pattern, "title"), frozenset(takes), (0, 1, 2))
 
 
 def guard_of(outcome: object) -> str:
@@ -70,7 +71,7 @@ def test_a_corpus_that_is_missing_is_told(tmp_path: Path, text: str | None) -> N
         canary.corpus(tmp_path)
 
 
-def test_every_cause_by_its_own_text_is_refused(guards: Guards, cause_lines: tuple[str, ...]) -> None:
+def test_every_cause_by_its_own_text_is_refused(guards: FilterGuards, cause_lines: tuple[str, ...]) -> None:
     """A pattern that spells a cause line never passes, and is refused for that wherever nothing else is wrong."""
     lines = [line for line in cause_lines if len(line) < 400 and line.isprintable() and line.isascii()][::12]
     patterns = ["^" + "".join(c if c.isalnum() or c in " _" else f"\\{c}" for c in line) + "$" for line in lines]
@@ -80,7 +81,7 @@ def test_every_cause_by_its_own_text_is_refused(guards: Guards, cause_lines: tup
 
 
 def test_past_evidence_is_remembered(cause_lines: tuple[str, ...]) -> None:
-    guards = Guards(cause_lines)
+    guards = FilterGuards(cause_lines)
     sample = sample_of(LINES)
     assert guards.outcome(candidate(STEP, 0, 1), sample) is None
     guards.remember(["2024-03-02 11:08:47,123 [rank3]: step 812 loss 9.87"])
@@ -90,7 +91,7 @@ def test_past_evidence_is_remembered(cause_lines: tuple[str, ...]) -> None:
 
 
 def test_much_past_evidence_costs_little(cause_lines: tuple[str, ...]) -> None:
-    guards = Guards(cause_lines, (f"RuntimeError: rank {n} met an odd state {n * 7}" for n in range(20_000)))
+    guards = FilterGuards(cause_lines, (f"RuntimeError: rank {n} met an odd state {n * 7}" for n in range(20_000)))
     candidates = [candidate(rf"^step \d+ loss{n} [\d.]+$", n) for n in range(30)]
     sample = sample_of([f"step 1 loss{n} 2.31" for n in range(30)])
     guards.outcomes(candidates[:1], sample)
@@ -99,7 +100,7 @@ def test_much_past_evidence_costs_little(cause_lines: tuple[str, ...]) -> None:
     assert time.process_time() - started < 8  # 0.8 s on a quiet machine, most of it compiling
 
 
-def test_duplicates(guards: Guards) -> None:
+def test_duplicates(guards: FilterGuards) -> None:
     sample = sample_of(LINES)
     wide = r"^step \d+ loss \d[\d.]*$"
     assert guard_of(guards.outcome(candidate(STEP, 0, 1), sample, live=[STEP])) == "duplicate"
@@ -110,7 +111,7 @@ def test_duplicates(guards: Guards) -> None:
     assert guards.outcomes([], sample) == []
 
 
-def test_one_that_was_refused_makes_no_duplicate(guards: Guards) -> None:
+def test_one_that_was_refused_makes_no_duplicate(guards: FilterGuards) -> None:
     lines = ["tick 1 loss 2.31", "tick 2 loss nan"]
     sample = sample_of(lines)
     outcomes = guards.outcomes(
@@ -119,7 +120,7 @@ def test_one_that_was_refused_makes_no_duplicate(guards: Guards) -> None:
     assert [guard_of(outcome) for outcome in outcomes] == ["field", "passed"]
 
 
-def test_claims_are_checked_with_the_matcher(guards: Guards) -> None:
+def test_claims_are_checked_with_the_matcher(guards: FilterGuards) -> None:
     sample = sample_of(LINES)
     assert guard_of(guards.outcome(candidate(STEP), sample)) == "claims"
     assert guard_of(guards.outcome(candidate(STEP, 0, 1, 2), sample)) == "claims"
@@ -128,13 +129,13 @@ def test_claims_are_checked_with_the_matcher(guards: Guards) -> None:
     assert guard_of(guards.outcome(candidate(STEP, -1, 0, 1), sample)) == "claims"
 
 
-def test_a_pattern_that_takes_most_of_a_log_is_refused(guards: Guards) -> None:
+def test_a_pattern_that_takes_most_of_a_log_is_refused(guards: FilterGuards) -> None:
     lines = [f"cfg.{chr(97 + n)}: {n}.5" for n in range(20)]
     outcome = guards.outcome(candidate(r"^cfg\.[a-z]: [\d.]+$", *range(20)), sample_of(lines))
     assert guard_of(outcome) == "literal"
 
 
-def test_words_in_any_order_are_refused(guards: Guards) -> None:
+def test_words_in_any_order_are_refused(guards: FilterGuards) -> None:
     pattern = r"^(?:alpha|beta|gamma) (?:alpha|beta|gamma) (?:alpha|beta|gamma)$"
     outcome = guards.outcome(candidate(pattern, 0), sample_of(["alpha beta gamma"]))
     assert guard_of(outcome) == "literal"
@@ -148,13 +149,13 @@ def test_words_in_any_order_are_refused(guards: Guards) -> None:
         (r"^plugin says \S+: all fine$", "plugin says x1.OddError: all fine"),
     ],
 )
-def test_error_like_lines_need_a_human(guards: Guards, pattern: str, line: str) -> None:
+def test_error_like_lines_need_a_human(guards: FilterGuards, pattern: str, line: str) -> None:
     outcome = guards.outcome(candidate(pattern, 0), sample_of([line]))
     assert isinstance(outcome, Approval) and outcome.guard == "error-word"
     assert outcome.cause and outcome.pattern == pattern
 
 
-def test_rules_from_elsewhere_are_judged_by_their_examples(guards: Guards) -> None:
+def test_rules_from_elsewhere_are_judged_by_their_examples(guards: FilterGuards) -> None:
     assert guards.outcome_of_rule(STEP, LINES[:2]) is None
     assert guard_of(guards.outcome_of_rule(STEP, LINES)) == "claims"
     assert guard_of(guards.outcome_of_rule(STEP, [])) == "claims"
@@ -194,7 +195,7 @@ PREFIXES = ("", "[rank7]: ", "12: ", "worker-3 | ", "(pid=4182) ", "[trainer] ",
 
 @given(PATTERNS)
 def test_what_passes_takes_no_cause_behind_any_prefix(
-    guards: Guards, cause_lines: tuple[str, ...], pattern: str
+    guards: FilterGuards, cause_lines: tuple[str, ...], pattern: str
 ) -> None:
     """Lines are claimed that the pattern takes, so that it is not refused for its claims alone."""
     lines = ["step 1 loss 2.3", "rank 3 GPU 4", "waiting for 3", "link: up", "loss=2.31", "GPU", "step 12"]
@@ -206,7 +207,7 @@ def test_what_passes_takes_no_cause_behind_any_prefix(
 
 
 @given(st.one_of(st.text(max_size=80), st.text(st.sampled_from(list(r"^$.*+?{}[]()|\-,:ab1 dwsSx")), max_size=40)))
-def test_no_text_breaks_the_guards(guards: Guards, text: str) -> None:
+def test_no_text_breaks_the_guards(guards: FilterGuards, text: str) -> None:
     for source in (text, f"^{text}$"):
         outcome = guards.outcome(candidate(source, 0), sample_of(LINES))
         assert outcome is None or outcome.guard in GUARDS

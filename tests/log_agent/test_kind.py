@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.log_agent.kind import kind_of
-from logdoctor.store.learned import MAX_KIND, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.rule_rows import MAX_KIND
 from tests.log_agent.samples import new_rule
 
 

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import RuleRefused
+from logdoctor.learning import steps
 from logdoctor.log_agent import life
 from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules
 from logdoctor.store.records import Records
 from logdoctor.types import Evidence
 from tests.log_agent.samples import KIND, new_rule
 
-TERMS = Terms(2, 50)
+TERMS = WatchTerms(2, 50)
 GIZMO = r"^the gizmo number \d+ turns$"
 
 
@@ -36,7 +37,9 @@ def entered(rules: LearnedRules, pattern: str = GIZMO, **more: object) -> Learne
     return rules.add([new_rule(pattern, **more)], "logdoctor", 1.0)[0]  # type: ignore[arg-type]
 
 
-def seen(rules: LearnedRules, rule: Learned, job: int, lines: int, took: int = 0, terms: Terms = TERMS) -> list[str]:
+def seen(
+    rules: LearnedRules, rule: Learned, job: int, lines: int, took: int = 0, terms: WatchTerms = TERMS
+) -> list[str]:
     hits = {rule.id: (lines, took)} if lines else {}
     return life.count(rules, rule.kind, (f"job-{job}", 1), hits, terms, float(job))
 
@@ -69,7 +72,7 @@ def test_the_step_is_told_with_its_numbers(rules: LearnedRules) -> None:
     rule = entered(rules)
     seen(rules, rule, 2, 20)
     event = rules.events(rule.id)[0]
-    assert (event.step, event.by, event.at) == ("promote", life.BY, 2.0)
+    assert (event.step, event.by, event.at) == ("promote", steps.BY, 2.0)
     assert "2 attempts" in event.why and "50 lines" in event.why
 
 
@@ -94,7 +97,7 @@ def test_a_rule_that_is_not_seen_any_more_is_retired(rules: LearnedRules) -> Non
     rule, busy = entered(rules), entered(rules, "^busy$")
     for job in range(2, 2 + life._FORGOTTEN):
         assert status(rules, rule) == "shadow"
-        life.count(rules, KIND, (f"job-{job}", 1), {busy.id: (1, 0)}, Terms(999, 999), float(job))
+        life.count(rules, KIND, (f"job-{job}", 1), {busy.id: (1, 0)}, WatchTerms(999, 999), float(job))
     assert (status(rules, rule), status(rules, busy)) == ("retired", "shadow")
     assert f"{life._FORGOTTEN} attempts" in rules.events(rule.id)[0].why
 
@@ -174,7 +177,7 @@ def test_evidence_retires_the_rules_of_all_kinds_that_match_it(rules: LearnedRul
     assert {one.id for one in life.retire_what_matches(rules, books, lines, "job-9/2", 3.0)} == {mine.id, other.id}
     assert [status(rules, rule) for rule in (mine, other, bystander)] == ["retired", "retired", "shadow"]
     event = rules.events(mine.id)[0]
-    assert (event.step, event.by) == ("demote", life.BY)
+    assert (event.step, event.by) == ("demote", steps.BY)
     assert "job-9/2" in event.why and "the gizmo number 7 turns" in event.why
 
 

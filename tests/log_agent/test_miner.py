@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import PatternRefused
-from logdoctor.log_agent.grammar import parse
+from logdoctor.learning.grammar import parse
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.miner import Miner
 from logdoctor.log_agent.proposal import Sample

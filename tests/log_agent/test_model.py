@@ -15,7 +15,7 @@ from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
 from logdoctor.log_agent.model import ModelAgent
-from logdoctor.log_agent.proposal import Answer, Candidate, Judgement, Proposal, Sample
+from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
 
@@ -149,9 +149,9 @@ def test_orders_in_the_log_stay_between_the_fences() -> None:
 
 
 CANDIDATES = [
-    Candidate(Proposal(r"^step \d+/\d+ loss: [0-9.]+$", "progress"), frozenset(range(8)), (0, 1, 2)),
-    Candidate(Proposal(r"^[^ ]+ [^ ]+.*$", "words"), frozenset(range(13)), (1,)),
-    Candidate(Proposal(r"^saving checkpoint \d+ to [^ ]+$", "saving"), frozenset(range(8, 12)), (0, 2)),
+    FilterCandidate(Proposal(r"^step \d+/\d+ loss: [0-9.]+$", "progress"), frozenset(range(8)), (0, 1, 2)),
+    FilterCandidate(Proposal(r"^[^ ]+ [^ ]+.*$", "words"), frozenset(range(13)), (1,)),
+    FilterCandidate(Proposal(r"^saving checkpoint \d+ to [^ ]+$", "saving"), frozenset(range(8, 12)), (0, 2)),
 ]
 
 
@@ -194,7 +194,7 @@ def test_many_candidates_are_judged_in_several_calls() -> None:
 
 
 def test_a_candidate_too_long_to_be_shown_is_dropped() -> None:
-    wide = Candidate(Proposal("^" + "1" * 20_000 + "$", "wide"), frozenset([0]), (0,))
+    wide = FilterCandidate(Proposal("^" + "1" * 20_000 + "$", "wide"), frozenset([0]), (0,))
     agent, model, _ = scripted(votes((2, "keep", "fine")))
     assert [judgement.keep for judgement in agent.judge(SAMPLE, [wide, CANDIDATES[0]], 5)] == [False, True]
     assert "1" * 100 not in prompt(model)

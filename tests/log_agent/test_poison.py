@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from logdoctor.log_agent.guards import GUARDS, Approval, Guards
-from logdoctor.log_agent.proposal import Candidate, Proposal, Refusal, Sample
+from logdoctor.learning.proposed import Refusal
+from logdoctor.log_agent.guards import GUARDS, Approval, FilterGuards
+from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 
 HERE = Path(__file__).parent / "poison"
 BAD: list[dict[str, Any]] = yaml.safe_load((HERE / "bad.yaml").read_text(encoding="utf-8"))
@@ -36,13 +37,13 @@ MADE: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def case(lines: list[str], pattern: str) -> tuple[Candidate, Sample]:
+def case(lines: list[str], pattern: str) -> tuple[FilterCandidate, Sample]:
     places = range(len(lines))
     sample = Sample("kind", "job", 1, tuple(lines), tuple(("log", p + 1) for p in places), (0,) * len(lines), (99,))
-    return Candidate(Proposal(pattern, "title"), frozenset(places), (0, 1, 2)), sample
+    return FilterCandidate(Proposal(pattern, "title"), frozenset(places), (0, 1, 2)), sample
 
 
-def refused(guards: Guards, pattern: str, lines: list[str]) -> Refusal:
+def refused(guards: FilterGuards, pattern: str, lines: list[str]) -> Refusal:
     candidate, sample = case(lines, pattern)
     outcome = guards.outcome(candidate, sample)
     assert isinstance(outcome, Refusal), outcome
@@ -57,39 +58,39 @@ def test_the_set_is_large_and_covers_the_guards() -> None:
 
 
 @pytest.mark.parametrize("one", BAD, ids=lambda one: f"{one['guard']}: {one['pattern'][:40]}")
-def test_bad_proposals_are_refused_by_name(guards: Guards, one: dict[str, Any]) -> None:
+def test_bad_proposals_are_refused_by_name(guards: FilterGuards, one: dict[str, Any]) -> None:
     outcome = refused(guards, one["pattern"], one.get("lines", ["step 120 loss 2.31 lr 0.0003"]))
     assert outcome.guard == one["guard"], f"{one['why']}: {outcome}"
 
 
 @pytest.mark.parametrize("guard, pattern, why", MADE, ids=[why for _, _, why in MADE])
 def test_bad_proposals_that_are_made_here_are_refused_by_name(
-    guards: Guards, guard: str, pattern: str, why: str
+    guards: FilterGuards, guard: str, pattern: str, why: str
 ) -> None:
     assert refused(guards, pattern, ["step 120 loss 2.31 lr 0.0003"]).guard == guard, why
 
 
 @pytest.mark.parametrize("nothing", [None, 3, b"^step$", ["^step$"]])
-def test_what_is_no_text_is_refused(guards: Guards, nothing: Any) -> None:
+def test_what_is_no_text_is_refused(guards: FilterGuards, nothing: Any) -> None:
     candidate, sample = case(["step 1"], nothing)
     outcome = guards.outcome(candidate, sample)
     assert isinstance(outcome, Refusal) and outcome.guard == "form"
 
 
 @pytest.mark.parametrize("one", GOOD, ids=lambda one: one["pattern"][:50])
-def test_good_proposals_pass(guards: Guards, one: dict[str, Any]) -> None:
+def test_good_proposals_pass(guards: FilterGuards, one: dict[str, Any]) -> None:
     candidate, sample = case(one["lines"], one["pattern"])
     assert guards.outcome(candidate, sample) is None
 
 
-def test_all_at_once_give_the_same_outcomes(guards: Guards) -> None:
+def test_all_at_once_give_the_same_outcomes(guards: FilterGuards) -> None:
     """One log that holds the lines of all proposals, good and bad, in one lesson."""
     ones = [*GOOD, *(one for one in BAD if "lines" in one)]
     lines = [line for one in ones for line in one["lines"]]
     groups = [number for number, one in enumerate(ones) for _ in one["lines"]]
     sample = Sample("kind", "job", 1, tuple(lines), (("log", 1),) * len(lines), tuple(groups), (99,) * len(ones))
     candidates = [
-        Candidate(Proposal(one["pattern"], ""), frozenset(p for p, g in enumerate(groups) if g == number), (0,))
+        FilterCandidate(Proposal(one["pattern"], ""), frozenset(p for p, g in enumerate(groups) if g == number), (0,))
         for number, one in enumerate(ones)
     ]
     outcomes = guards.outcomes(candidates, sample)
@@ -97,7 +98,7 @@ def test_all_at_once_give_the_same_outcomes(guards: Guards) -> None:
     assert all(isinstance(outcome, Refusal) for outcome in outcomes[len(GOOD) :])
 
 
-def test_trouble_that_is_harmless_needs_a_human(guards: Guards) -> None:
+def test_trouble_that_is_harmless_needs_a_human(guards: FilterGuards) -> None:
     candidate, sample = case(["retry 3: prefetch failed, trying again"], r"^retry \d+: prefetch failed, trying again$")
     outcome = guards.outcome(candidate, sample)
     assert isinstance(outcome, Approval) and outcome.guard == "error-word"

@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from logdoctor.errors import RuleError
-from logdoctor.failure_agent.write_back.backtest import Tried
+from logdoctor.learning.backtest import Tried
 from logdoctor.rule_files.backtest import backtest
 from logdoctor.store.confirmed import Confirmed, Kept
-from logdoctor.store.learned import DIAGNOSIS, Claim, Learned, LearnedRules, Source, Votes
+from logdoctor.store.learned import Claim, Learned, LearnedRules, Source
 from logdoctor.store.records import Records
+from logdoctor.store.refusals import Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
 from tests.rule_files.learned import entered, new
 from tests.web.test_pages import FAULT

@@ -8,8 +8,8 @@ import yaml
 
 from logdoctor import build
 from logdoctor.errors import RuleRefused
-from logdoctor.failure_agent.write_back.guards import Guards as DiagnosisGuards
-from logdoctor.log_agent.guards import Guards
+from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.metrics import STEP
 from logdoctor.rule_files.files import export, file_rule, text_of
 from logdoctor.rule_files.imports import AGENT, File, Imported, import_files
@@ -35,7 +35,7 @@ RULE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def guards(tmp_path_factory: pytest.TempPathFactory, book: RuleBook) -> Guards:
+def guards(tmp_path_factory: pytest.TempPathFactory, book: RuleBook) -> FilterGuards:
     records = Records(f"sqlite:///{tmp_path_factory.mktemp('guards') / 'x.db'}")
     guards = build.guards(Settings(), book, records)
     guards.remember([PAST])
@@ -49,7 +49,7 @@ def rules(tmp_path: Path) -> LearnedRules:
 
 
 def brought(
-    rules: LearnedRules, guards: Guards, *files: list[dict[str, Any]], kind: str | None = None, most: int = 100
+    rules: LearnedRules, guards: FilterGuards, *files: list[dict[str, Any]], kind: str | None = None, most: int = 100
 ) -> list[Imported]:
     """What became of files of rules."""
     contents = [yaml.safe_dump_all(file).encode() for file in files]
@@ -61,7 +61,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     return RULE | changes
 
 
-def test_a_good_rule_begins_in_shadow_whatever_its_file_says(rules: LearnedRules, guards: Guards) -> None:
+def test_a_good_rule_begins_in_shadow_whatever_its_file_says(rules: LearnedRules, guards: FilterGuards) -> None:
     (told,) = brought(rules, guards, [RULE])
     rule = rules.one(told.id)
     assert (told.outcome, told.status, rule.status, rule.kind, rule.agent) == (
@@ -76,7 +76,7 @@ def test_a_good_rule_begins_in_shadow_whatever_its_file_says(rules: LearnedRules
     assert (event.step, event.by, event.why) == ("import", "user-18", "from 0.yaml: by user-17, 2026-01-01, her job")
 
 
-def test_again_it_is_known(rules: LearnedRules, guards: Guards) -> None:
+def test_again_it_is_known(rules: LearnedRules, guards: FilterGuards) -> None:
     (first,) = brought(rules, guards, [RULE])
     rules.retire(first.id, "user-17", "no", 6.0)
     version = rules.version()
@@ -85,7 +85,7 @@ def test_again_it_is_known(rules: LearnedRules, guards: Guards) -> None:
     assert rules.version() == version
 
 
-def test_what_looks_like_trouble_waits_for_a_human(rules: LearnedRules, guards: Guards) -> None:
+def test_what_looks_like_trouble_waits_for_a_human(rules: LearnedRules, guards: FilterGuards) -> None:
     heart = changed(patterns=[HEARTBEAT.pattern], must_match=list(HEARTBEAT.examples))
     claimed = changed(harmless=True)
     (by_word,), (by_claim,) = brought(rules, guards, [heart]), brought(rules, guards, [claimed])
@@ -96,7 +96,7 @@ def test_what_looks_like_trouble_waits_for_a_human(rules: LearnedRules, guards: 
     assert rules.approve(by_claim.id, "user-17", "", 6.0).harmless
 
 
-def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Guards, tmp_path: Path) -> None:
+def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: FilterGuards, tmp_path: Path) -> None:
     learned = [active(rules), active(rules, HEARTBEAT)]
     written = export(learned, rules, tmp_path / "out").written
     other = opened(tmp_path / "other")
@@ -137,7 +137,7 @@ def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Gua
     ],
 )
 def test_a_bad_rule_is_refused_with_its_guard(
-    rules: LearnedRules, guards: Guards, changes: dict[str, Any], guard: str, cause: str
+    rules: LearnedRules, guards: FilterGuards, changes: dict[str, Any], guard: str, cause: str
 ) -> None:
     import re
 
@@ -147,7 +147,7 @@ def test_a_bad_rule_is_refused_with_its_guard(
     assert rules.list() == [] and rules.events() == []
 
 
-def test_of_a_file_with_a_bad_rule_nothing_is_entered(rules: LearnedRules, guards: Guards) -> None:
+def test_of_a_file_with_a_bad_rule_nothing_is_entered(rules: LearnedRules, guards: FilterGuards) -> None:
     bad = changed(patterns=["^.*$"])
     other = changed(patterns=["^read shard [0-9]+ of [0-9]+$"], must_match=["read shard 1 of 2"])
     told = brought(rules, guards, [RULE, bad], [other])
@@ -155,7 +155,7 @@ def test_of_a_file_with_a_bad_rule_nothing_is_entered(rules: LearnedRules, guard
     assert [rule.pattern for rule in rules.list()] == other["patterns"]
 
 
-def test_a_kind_is_given_to_those_that_name_none(rules: LearnedRules, guards: Guards) -> None:
+def test_a_kind_is_given_to_those_that_name_none(rules: LearnedRules, guards: FilterGuards) -> None:
     bare = {name: value for name, value in RULE.items() if name != "scope"}
     other = changed(patterns=["^read shard [0-9]+ of [0-9]+$"], must_match=["read shard 1 of 2"])
     brought(rules, guards, [bare, other], kind="nemo/train.py")
@@ -165,7 +165,7 @@ def test_a_kind_is_given_to_those_that_name_none(rules: LearnedRules, guards: Gu
     }
 
 
-def test_secrets_of_examples_are_masked(rules: LearnedRules, guards: Guards) -> None:
+def test_secrets_of_examples_are_masked(rules: LearnedRules, guards: FilterGuards) -> None:
     secret = "hf_" + "a1B2" * 8
     rule = changed(patterns=["^using hub key [0-9A-Za-z_<>]+$"], must_match=[f"using hub key {secret}"])
     (told,) = brought(rules, guards, [rule])
@@ -173,12 +173,12 @@ def test_secrets_of_examples_are_masked(rules: LearnedRules, guards: Guards) -> 
     assert all(secret not in text for kept in rules.list() for text in kept.examples)
 
 
-def test_no_more_than_so_many_at_once(rules: LearnedRules, guards: Guards) -> None:
+def test_no_more_than_so_many_at_once(rules: LearnedRules, guards: FilterGuards) -> None:
     told = brought(rules, guards, [RULE], [RULE, RULE], most=2)
     assert [(one.outcome, one.guard) for one in told] == [("entered", ""), ("refused", "file")]
 
 
-def test_metrics_that_learned_rules_read_come_with_it(rules: LearnedRules, guards: Guards) -> None:
+def test_metrics_that_learned_rules_read_come_with_it(rules: LearnedRules, guards: FilterGuards) -> None:
     rule = changed(
         patterns=["^done with step [0-9]+ of epoch [0-9]+$"], must_match=["done with step 3 of epoch 1"], metrics=[STEP]
     )
@@ -193,7 +193,9 @@ def text_of_learned(rules: LearnedRules, rule_id: str) -> str:
     return yaml.safe_load(text_of(file_rule(rules.one(rule_id), rules)))["metrics"][0]  # type: ignore[no-any-return]
 
 
-def test_a_pattern_that_the_kind_has_is_known_even_from_another_agent(rules: LearnedRules, guards: Guards) -> None:
+def test_a_pattern_that_the_kind_has_is_known_even_from_another_agent(
+    rules: LearnedRules, guards: FilterGuards
+) -> None:
     known = active(rules)
     (told,) = brought(rules, guards, [changed(patterns=[SHARD.pattern], must_match=list(SHARD.examples))])
     assert (told.outcome, told.id, told.status) == ("known", known.id, "active")
@@ -212,7 +214,7 @@ DIAGNOSIS_RULE: dict[str, Any] = {
 
 
 def brought_diagnosis(
-    rules: LearnedRules, guards: Guards, scanner: Scanner, guarded: bool = True, **changes: Any
+    rules: LearnedRules, guards: FilterGuards, scanner: Scanner, guarded: bool = True, **changes: Any
 ) -> Imported:
     content = yaml.safe_dump(DIAGNOSIS_RULE | changes).encode()
     diagnosis = DiagnosisGuards(scanner.book, scanner, lambda without: iter(())) if guarded else None
@@ -221,7 +223,7 @@ def brought_diagnosis(
     return told
 
 
-def test_a_diagnosis_rule_begins_in_shadow(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+def test_a_diagnosis_rule_begins_in_shadow(rules: LearnedRules, guards: FilterGuards, scanner: Scanner) -> None:
     told = brought_diagnosis(rules, guards, scanner)
     rule = rules.one(told.id)
     assert (told.outcome, rule.status, rule.kind) == ("entered", "shadow", "diagnosis")
@@ -235,7 +237,7 @@ def test_a_diagnosis_rule_begins_in_shadow(rules: LearnedRules, guards: Guards, 
 
 
 def test_an_exported_diagnosis_rule_comes_back(
-    rules: LearnedRules, guards: Guards, scanner: Scanner, tmp_path: Path
+    rules: LearnedRules, guards: FilterGuards, scanner: Scanner, tmp_path: Path
 ) -> None:
     rule = rules.one(brought_diagnosis(rules, guards, scanner).id)
     (path,) = export([rule], rules, tmp_path / "out").written
@@ -246,7 +248,7 @@ def test_an_exported_diagnosis_rule_comes_back(
     assert (back.id, back.pattern, back.claim, back.examples) == (rule.id, rule.pattern, rule.claim, rule.examples)
 
 
-def test_one_that_may_take_nodes_out_waits(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+def test_one_that_may_take_nodes_out_waits(rules: LearnedRules, guards: FilterGuards, scanner: Scanner) -> None:
     told = brought_diagnosis(rules, guards, scanner, verdict={"reason": "Node Failure", "role": "cause"})
     assert (told.status, told.waits_for.split(":")[0]) == ("shadow", "cordon")
     with pytest.raises(RuleRefused, match="human"):
@@ -270,11 +272,11 @@ def test_one_that_may_take_nodes_out_waits(rules: LearnedRules, guards: Guards, 
     ],
 )
 def test_diagnosis_rules_are_guarded(
-    rules: LearnedRules, guards: Guards, scanner: Scanner, changes: dict[str, Any], guard: str
+    rules: LearnedRules, guards: FilterGuards, scanner: Scanner, changes: dict[str, Any], guard: str
 ) -> None:
     told = brought_diagnosis(rules, guards, scanner, **changes)
     assert (told.outcome, told.guard) == ("refused", guard) and rules.list() == []
 
 
-def test_without_their_guards_they_are_not_taken(rules: LearnedRules, guards: Guards, scanner: Scanner) -> None:
+def test_without_their_guards_they_are_not_taken(rules: LearnedRules, guards: FilterGuards, scanner: Scanner) -> None:
     assert brought_diagnosis(rules, guards, scanner, guarded=False).guard == "form"

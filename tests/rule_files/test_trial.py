@@ -6,7 +6,9 @@ import pytest
 from logdoctor.rule_files.trial import tried, verdict
 from logdoctor.rule_files.why import Finding, finding, why_learned
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import DIAGNOSIS, Claim, Learned, Source, Votes
+from logdoctor.store.learned import Claim, Learned, Source
+from logdoctor.store.refusals import Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.web.test_pages import HOSTILE
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4182, name=python, GPU has fallen off the bus."

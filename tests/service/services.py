@@ -19,9 +19,10 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
-from logdoctor.store.learned import LearnedRules, NewRule, Source, Votes
+from logdoctor.store.learned import LearnedRules, NewRule, Source
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.refusals import Votes
 from logdoctor.types import Verdict
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import ConfirmationRefused, StoreError
-from logdoctor.failure_agent.write_back.teacher import Lesson, Teacher
+from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Teacher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import consulting, worker
 from logdoctor.service.casework import Casework
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, NewConfirmation
-from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.work import SETTLED, TEACH
 from logdoctor.types import Record, Verdict
 from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
@@ -161,7 +161,7 @@ class Lessons:
         self._failures, self._teach = failures, Teacher.teach
         monkeypatch.setattr(Teacher, "teach", lambda *args: self._taught(*args))
 
-    def _taught(self, teacher: Teacher, confirmation: Confirmation, records: Sequence[Record]) -> Lesson:
+    def _taught(self, teacher: Teacher, confirmation: Confirmation, records: Sequence[Record]) -> DiagnosisLesson:
         if self._failures:
             self._failures -= 1
             raise StoreError("the disk", "is full", "Wait.")

@@ -14,6 +14,7 @@ import pytest
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.names import Key
 from logdoctor.store.records import Records
 from tests.diagnose.logs import ECC, steps
@@ -129,8 +130,9 @@ def test_all_goes_on_as_fast_as_without_a_model(
         else:
             eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
             assert len(server.got) == 1, "it was left alone"
-        eventually(lambda: sum(total.calls for total in service.rules.model_totals()) == len(server.got))
-        assert not service.rules.list() and not service.rules.seen_shapes("name/first")
+        ledger = ModelCalls(service.records.database)
+        eventually(lambda: sum(total.calls for total in ledger.totals()) == len(server.got))
+        assert not service.rules.list() and not service.rules.shapes.seen("name/first")
         begin = time.monotonic()
     assert time.monotonic() - begin < 6
     eventually(lambda: not threads(), SECONDS + 2)
@@ -150,7 +152,7 @@ def test_a_connection_that_is_refused(folder: Path, scanner: Scanner, usual: tup
             lines(service, "first", woven(0, 300))
             eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
             are_as_fast(times(service, "refused"), usual)
-            eventually(lambda: sum(total.calls for total in service.rules.model_totals()) == 1)
+            eventually(lambda: sum(total.calls for total in ModelCalls(service.records.database).totals()) == 1)
     assert not threads()
 
 
@@ -226,7 +228,7 @@ def test_nothing_is_entered_after_a_stop(folder: Path, scanner: Scanner, server:
     assert len(server.got) == 1, "the next run is not begun"
     records = Records(f"sqlite:///{folder}/logdoctor.db")
     rules = LearnedRules(records.database)
-    assert not rules.list() and not rules.refusals() and not rules.seen_shapes("name/weave")
+    assert not rules.list() and not rules.refusals.list() and not rules.shapes.seen("name/weave")
     records.close()
 
 
@@ -252,7 +254,7 @@ def test_error_lines_that_a_model_notices_are_cited_as_they_stand(
         send(service, key, b"[ERROR] the shuttle is stuck\n" + odd)
         end(service, key, 1)
         verdict = final(service, key).verdict
-        assert service.rules.noticed("weave", 1)[0].text.count("hunter2") == 0
+        assert service.rules.noticed.of("weave", 1)[0].text.count("hunter2") == 0
         rows = log.decode().split("\n")
         assert verdict.evidence
         for one in verdict.evidence:

@@ -14,9 +14,11 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.learning import SettledAttempt
 from logdoctor.service.service import Service
-from logdoctor.store.learned import DIAGNOSIS, ERROR_WORD, Claim, NewRule, Source, Votes
+from logdoctor.store.learned import ERROR_WORD, Claim, NewRule, Source
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict
+from logdoctor.store.refusals import Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import counted_attempts
 from tests.diagnose.logs import ECC, steps
 from tests.service.services import (

@@ -30,8 +30,8 @@ from logdoctor.log_agent.agent import Limits as Lessons
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import Guards
-from logdoctor.log_agent.life import Terms
+from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.model import ModelAgent
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
@@ -188,19 +188,19 @@ def test_what_it_would_filter_takes_nothing(
 ) -> None:
     """Its patterns are refused, or are watched without taking a line; none of them matches what tells of a cause."""
     reported = ReportedEnd()
-    guards = Guards(causes(book, rules_folder(Settings()) / "canary"))
+    guards = FilterGuards(causes(book, rules_folder(Settings()) / "canary"))
     guards.remember([GOLD])
     records = Records(f"sqlite:///{tmp_path}/records.sqlite")
     with contextlib.closing(records):
         rules = LearnedRules(records.database)
         model = ModelAgent(guarded(silly, reported), prompts)
-        agent = LogAgent(Books(scanner, rules), rules, model, guards, Lessons(2, Terms(2, 20)))
+        agent = LogAgent(Books(scanner, rules), rules, model, guards, Lessons(2, WatchTerms(2, 20)))
         left = Leftovers(agent.known(KIND))
         for segment in cut("main", [log()], 1 << 16):
             left.add(compress(segment, scanner))
         with contextlib.suppress(ModelError):
             agent.learn(KIND, ("job-1", 1), left.groups(), SOURCE)
-        known, refused = rules.list(KIND), rules.refusals(KIND)
+        known, refused = rules.list(KIND), rules.refusals.list(KIND)
         statuses = Counter(rule.status for rule in known)
         print(
             f"\nlearning: {reported}; rules: {dict(statuses)}, refused: {dict(Counter(one.guard for one in refused))}"

@@ -20,30 +20,25 @@ from hypothesis.stateful import rule as step
 from sqlalchemy.dialects import postgresql
 
 from logdoctor.errors import CursorError, InputError, NameRefused, RuleRefused, StoreError
-from logdoctor.store import learned as module
+from logdoctor.store import rule_hits
 from logdoctor.store.learned import (
-    DIAGNOSIS,
+    _NEXT,
     ERROR_WORD,
-    MAX_KIND,
-    MAX_NOTICED,
     MAX_PATTERN,
-    MAX_PRINTED,
-    MAX_REFUSALS,
-    MAX_SHAPES,
     STATUSES,
     Claim,
     Learned,
     LearnedRules,
-    ModelTotal,
     NewRule,
-    Noticed,
-    Refused,
     Source,
-    Spent,
-    Votes,
 )
+from logdoctor.store.model_calls import ModelCalls, Spent
+from logdoctor.store.noticed import MAX_NOTICED, Noticed
 from logdoctor.store.records import Records
+from logdoctor.store.refusals import MAX_REFUSALS, Refused, Votes
+from logdoctor.store.rule_rows import DIAGNOSIS, MAX_KIND
 from logdoctor.store.schema import metadata
+from logdoctor.store.shapes import MAX_PRINTED, MAX_SHAPES
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
 
 KIND = "megatron/pretrain_gpt.py"
@@ -92,11 +87,11 @@ def entered(learned: LearnedRules, pattern: str = "^x$", **changes: Any) -> Lear
 
 
 def test_what_was_printed_is_kept_by_kind(learned: LearnedRules) -> None:
-    assert learned.printed({1, 2}) == {}
-    learned.add_printed(KIND, [3, 1, 3, -(2**63)])
-    learned.add_printed("other", range(MAX_PRINTED + 2))
-    assert learned.printed({1, 2, -(2**63), MAX_PRINTED}) == {KIND: 2, "other": 2}, "the first stay"
-    assert learned.printed(()) == {KIND: 0, "other": 0} and learned.seen_shapes(KIND) == set()
+    assert learned.shapes.printed({1, 2}) == {}
+    learned.shapes.add_printed(KIND, [3, 1, 3, -(2**63)])
+    learned.shapes.add_printed("other", range(MAX_PRINTED + 2))
+    assert learned.shapes.printed({1, 2, -(2**63), MAX_PRINTED}) == {KIND: 2, "other": 2}, "the first stay"
+    assert learned.shapes.printed(()) == {KIND: 0, "other": 0} and learned.shapes.seen(KIND) == set()
 
 
 def test_what_was_entered_is_kept(learned: LearnedRules, url: str) -> None:
@@ -291,9 +286,9 @@ def test_a_rule_tells_when_it_last_hit(learned: LearnedRules) -> None:
     rule = entered(learned)
     assert rule.last_hit is None
     for at, number, hits in ((10.0, 1, {rule.id: (3, 0)}), (20.0, 2, {}), (30.0, 3, {rule.id: (1, 1)})):
-        learned.count(KIND, "run-1", number, hits, at)
+        learned.hits.count(KIND, "run-1", number, hits, at)
     assert learned.one(rule.id).last_hit == 30.0
-    learned.count(KIND, "run-1", 1, {rule.id: (4, 0)}, 25.0)
+    learned.hits.count(KIND, "run-1", 1, {rule.id: (4, 0)}, 25.0)
     assert learned.one(rule.id).last_hit == 30.0
     (sourced,) = learned.add([BASE], "agent", 40.0)
     assert sourced.last_hit == 40.0
@@ -400,7 +395,7 @@ class Life(RuleBasedStateMachine):
     @step(status=st.sampled_from(STATUSES), expected=st.none() | st.sampled_from(STATUSES))
     def move(self, status: str, expected: str | None) -> None:
         before, harmless = self.past[-1]
-        fits = status in module._NEXT[before] and expected in (None, before)
+        fits = status in _NEXT[before] and expected in (None, before)
         if not fits or (before in ("proposed", "retired") and status == "shadow"):
             with pytest.raises(RuleRefused):
                 self.learned.move(self.rule.id, status, "agent", "", 1.0, expected=expected)
@@ -502,10 +497,10 @@ def test_events_come_newest_first_in_pages(learned: LearnedRules) -> None:
 
 def test_an_attempt_that_is_counted_again_counts_once(learned: LearnedRules) -> None:
     a, b = entered(learned, "^a$"), entered(learned, "^b$")
-    learned.count(KIND, "j", 1, {a.id: (10, 0), b.id: (3, 3)}, 2.0)
+    learned.hits.count(KIND, "j", 1, {a.id: (10, 0), b.id: (3, 3)}, 2.0)
     for _ in range(2):
-        learned.count(KIND, "j", 1, {a.id: (12, 5)}, 3.0)
-    learned.count(KIND, "j", 2, {a.id: (1, 1), b.id: (0, 0)}, 4.0)
+        learned.hits.count(KIND, "j", 1, {a.id: (12, 5)}, 3.0)
+    learned.hits.count(KIND, "j", 2, {a.id: (1, 1), b.id: (0, 0)}, 4.0)
     a, b = learned.list(KIND)
     assert [(rule.jobs, rule.lines, rule.taken) for rule in (a, b)] == [(2, 13, 6), (0, 0, 0)]
     assert learned.version() == 2  # numbers change nothing that is matched
@@ -514,10 +509,10 @@ def test_an_attempt_that_is_counted_again_counts_once(learned: LearnedRules) -> 
 def test_the_source_attempt_counts_once_and_not_less_than_was_seen(learned: LearnedRules) -> None:
     rule = learned.add([BASE], "agent", 1.0)[0]
     for lines, wanted in ((3, 40), (0, 40), (70, 70), (5, 40)):
-        learned.count(KIND, "run-1", 3, {rule.id: (lines, 2)} if lines else {}, 2.0)
+        learned.hits.count(KIND, "run-1", 3, {rule.id: (lines, 2)} if lines else {}, 2.0)
         now = learned.one(rule.id)
         assert (now.jobs, now.lines, now.taken) == (1, wanted, 2 if lines else 0)
-    learned.count(KIND, "run-1", 4, {rule.id: (1, 0)}, 3.0)
+    learned.hits.count(KIND, "run-1", 4, {rule.id: (1, 0)}, 3.0)
     assert (learned.one(rule.id).jobs, learned.one(rule.id).lines) == (2, 41)
 
 
@@ -538,21 +533,21 @@ def test_totals_are_the_sums_of_the_last_counts(
     rules = learned.add([new(f"^{n}$", kind=kind) for n in range(3)], "agent", 1.0)
     last: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
     for job, attempt, hits in told:
-        learned.count(kind, kind + job, attempt, {rules[n].id: hit for n, hit in hits.items()}, 2.0)
+        learned.hits.count(kind, kind + job, attempt, {rules[n].id: hit for n, hit in hits.items()}, 2.0)
         last[job, attempt] = hits
     for n, stored in enumerate(learned.list(kind)):
         mine = [hits[n] for hits in last.values() if any(hits.get(n, ()))]
         assert stored.jobs == len(mine)
         assert (stored.lines, stored.taken) == (sum(hit[0] for hit in mine), sum(hit[1] for hit in mine))
-    assert all(0 <= idle <= len(last) for idle in learned.idle(kind).values())
+    assert all(0 <= idle <= len(last) for idle in learned.hits.idle(kind).values())
 
 
 def test_bad_counts_are_refused_and_leave_nothing(learned: LearnedRules) -> None:
     rule, other = entered(learned), entered(learned, kind="other")
-    learned.count(KIND, "j", 1, {rule.id: (1, 1)}, 1.0)
+    learned.hits.count(KIND, "j", 1, {rule.id: (1, 1)}, 1.0)
     for hits in ({other.id: (1, 1)}, {"\ud800": (1, 1)}, {rule.id: (-1, 0)}, {rule.id: (0, 2**60)}):
         with pytest.raises((RuleRefused, InputError)):
-            learned.count(KIND, "j", 1, {rule.id: (5, 5)} | hits, 2.0)
+            learned.hits.count(KIND, "j", 1, {rule.id: (5, 5)} | hits, 2.0)
     for kind, job, attempt in (
         ("", "j", 1),
         (KIND, "a/b", 1),
@@ -561,33 +556,33 @@ def test_bad_counts_are_refused_and_leave_nothing(learned: LearnedRules) -> None
         (KIND, "j", 2**70),
     ):
         with pytest.raises((RuleRefused, NameRefused)):
-            learned.count(kind, job, attempt, {rule.id: (5, 5)}, 2.0)
+            learned.hits.count(kind, job, attempt, {rule.id: (5, 5)}, 2.0)
     assert (learned.one(rule.id).jobs, learned.one(rule.id).lines) == (1, 1)
 
 
 def test_an_attempt_whose_kind_changes_is_taken_from_the_old_kind(learned: LearnedRules) -> None:
     rule, other = entered(learned), entered(learned, kind="other")
-    learned.count(KIND, "j", 1, {rule.id: (4, 0)}, 1.0)
-    learned.count("other", "j", 1, {other.id: (6, 0)}, 2.0)
+    learned.hits.count(KIND, "j", 1, {rule.id: (4, 0)}, 1.0)
+    learned.hits.count("other", "j", 1, {other.id: (6, 0)}, 2.0)
     assert (learned.one(rule.id).jobs, learned.one(rule.id).lines) == (0, 0)
     assert (learned.one(other.id).jobs, learned.one(other.id).lines) == (1, 6)
 
 
 def test_idle_is_how_many_attempts_went_by(learned: LearnedRules) -> None:
     a, b = entered(learned, "^a$"), entered(learned, "^b$")
-    assert learned.idle(KIND) == {} or set(learned.idle(KIND).values()) == {0}
+    assert learned.hits.idle(KIND) == {} or set(learned.hits.idle(KIND).values()) == {0}
     for attempt in range(5):
-        learned.count(KIND, "j", attempt, {a.id: (1, 0)} if attempt < 2 else {}, 1.0)
+        learned.hits.count(KIND, "j", attempt, {a.id: (1, 0)} if attempt < 2 else {}, 1.0)
     late = entered(learned, "^late$")
-    learned.count(KIND, "j", 5, {}, 1.0)
-    learned.count(KIND, "j", 5, {}, 1.0)
-    learned.count("other", "k", 1, {}, 1.0)
-    assert learned.idle(KIND) == {a.id: 4, b.id: 6, late.id: 1}
+    learned.hits.count(KIND, "j", 5, {}, 1.0)
+    learned.hits.count(KIND, "j", 5, {}, 1.0)
+    learned.hits.count("other", "k", 1, {}, 1.0)
+    assert learned.hits.idle(KIND) == {a.id: 4, b.id: 6, late.id: 1}
     learned.retire(b.id, "agent", "never seen", 2.0)
-    assert b.id not in learned.idle(KIND)
+    assert b.id not in learned.hits.idle(KIND)
     learned.approve(b.id, "user-17", "watch it again", 3.0)
-    assert learned.idle(KIND)[b.id] == 0
-    assert learned.idle("none") == learned.idle("\ud800") == {}
+    assert learned.hits.idle(KIND)[b.id] == 0
+    assert learned.hits.idle("none") == learned.hits.idle("\ud800") == {}
 
 
 # refusals, shapes, notices
@@ -595,12 +590,12 @@ def test_idle_is_how_many_attempts_went_by(learned: LearnedRules) -> None:
 
 def test_refusals_are_kept_and_counted(learned: LearnedRules) -> None:
     votes = Votes(5, (1, 2), "no")
-    learned.refuse(
+    learned.refusals.add(
         KIND, "j", 1, "miner", [Refused(".*", "literal", "matches all"), Refused("x", "vote", "2", votes)], 3.0
     )
-    learned.refuse("other", "j", 2, "model", [Refused("y", "vote", "1 of 5")], 4.0)
-    learned.refuse("other", "j", 2, "model", [], 4.0)
-    newest, second, first = learned.refusals()
+    learned.refusals.add("other", "j", 2, "model", [Refused("y", "vote", "1 of 5")], 4.0)
+    learned.refusals.add("other", "j", 2, "model", [], 4.0)
+    newest, second, first = learned.refusals.list()
     assert (newest.kind, newest.job, newest.attempt, newest.agent, newest.at) == ("other", "j", 2, "model", 4.0)
     assert (second.votes, first.votes, first.pattern, first.guard, first.cause) == (
         votes,
@@ -609,113 +604,79 @@ def test_refusals_are_kept_and_counted(learned: LearnedRules) -> None:
         "literal",
         "matches all",
     )
-    assert learned.refusals(KIND, "vote") == [second] and learned.refusals(guard="vote") == [newest, second]
-    assert learned.refusals(limit=1) == [newest] and learned.refusals(before=newest.id) == [second, first]
-    assert learned.refusals("\ud800") == []
-    assert learned.refusal_counts() == {"literal": 1, "vote": 2}
+    assert learned.refusals.list(KIND, "vote") == [second] and learned.refusals.list(guard="vote") == [newest, second]
+    assert learned.refusals.list(limit=1) == [newest] and learned.refusals.list(before=newest.id) == [second, first]
+    assert learned.refusals.list("\ud800") == []
+    assert learned.refusals.counts() == {"literal": 1, "vote": 2}
 
 
 def test_counts_outlive_the_refusals(learned: LearnedRules, records: Records) -> None:
-    learned.refuse("other", "j", 1, "miner", [Refused("z", "a", "c")], 1.0)
-    learned.refuse(KIND, "j", 1, "miner", [Refused(str(n), "a", "c") for n in range(MAX_REFUSALS + 50)], 1.0)
-    learned.refuse(KIND, "j", 1, "miner", [Refused("last", "b", "c")] * 10, 1.0)
+    learned.refusals.add("other", "j", 1, "miner", [Refused("z", "a", "c")], 1.0)
+    learned.refusals.add(KIND, "j", 1, "miner", [Refused(str(n), "a", "c") for n in range(MAX_REFUSALS + 50)], 1.0)
+    learned.refusals.add(KIND, "j", 1, "miner", [Refused("last", "b", "c")] * 10, 1.0)
     with records.database.reading() as connection:
         kept = connection.exec_driver_sql("SELECT kind, count(*) FROM rule_refusals GROUP BY kind").all()
     assert dict(map(tuple, kept)) == {KIND: MAX_REFUSALS, "other": 1}
-    assert learned.refusal_counts() == {"a": MAX_REFUSALS + 51, "b": 10}
-    assert learned.refusals(KIND)[0].pattern == "last"
+    assert learned.refusals.counts() == {"a": MAX_REFUSALS + 51, "b": 10}
+    assert learned.refusals.list(KIND)[0].pattern == "last"
 
 
 def test_hostile_refusals_are_cut_and_mended(learned: LearnedRules) -> None:
-    learned.refuse(KIND, "j", 1, "\ud800", [Refused("\ud800\0" + "x" * 10**6, "\0" * 999, "y" * 10**6)], 1.0)
-    (kept,) = learned.refusals()
+    learned.refusals.add(KIND, "j", 1, "\ud800", [Refused("\ud800\0" + "x" * 10**6, "\0" * 999, "y" * 10**6)], 1.0)
+    (kept,) = learned.refusals.list()
     assert (len(kept.pattern), len(kept.guard), len(kept.cause)) == (2000, 200, 2000)
     for kind, job in (("", "j"), ("\ud800", "j"), (KIND, ""), (KIND, "a\0")):
         with pytest.raises((RuleRefused, NameRefused)):
-            learned.refuse(kind, job, 1, "miner", [Refused("x", "y", "z")], 1.0)
-    assert len(learned.refusals()) == 1
+            learned.refusals.add(kind, job, 1, "miner", [Refused("x", "y", "z")], 1.0)
+    assert len(learned.refusals.list()) == 1
 
 
 def test_shapes_are_remembered_for_their_kind(learned: LearnedRules) -> None:
     extremes = {-(2**63), 2**63 - 1, 0, -1}
-    assert learned.seen_shapes(KIND) == set()
-    learned.add_shapes(KIND, extremes)
-    learned.add_shapes(KIND, iter([5, 5, 0]))
-    learned.add_shapes("other", [])
-    assert learned.seen_shapes(KIND) == extremes | {5}
-    assert learned.seen_shapes("other") == learned.seen_shapes("\ud800") == set()
+    assert learned.shapes.seen(KIND) == set()
+    learned.shapes.add_seen(KIND, extremes)
+    learned.shapes.add_seen(KIND, iter([5, 5, 0]))
+    learned.shapes.add_seen("other", [])
+    assert learned.shapes.seen(KIND) == extremes | {5}
+    assert learned.shapes.seen("other") == learned.shapes.seen("\ud800") == set()
     for bad in (2**63, -(2**63) - 1):
         with pytest.raises(InputError):
-            learned.add_shapes(KIND, [7, bad])
-    assert learned.seen_shapes(KIND) == extremes | {5}
+            learned.shapes.add_seen(KIND, [7, bad])
+    assert learned.shapes.seen(KIND) == extremes | {5}
 
 
 def test_the_oldest_shapes_go(learned: LearnedRules) -> None:
-    learned.add_shapes(KIND, range(MAX_SHAPES))
-    learned.add_shapes(KIND, [MAX_SHAPES - 1, -1, -2])
-    assert learned.seen_shapes(KIND) == {*range(2, MAX_SHAPES), -1, -2}
-    learned.add_shapes(KIND, range(10**6, 10**6 + MAX_SHAPES + 9))
-    assert learned.seen_shapes(KIND) == set(range(10**6 + 9, 10**6 + MAX_SHAPES + 9))
+    learned.shapes.add_seen(KIND, range(MAX_SHAPES))
+    learned.shapes.add_seen(KIND, [MAX_SHAPES - 1, -1, -2])
+    assert learned.shapes.seen(KIND) == {*range(2, MAX_SHAPES), -1, -2}
+    learned.shapes.add_seen(KIND, range(10**6, 10**6 + MAX_SHAPES + 9))
+    assert learned.shapes.seen(KIND) == set(range(10**6 + 9, 10**6 + MAX_SHAPES + 9))
 
 
 def test_noticed_lines_are_kept_once(learned: LearnedRules) -> None:
-    learned.note("j", 1, KIND, [Noticed("b", 7, "boom", 2), Noticed("a", 9, "bang", 1)])
-    learned.note("j", 1, KIND, [Noticed("b", 7, "boom", 4), Noticed("b", 8, "\ud800\0" + "x" * 9000, 1)])
-    learned.note("j", 1, KIND, [Noticed("b", 7, "boom", 3)])
-    learned.note("j", 2, KIND, [])
-    found = learned.noticed("j", 1)
+    learned.noticed.add("j", 1, KIND, [Noticed("b", 7, "boom", 2), Noticed("a", 9, "bang", 1)])
+    learned.noticed.add("j", 1, KIND, [Noticed("b", 7, "boom", 4), Noticed("b", 8, "\ud800\0" + "x" * 9000, 1)])
+    learned.noticed.add("j", 1, KIND, [Noticed("b", 7, "boom", 3)])
+    learned.noticed.add("j", 2, KIND, [])
+    found = learned.noticed.of("j", 1)
     assert [(line.stream, line.line, line.runs) for line in found] == [("a", 9, 1), ("b", 7, 4), ("b", 8, 1)]
     assert len(found[2].text) == 2000
-    assert learned.noticed("j", 2) == learned.noticed("\ud800", 1) == []
+    assert learned.noticed.of("j", 2) == learned.noticed.of("\ud800", 1) == []
     with pytest.raises((NameRefused, InputError)):
-        learned.note("j", 1, KIND, [Noticed("b", -1, "x", 1)])
+        learned.noticed.add("j", 1, KIND, [Noticed("b", -1, "x", 1)])
     with pytest.raises(NameRefused):
-        learned.note("j", 1, KIND, [Noticed("a/b", 1, "x", 1)])
-    assert learned.noticed("j", 1) == found
+        learned.noticed.add("j", 1, KIND, [Noticed("a/b", 1, "x", 1)])
+    assert learned.noticed.of("j", 1) == found
 
 
 def test_of_many_noticed_lines_those_of_most_runs_stay(learned: LearnedRules) -> None:
-    learned.note("j", 1, KIND, [Noticed("s", n, "x", 1) for n in range(MAX_NOTICED + 100)])
-    learned.note("j", 1, KIND, [Noticed("s", 10_000 + n, "x", 5) for n in range(50)])
-    found = learned.noticed("j", 1)
+    learned.noticed.add("j", 1, KIND, [Noticed("s", n, "x", 1) for n in range(MAX_NOTICED + 100)])
+    learned.noticed.add("j", 1, KIND, [Noticed("s", 10_000 + n, "x", 5) for n in range(50)])
+    found = learned.noticed.of("j", 1)
     assert len(found) == MAX_NOTICED and [line.runs for line in found].count(5) == 50
 
 
 # what models cost
-
-
-def test_what_was_spent_counts_after_a_restart(learned: LearnedRules, url: str) -> None:
-    learned.enter("a", "m", "write", 100, 10, 0.5, "", 10.0)
-    learned.enter("a", "m", "write", 200, 0, 0.0, "ModelUnavailable", 20.0)
-    learned.enter("", "m", "judge", 1, 1, 0.25, "", 30.0)
-    other = Records(url)
-    again = LearnedRules(other.database)
-    assert again.spent("a", 0.0) == Spent(2, 310, 0.5)
-    assert again.spent("a", 20.0) == Spent(1, 200, 0.0)
-    assert again.spent(None, 0.0) == Spent(3, 312, 0.75) and again.spent("", 0.0) == Spent(1, 2, 0.25)
-    assert again.spent("b", 0.0) == again.spent(None, 31.0) == Spent(0, 0, 0.0)
-    again.enter("a", "m", "write", 1, 2, 0.5, "", 40.0)
-    assert again.model_totals() == [
-        ModelTotal("m", "judge", "ok", 1, 1, 1, 0.25),
-        ModelTotal("m", "write", "ModelUnavailable", 1, 200, 0, 0.0),
-        ModelTotal("m", "write", "ok", 2, 101, 12, 1.0),
-    ]
-    other.close()
-
-
-def test_a_strange_call_is_entered_all_the_same(learned: LearnedRules) -> None:
-    hostile = "\ud800\0" + "x" * 10**5
-    learned.enter(hostile, hostile, hostile, -5, 2**100, math.nan, hostile, 1.0)
-    learned.enter(hostile, "m", "p", 0, 0, -math.inf, "", 1.0)
-    assert learned.spent(hostile, 0.0) == Spent(2, 2**48, 0.0)
-    assert len(learned.model_totals()) == 2
-
-
-def test_budgets_are_read_by_index(learned: LearnedRules, records: Records) -> None:
-    with records.database.reading() as connection:
-        for where in ("at >= 1", "job = 'a' AND at >= 1"):
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN SELECT count(*) FROM model_calls WHERE {where}")
-            assert [row[3].split(" ")[0] for row in plan] == ["SEARCH"]
 
 
 # many at once
@@ -727,7 +688,7 @@ def test_threads_enter_the_same_rules_once(learned: LearnedRules) -> None:
     def enter(worker: int) -> list[str]:
         start.wait()
         rules = [entered(learned, f"^{n}$") for n in range(10)]
-        learned.count(KIND, f"job-{worker}", 1, {rule.id: (1, 0) for rule in rules}, 1.0)
+        learned.hits.count(KIND, f"job-{worker}", 1, {rule.id: (1, 0) for rule in rules}, 1.0)
         return [rule.id for rule in rules]
 
     with ThreadPoolExecutor(6) as pool:
@@ -758,22 +719,24 @@ def test_of_many_who_promote_one_does(learned: LearnedRules) -> None:
 WORKER = """
 import sys
 from logdoctor.errors import RuleRefused
-from logdoctor.store.learned import LearnedRules, Refused
+from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
+from logdoctor.store.refusals import Refused
 from logdoctor.store.records import Records
 from tests.store.test_learned import KIND, entered
 url, me = sys.argv[1:]
 records = Records(url)
-learned = LearnedRules(records.database)
+learned, calls = LearnedRules(records.database), ModelCalls(records.database)
 print("ready", flush=True)
 sys.stdin.readline()
 won = 0
 for n in range(25):
     rule = entered(learned, f"^{n}$")
     own = entered(learned, f"^{me} {n}$")
-    learned.count(KIND, f"job-{me}", n, {rule.id: (2, 1), own.id: (1, 0)}, 1.0)
-    learned.add_shapes(KIND, [n, hash(me) % 2**40 + n])
-    learned.refuse(KIND, "j", 1, me, [Refused("x", "g", "c")], 1.0)
-    learned.enter("j", "m", "p", 1, 1, 0.5, "", 1.0)
+    learned.hits.count(KIND, f"job-{me}", n, {rule.id: (2, 1), own.id: (1, 0)}, 1.0)
+    learned.shapes.add_seen(KIND, [n, hash(me) % 2**40 + n])
+    learned.refusals.add(KIND, "j", 1, me, [Refused("x", "g", "c")], 1.0)
+    calls.enter("j", "m", "p", 1, 1, 0.5, "", 1.0)
     try:
         learned.move(rule.id, "active", me, "", 2.0, "promote", expected="shadow")
         won += 1
@@ -783,7 +746,7 @@ print(won, flush=True)
 """
 
 
-def test_two_processes_write_beside_each_other(learned: LearnedRules, url: str) -> None:
+def test_two_processes_write_beside_each_other(learned: LearnedRules, records: Records, url: str) -> None:
     command = [sys.executable, "-c", WORKER, url]
     workers = [
         subprocess.Popen([*command, me], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for me in ("p", "q")
@@ -802,8 +765,9 @@ def test_two_processes_write_beside_each_other(learned: LearnedRules, url: str) 
     shared = [rule for rule in rules if rule.status == "active"]
     assert len(shared) == 25 and {(rule.jobs, rule.lines, rule.taken) for rule in shared} == {(2, 4, 2)}
     assert learned.version() == 75 + 25 == len(learned.events(limit=500))
-    assert learned.refusal_counts() == {"g": 50} and learned.spent("j", 0.0) == Spent(50, 100, 25.0)
-    assert len(learned.seen_shapes(KIND)) == 75
+    assert learned.refusals.counts() == {"g": 50}
+    assert ModelCalls(records.database).spent("j", 0.0) == Spent(50, 100, 25.0)
+    assert len(learned.shapes.seen(KIND)) == 75
 
 
 def run(workers: list["subprocess.Popen[str]"]) -> list[int]:
@@ -848,7 +812,7 @@ def test_the_tables_and_queries_are_fit_for_postgresql() -> None:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     for table in metadata.sorted_tables:
         assert str(sa.schema.CreateTable(table).compile(dialect=dialect))
-    assert "CASE WHEN" in str(module._TOTALS.compile(dialect=dialect))
+    assert "CASE WHEN" in str(rule_hits._TOTALS.compile(dialect=dialect))
 
 
 # diagnosis rules
@@ -901,10 +865,10 @@ def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: Learne
 
 def test_hits_of_both_sorts_are_counted_apart(learned: LearnedRules) -> None:
     taking, telling = learned.add([new("^f$"), diagnosis()], "a", 1.0)
-    learned.count(KIND, "j", 1, {taking.id: (5, 2)}, 1.0)
-    learned.count(DIAGNOSIS, "j", 1, {telling.id: (3, 0)}, 2.0)
-    learned.count(KIND, "j", 1, {taking.id: (6, 2)}, 3.0)
+    learned.hits.count(KIND, "j", 1, {taking.id: (5, 2)}, 1.0)
+    learned.hits.count(DIAGNOSIS, "j", 1, {telling.id: (3, 0)}, 2.0)
+    learned.hits.count(KIND, "j", 1, {taking.id: (6, 2)}, 3.0)
     assert [(learned.one(rule.id).jobs, learned.one(rule.id).lines) for rule in (taking, telling)] == [(1, 6), (1, 3)]
-    learned.count(DIAGNOSIS, "j", 1, {}, 4.0)
+    learned.hits.count(DIAGNOSIS, "j", 1, {}, 4.0)
     assert [(learned.one(rule.id).jobs, learned.one(rule.id).lines) for rule in (taking, telling)] == [(1, 6), (0, 0)]
-    assert learned.idle(KIND) == {taking.id: 0}
+    assert learned.hits.idle(KIND) == {taking.id: 0}

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from logdoctor.diagnose.conclude import RootCause
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.rules.scanner import Scanner
@@ -266,7 +266,7 @@ def with_agent(folder: Path, scanner: Scanner, answers: list[RootCause]) -> Iter
             return answers.pop(0) if answers else None
 
         writer = OfflineWriter()
-        teacher = Teacher(stores.rules, stores.confirmed, writer, Terms(2, 3), scanner.book, scanner)
+        teacher = Teacher(stores.rules, stores.confirmed, writer, TeachingTerms(2, 3), scanner.book, scanner)
         return Climbing(Ladder(None, 0.8, 2, agent), teacher, lambda: 0, lambda: None)
 
     service = new_service(folder, scanner, ladder=rungs)

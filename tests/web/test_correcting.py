@@ -13,15 +13,15 @@ from starlette.testclient import TestClient
 
 from logdoctor.errors import ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.confirming import FoundBy, Ruling
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Service, Stores
 from logdoctor.store.confirmed import Cited
-from logdoctor.store.learned import DIAGNOSIS
 from logdoctor.store.records import StoredVerdict
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
 from logdoctor.web import wording
 from logdoctor.web.cases.choosing import lines_of
@@ -51,7 +51,7 @@ def learning(folder: Path, scanner: Scanner, writer: Writer | None = None) -> It
 
     def rungs(stores: Stores) -> Climbing:
         how = writer or OfflineWriter()
-        teacher = Teacher(stores.rules, stores.confirmed, how, Terms(3, 3), scanner.book, scanner)
+        teacher = Teacher(stores.rules, stores.confirmed, how, TeachingTerms(3, 3), scanner.book, scanner)
         return Climbing(Ladder(None, 0.8, 2, None), teacher, lambda: 0, lambda: None)
 
     service = new_service(folder, scanner, ladder=rungs)
@@ -109,7 +109,7 @@ def state(service: Service) -> tuple[Any, ...]:
     rules = service.rules
     events = [event.id for event in rules.events()]
     cases = service.casework.confirmed.cases()
-    return rules.version(), rules.list(), rules.refusal_counts(), rules.refusals(), events, cases
+    return rules.version(), rules.list(), rules.refusals.counts(), rules.refusals.list(), events, cases
 
 
 # --- it is right

@@ -11,7 +11,9 @@ from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Kept
-from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, NewRule, Refused, Source, Votes
+from logdoctor.store.learned import CORDON, Claim, Learned, NewRule, Source
+from logdoctor.store.refusals import Refused, Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import DecidedBy
 from logdoctor.web.url_query import PAGE
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new
@@ -123,7 +125,7 @@ def test_every_rule_stands_on_one_page(client: TestClient, service: Service, som
 
 
 def test_numbers_of_both_sorts(client: TestClient, service: Service, some: list[Learned]) -> None:
-    service.rules.count(KIND, "llama-7b", 2, {some[0].id: (30, 0)}, 77.0)
+    service.rules.hits.count(KIND, "llama-7b", 2, {some[0].id: (30, 0)}, 77.0)
     shard = page(client, f"/rules/{some[0].id}").text
     assert "Hits2 attempts, 150 lines" in shard
     shipped = service.scanner.book.diagnoses[0].id
@@ -313,7 +315,7 @@ def test_hostile_lines_rules_and_refusals_do_no_harm(client: TestClient, service
     bad = new(title=EVIL + HOSTILE[:100], pattern="^<script>alert[(]1[)] [0-9]+$", examples=(HOSTILE,), waits_for="")
     rule = entered(service.rules, new(bad, kind="<b>&kind", source=Source("<i>job", 1, command=HOSTILE)))[0]
     service.rules.retire(rule.id, HOSTILE[:50].replace("\x00", ""), HOSTILE, 3.0)
-    service.rules.refuse("<b>&kind", "<i>job", 1, "<b>", [Refused(HOSTILE, "<guard>", HOSTILE)], 4.0)
+    service.rules.refusals.add("<b>&kind", "<i>job", 1, "<b>", [Refused(HOSTILE, "<guard>", HOSTILE)], 4.0)
     for path in ("/rules?state=all", f"/rules/{rule.id}", f"/rules/{rule.id}?step=approve", "/rules/refused"):
         made = page(client, path)
         assert "<script>alert" not in made.source
@@ -327,8 +329,8 @@ def test_hostile_lines_rules_and_refusals_do_no_harm(client: TestClient, service
 def test_refused_proposals_are_listed(client: TestClient, service: Service) -> None:
     for number in range(60):
         one = Refused(f"^{number}$", "literal", "too few")
-        service.rules.refuse(KIND, "llama-7b", 1, "miner", [one], float(number))
-    service.rules.refuse(DIAGNOSIS, "llama-7b", 2, "structure", [Refused("^x$", "others", "hits a-2")], 99.0)
+        service.rules.refusals.add(KIND, "llama-7b", 1, "miner", [one], float(number))
+    service.rules.refusals.add(DIAGNOSIS, "llama-7b", 2, "structure", [Refused("^x$", "others", "hits a-2")], 99.0)
     made = page(client, "/rules/refused")
     assert made.text.index("hits a-2") < made.text.index("^59$") and "^5$" not in made.text
     assert "^5$" in page(client, made.links()["Older"]).text
@@ -344,7 +346,7 @@ def test_refused_proposals_are_listed(client: TestClient, service: Service) -> N
 def test_a_token_bound_to_jobs_sees_its_own_and_changes_none(guarded: Guarded, some: list[Learned]) -> None:
     client, service = guarded.client, guarded.service
     sign_in(guarded, guarded.secret("admin", prefixes=("team-b-",)))
-    service.rules.refuse(KIND, "llama-7b", 1, "miner", [Refused("^secret$", "literal", "no")], 1.0)
+    service.rules.refusals.add(KIND, "llama-7b", 1, "miner", [Refused("^secret$", "literal", "no")], 1.0)
     keep(service, "other-1", "shuffle buffer filled 3/9", "CUDA Error")
     shipped = service.scanner.book.filters[0].id
     publish(service, "other-1", changed(decided_by=DecidedBy("rule", shipped)))

@@ -18,7 +18,8 @@ from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import Settings
-from logdoctor.store.learned import Learned, Refused, Source, Votes
+from logdoctor.store.learned import Learned, Source
+from logdoctor.store.refusals import Refused, Votes
 from logdoctor.types import Evidence
 from logdoctor.web import health
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
@@ -141,8 +142,8 @@ def test_a_token_bound_to_jobs_sees_what_was_learned_from_these_only(guarded: Gu
     client, rules = guarded.client, guarded.service.rules
     bound = guarded.token("admin", prefixes=("team-b-",))
     imported = entered(rules, new(pattern="^read shard [0-9]+$", source=Source()))[0]
-    rules.refuse(KIND, "llama-7b", 1, "miner", [Refused("^.*$", "grammar", "no")], 1.0)
-    rules.refuse(KIND, "team-b-2", 1, "miner", [Refused("^.+$", "grammar", "no", Votes(5, (0,), ""))], 1.0)
+    rules.refusals.add(KIND, "llama-7b", 1, "miner", [Refused("^.*$", "grammar", "no")], 1.0)
+    rules.refusals.add(KIND, "team-b-2", 1, "miner", [Refused("^.+$", "grammar", "no", Votes(5, (0,), ""))], 1.0)
     active(rules, new(pattern=some[2].pattern, kind="nemo/train.py"))
     rules.move(some[2].id, "shadow", "logdoctor", "matches evidence of secret-job/1: secret line", 3.0, "demote")
     mine = some[2].id
@@ -191,7 +192,7 @@ def test_why(client: TestClient, some: list[Learned]) -> None:
 
 def test_refusals_are_paged(client: TestClient, service: Service) -> None:
     refused = [Refused(f"^{n}.*$", "grammar" if n % 2 else "literal", "no") for n in range(7)]
-    service.rules.refuse(KIND, "llama-7b", 1, "miner", refused, 1.0)
+    service.rules.refusals.add(KIND, "llama-7b", 1, "miner", refused, 1.0)
     found = items(client, f"{RULES}/refusals", limit=2)
     assert [one["pattern"] for one in found] == [one.pattern for one in refused[::-1]]
     assert len(items(client, f"{RULES}/refusals", guard="literal", limit=500)) == 4
@@ -283,7 +284,7 @@ def test_figures_of_what_was_learned(learning: Service, monkeypatch: pytest.Monk
     rules, lines = learning.rules, learning.learner.lines
     rule = active(rules)
     entered(rules, HEARTBEAT)
-    rules.refuse(KIND, "llama-7b", 1, "miner", [Refused("^.*$", "grammar", "no")] * 3, 1.0)
+    rules.refusals.add(KIND, "llama-7b", 1, "miner", [Refused("^.*$", "grammar", "no")] * 3, 1.0)
     lines |= {"filter/a": 5, rule.id: 7, "filter/b": 1}
     with local_client(learning, options(wants_token=True)) as client:
         guarded = Guarded(client, learning)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from logdoctor import taxonomy
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.write_back.confirming import naming
-from logdoctor.failure_agent.write_back.guards import Candidate
+from logdoctor.failure_agent.write_back.guards import DiagnosisCandidate
 from logdoctor.failure_agent.write_back.writer import Task, Writer
 from logdoctor.llm.masking import mask
 from logdoctor.rules.load import RuleBook
@@ -39,16 +39,16 @@ def written(
     book: RuleBook,
     cases: Sequence[Confirmation],
     writer: Writer,
-) -> tuple[list[Candidate], dict[str, str]]:
+) -> tuple[list[DiagnosisCandidate], dict[str, str]]:
     """Patterns for the lines that name the failure, and who wrote each; `cases` are all that count."""
-    found: list[Candidate] = []
+    found: list[DiagnosisCandidate] = []
     by: dict[str, str] = {}
     for named in _lines(confirmation, records, book):
         for one in writer.write(_task(confirmation, records, named, cases)):
             if one.pattern not in by:
                 by[one.pattern] = one.by
                 title = harmless(mask(one.title), 200) or confirmation.reason
-                found.append(Candidate(one.pattern, title, named.stream, named.line.number, named.line.text))
+                found.append(DiagnosisCandidate(one.pattern, title, named.stream, named.line.number, named.line.text))
     return found, by
 
 

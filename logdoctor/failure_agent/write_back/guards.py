@@ -3,7 +3,7 @@
 A rule that hits too much blames the wrong thing, restarts what cannot run, or takes good nodes out. So a proposal is
 refused unless each guard lets it pass, in this order:
 
-    form         text of one line that begins with `^`, printable, of the small language of `learn.grammar`
+    form         text of one line that begins with `^`, printable, of the small language of `learning.grammar`
     compile      small enough to compile, and Hyperscan compiles it
     secret       its literal text holds no password, key or token
     literal      enough words of its own: the name of an exception class, or words that many failures share, are not
@@ -28,11 +28,12 @@ from logdoctor.diagnose.carriers import is_report
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.taught import Taught, line_matches
-from logdoctor.errors import PatternRefused, RuleError
-from logdoctor.failure_agent.write_back.backtest import BackTest, Says
+from logdoctor.errors import RuleError
 from logdoctor.failure_agent.write_back.rule import as_records, diagnosis
+from logdoctor.learning.backtest import BackTest, Says
+from logdoctor.learning.grammar import Chars, Choice, Node, Pattern
+from logdoctor.learning.proposed import LONGEST, Refusal, form_cause, parsed, secret_cause
 from logdoctor.llm.masking import mask
-from logdoctor.log_agent.grammar import Chars, Choice, Node, Pattern, parse
 from logdoctor.rules.check import check_learned
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
@@ -45,8 +46,6 @@ from logdoctor.types import Record
 GUARDS = ("form", "compile", "secret", "literal", "evidence", "healthy", "others", "rules-check", "effect")
 """The names of all guards."""
 
-LONGEST = 1000
-"""Characters of a pattern."""
 _WORDS, _LETTERS = 3, 9  # of its own
 _FEW_WORDS, _MORE_LETTERS = 2, 12  # fewer words are enough when they are long
 _CLASS = regex.compile(
@@ -71,15 +70,7 @@ _PREFIXES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
 Backtest = Callable[[tuple[str, int] | None], Iterator[Past]]
 
 
-class Refusal(NamedTuple):
-    """Which guard refused a pattern, and why; never with a secret of the log."""
-
-    pattern: str
-    guard: str
-    cause: str
-
-
-class Trial(NamedTuple):
+class ConfirmedTrial(NamedTuple):
     """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), and the digests that
     stand for the failure."""
 
@@ -90,7 +81,7 @@ class Trial(NamedTuple):
     digests: AbstractSet[str] = frozenset()
 
 
-class Candidate(NamedTuple):
+class DiagnosisCandidate(NamedTuple):
     """A pattern for a line (its stream, number and raw text) of an attempt."""
 
     pattern: str
@@ -100,7 +91,7 @@ class Candidate(NamedTuple):
     text: str
 
 
-class Guards:
+class DiagnosisGuards:
     """The questions, and what they are asked of: the shipped rules and what is left of past attempts."""
 
     def __init__(self, book: RuleBook, scanner: Scanner, past: Backtest) -> None:
@@ -108,8 +99,8 @@ class Guards:
         self._harmless = _records(_harmless(book))
 
     def first_fit(
-        self, candidates: Sequence[Candidate], trial: Trial, backtest: BackTest | None = None
-    ) -> tuple[Candidate | None, list[Refusal]]:
+        self, candidates: Sequence[DiagnosisCandidate], trial: ConfirmedTrial, backtest: BackTest | None = None
+    ) -> tuple[DiagnosisCandidate | None, list[Refusal]]:
         """The first candidate that passes all guards, if any, and the refusals of those before it.
 
         With a `backtest` they are tried on as many of the newest attempts as its time allows, and it tells of each
@@ -141,10 +132,10 @@ class Guards:
             return refusal(pattern, "evidence", "it has no example")
         rule = self._rule(pattern, claim, examples, "learned/candidate/0", "")
         cause = self._alone(pattern, examples, rule)
-        cause = cause or self._backtested({0: rule}, Trial("", -1, (), claim)).get(0) or self._checked(rule)
+        cause = cause or self._backtested({0: rule}, ConfirmedTrial("", -1, (), claim)).get(0) or self._checked(rule)
         return refusal(pattern, *cause) if cause else None
 
-    def harm(self, rule: DiagnosisRule, trial: Trial) -> Refusal | None:
+    def harm(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> Refusal | None:
         """What a rule that passed them once would hit by now that it must not."""
         cause = self._backtested({0: rule}, trial).get(0)
         return refusal(rule.when.any[0], *cause) if cause else None
@@ -156,16 +147,13 @@ class Guards:
         """(guard, cause) of a refusal that needs no other attempt."""
         if cause := _form_cause(pattern):
             return "form", cause
-        try:
-            parsed = parse(pattern if pattern.endswith("$") and not pattern.endswith("\\$") else f"{pattern}$")
-            regex.compile(pattern)
-        except PatternRefused as refused:
-            return "compile" if refused.guard == "compile" else "form", refused.cause
-        except regex.error as error:
-            return "compile", f"the regex package refuses it ({error})"
-        if _holds_secret(parsed):
-            return "secret", "its literal text looks like a secret"
-        if cause := _literal_cause(parsed, lines):
+        taken_apart = parsed(pattern if pattern.endswith("$") and not pattern.endswith("\\$") else f"{pattern}$")
+        if not isinstance(taken_apart, Pattern):
+            guard, cause = taken_apart
+            return "compile" if guard == "compile" else "form", cause
+        if cause := secret_cause(taken_apart):
+            return "secret", cause
+        if cause := _literal_cause(taken_apart, lines):
             return "literal", cause
         try:
             tried = [prefix + shown(line) for line in lines for prefix in _PREFIXES]
@@ -181,7 +169,7 @@ class Guards:
         return ("rules-check", problems[0].what) if problems else None
 
     def _backtested(
-        self, rules: dict[int, DiagnosisRule], trial: Trial, backtest: BackTest | None = None
+        self, rules: dict[int, DiagnosisRule], trial: ConfirmedTrial, backtest: BackTest | None = None
     ) -> dict[int, tuple[str, str]]:
         """(guard, cause) of those rules that hit what they must not, all tried together."""
         if not rules:
@@ -214,7 +202,7 @@ class Guards:
                     backtest.enter(place_of[rule], past, lines, says)
         return refused
 
-    def _effect(self, rule: DiagnosisRule, trial: Trial) -> tuple[str, str] | None:
+    def _effect(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> tuple[str, str] | None:
         records, book = Taught([rule]).applied(trial.records, self._book)
         verdict = diagnose(records, book, reported=FAILED)
         wanted = rule.verdict
@@ -238,18 +226,7 @@ def refusal(pattern: str, guard: str, cause: str) -> Refusal:
 
 
 def _form_cause(pattern: str) -> str | None:
-    if len(pattern) > LONGEST:
-        return f"it has {len(pattern)} characters, more than {LONGEST}"
-    if odd := next((char for char in pattern if not char.isprintable()), None):
-        return f"it holds the character U+{ord(odd):04X}, which is not printable"
-    if not pattern.startswith("^"):
-        return "it does not start with ^"
-    return None
-
-
-def _holds_secret(pattern: Pattern) -> bool:
-    texts = (*pattern.literals, "".join(pattern.literals))
-    return any(mask(text) != text for text in texts)
+    return form_cause(pattern) or (None if pattern.startswith("^") else "it does not start with ^")
 
 
 def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
@@ -331,7 +308,7 @@ def _records(texts: Iterable[str]) -> list[Record]:
     return as_records(Kept("", number, line) for number, line in enumerate(dict.fromkeys(lines))) or [Record("", "")]
 
 
-def contradiction(past: Past, trial: Trial) -> tuple[str, str] | None:
+def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
     """(guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
 
     A failure of which nobody knew the cause says nothing, nor does an attempt of which nobody knows whether it failed.

@@ -11,8 +11,8 @@ import regex
 import structlog
 
 from logdoctor.errors import ModelError, PromptError
-from logdoctor.failure_agent.write_back.guards import LONGEST
 from logdoctor.failure_agent.write_back.writer import HIDDEN, OfflineWriter, Task, Written, title_of
+from logdoctor.learning.proposed import LONGEST
 from logdoctor.llm.chat import Message, estimate
 from logdoctor.llm.prompts import Prompt, load
 from logdoctor.llm.spending import Guarded

@@ -20,20 +20,23 @@ from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import Episode, episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError, RuleRefused
-from logdoctor.failure_agent.write_back.backtest import BackTest, Tried
 from logdoctor.failure_agent.write_back.candidates import written
 from logdoctor.failure_agent.write_back.confirming import naming
-from logdoctor.failure_agent.write_back.guards import Candidate, Guards, Refusal, Trial, refusal
+from logdoctor.failure_agent.write_back.guards import ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards, refusal
 from logdoctor.failure_agent.write_back.rule import as_diagnosis, diagnosis, kept
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
+from logdoctor.learning import steps
+from logdoctor.learning.backtest import BackTest, Tried
+from logdoctor.learning.proposed import Refusal
 from logdoctor.llm.masking import mask
-from logdoctor.log_agent import life
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
-from logdoctor.store.learned import CORDON, DIAGNOSIS, Claim, Learned, LearnedRules, NewRule, Refused, Source, Votes
+from logdoctor.store.learned import CORDON, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.refusals import Refused, Votes
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless, shown
 from logdoctor.types import LEARNED, Record, Verdict
 
@@ -43,7 +46,7 @@ _MOST_EXAMPLE = 2000
 _MOST_SUGGESTION = 500
 
 
-class Terms(NamedTuple):
+class TeachingTerms(NamedTuple):
     """In how many attempts a rule must hit before it is active, its own included, and how many attempts must agree
     before that confirms a failure (0: only people confirm).
 
@@ -55,7 +58,7 @@ class Terms(NamedTuple):
     agreement: int
 
 
-class Lesson(NamedTuple):
+class DiagnosisLesson(NamedTuple):
     """What came of a confirmation: the id of the rule that knows the failure now ("" for none) and its status, or why
     there is none; what was refused, the lines that the rule knows, and the rules that were put back or retired."""
 
@@ -93,7 +96,7 @@ class Preview(NamedTuple):
     """
 
     rule: NewRule | None
-    candidate: Candidate | None
+    candidate: DiagnosisCandidate | None
     why: str
     known: str
     tried: Tried
@@ -107,8 +110,8 @@ class _Proposal(NamedTuple):
     """What a confirmation leads to before anything is entered: that rules `known` it already, or the new rule with the
     candidate it is made of, after what was refused."""
 
-    known: Lesson | None
-    chosen: Candidate | None = None
+    known: DiagnosisLesson | None
+    chosen: DiagnosisCandidate | None = None
     rule: NewRule | None = None
     refused: tuple[Refusal, ...] = ()
     tried: Tried = Tried()
@@ -125,7 +128,7 @@ class Teacher:
         rules: LearnedRules,
         confirmed: Confirmed,
         writer: Writer,
-        terms: Terms,
+        terms: TeachingTerms,
         book: RuleBook,
         scanner: Scanner,
         clock: Callable[[], float] = time.time,
@@ -133,7 +136,7 @@ class Teacher:
     ) -> None:
         self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
         self._book, self._cache = book, cache
-        self.guards = Guards(book, scanner, confirmed.past)
+        self.guards = DiagnosisGuards(book, scanner, confirmed.past)
         self._changing = threading.RLock()
         self._loading = threading.Lock()
         self._loaded: tuple[int, Taught] = (-1, Taught([]))
@@ -163,7 +166,7 @@ class Teacher:
 
     # a failure was confirmed
 
-    def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> Lesson:
+    def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> DiagnosisLesson:
         """What comes of a confirmation, given the records of its attempt.
 
         Rules that say something else of these records are put back first.
@@ -177,12 +180,12 @@ class Teacher:
             refused = proposal.refused
             if proposal.rule is not None and proposal.chosen is not None:
                 lesson = self._enter(proposal.rule, proposal.chosen)
-                if isinstance(lesson, Lesson):
+                if isinstance(lesson, DiagnosisLesson):
                     self._note(confirmation, refused)
                     return lesson._replace(refused=refused, demoted=demoted)
                 refused = (*refused, lesson)
             self._note(confirmation, refused)
-            return Lesson("", "", refused[-1].cause if refused else "", refused, (), demoted)
+            return DiagnosisLesson("", "", refused[-1].cause if refused else "", refused, (), demoted)
 
     def preview(
         self, confirmation: Confirmation, records: Sequence[Record], seconds: float, writer: Writer | None = None
@@ -193,10 +196,10 @@ class Teacher:
         """
         writer = writer or OfflineWriter()
         records = self._by_rules_of_the_book(records)
-        steps = self._contradicted(confirmation, records)
+        put_back = self._contradicted(confirmation, records)
         standing, taught = self._alive(), self.alive()
-        if steps:
-            to = {step.rule.id: step.status for step in steps}
+        if put_back:
+            to = {step.rule.id: step.status for step in put_back}
             moved = [msgspec.structs.replace(rule, status=to.get(rule.id, rule.status)) for rule in standing]
             standing = [rule for rule in moved if rule.status != "retired"]
             taught = _compiled([as_diagnosis(rule) for rule in standing], self._cache)
@@ -206,11 +209,11 @@ class Teacher:
             if duplicate := _duplicate(twin):
                 refused = (*refused, duplicate)
             else:
-                known = Lesson(twin.id, twin.status, "it has the same pattern and verdict")
+                known = DiagnosisLesson(twin.id, twin.status, "it has the same pattern and verdict")
             rule = None
         why = known.why if known else refused[-1].cause if rule is None and refused else ""
         asks = self._writer.name if self._writer.name != writer.name and known is None else ""
-        reported = (known.rule if known else "", proposal.tried, refused, steps, self._terms.attempts, asks)
+        reported = (known.rule if known else "", proposal.tried, refused, put_back, self._terms.attempts, asks)
         return Preview(rule, proposal.chosen if rule else None, why, *reported)
 
     def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
@@ -303,7 +306,7 @@ class Teacher:
         if known := self._known(claim, records, standing, taught):
             return _Proposal(known)
         digests = frozenset(confirmation.digests)
-        trial = Trial(confirmation.job, confirmation.attempt, records, claim, digests)
+        trial = ConfirmedTrial(confirmation.job, confirmation.attempt, records, claim, digests)
         candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
         if not candidates:
             return _Proposal(None, refused=(refusal("", "evidence", "rules look at none of its lines"),))
@@ -317,20 +320,20 @@ class Teacher:
         shadow; those in shadow, and those that were learned from it, are retired."""
         hits = self.alive().hits(records)
         where = f"{confirmation.job}/{confirmation.attempt}"
-        steps = []
+        put_back = []
         for rule in self._alive():
             if rule.id not in hits or not _contradicts(rule, confirmation):
                 continue
             stream, line = hits[rule.id][0]
             said = f"{confirmation.by} confirmed {confirmation.reason} for {where}, where it matches {stream}:{line}"
             back = rule.status == "active" and not _is_from(rule, confirmation)
-            steps.append(PutBack(rule, "shadow" if back else "retired", said))
-        return tuple(steps)
+            put_back.append(PutBack(rule, "shadow" if back else "retired", said))
+        return tuple(put_back)
 
     def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
         """The rules that were put back because they say something else of an attempt than what was confirmed."""
-        steps = self._contradicted(confirmation, records)
-        return tuple(step.rule.id for step in steps if self._move(step.rule, step.status, step.why))
+        put_back = self._contradicted(confirmation, records)
+        return tuple(step.rule.id for step in put_back if self._move(step.rule, step.status, step.why))
 
     def _known(
         self,
@@ -338,30 +341,30 @@ class Teacher:
         records: Sequence[Record],
         standing: Sequence[Learned],
         taught: Taught,
-    ) -> Lesson | None:
+    ) -> DiagnosisLesson | None:
         """What is said when these rules know the failure already, active or in shadow."""
         verdict = diagnose(*taught.applied(records, self._book), reported=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""
-            return Lesson(mine, "active" if mine else "", f"{by.rule or by.kind} already covers it")
+            return DiagnosisLesson(mine, "active" if mine else "", f"{by.rule or by.kind} already covers it")
         hits = taught.hits(records)
         for rule in standing:
             if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
-                return Lesson(rule.id, rule.status, "it is already being watched")
+                return DiagnosisLesson(rule.id, rule.status, "it is already being watched")
         return None
 
-    def _enter(self, new: NewRule, chosen: Candidate) -> Lesson | Refusal:
+    def _enter(self, new: NewRule, chosen: DiagnosisCandidate) -> DiagnosisLesson | Refusal:
         """The rule as it was entered, or why it is none."""
         where = f"learned from {new.source.job}/{new.source.attempt}"
         try:
-            (rule,) = self._rules.add([new], life.BY, self._clock(), why=where)
+            (rule,) = self._rules.add([new], steps.BY, self._clock(), why=where)
         except RuleRefused as error:
             return refusal(new.pattern, "duplicate", error.cause)
         if duplicate := _duplicate(rule):
             return duplicate
         log.info("diagnosis rule learned", rule=rule.id, reason=rule.claim and rule.claim.reason, job=new.source.job)
-        return Lesson(rule.id, rule.status, where, (), (chosen.text,))
+        return DiagnosisLesson(rule.id, rule.status, where, (), (chosen.text,))
 
     def _twin(self, new: NewRule) -> Learned | None:
         """The rule that has the same pattern and says the same, whatever became of it."""
@@ -372,7 +375,7 @@ class Teacher:
 
     def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
         reported = [Refused(one.pattern, one.guard, one.cause) for one in refused]
-        self._rules.refuse(
+        self._rules.refusals.add(
             DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, reported, self._clock()
         )
 
@@ -395,7 +398,7 @@ class Teacher:
             if outcome in ("failed", "recovered") and reason in (rule.claim.reason, "Unknown"):
                 decided = verdict.decided_by.rule == rule.id
                 counts[rule.id] = len(hits[rule.id]), len(hits[rule.id]) if decided else 0
-        self._rules.count(DIAGNOSIS, job, attempt, counts, self._clock())
+        self._rules.hits.count(DIAGNOSIS, job, attempt, counts, self._clock())
 
     def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(those that became active, those that were retired because they would do harm by now)."""
@@ -403,7 +406,7 @@ class Teacher:
         for rule in self._rules.list(DIAGNOSIS, "shadow"):
             if rule.claim is None or rule.claim.cordons or rule.jobs < self._terms.attempts:
                 continue
-            if not life.may_rise(self._rules, rule.id):
+            if not steps.may_rise(self._rules, rule.id):
                 continue
             if cause := self.guards.harm(as_diagnosis(rule), self._trial(rule, rule.claim)):
                 if self._move(rule, "retired", f"{cause.guard}: {cause.cause}"):
@@ -412,21 +415,14 @@ class Teacher:
                 promoted.append(rule.id)
         return tuple(promoted), tuple(harmful)
 
-    def _trial(self, rule: Learned, claim: Claim) -> Trial:
+    def _trial(self, rule: Learned, claim: Claim) -> ConfirmedTrial:
         """Where a rule comes from, for it to be tried again."""
         job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
         confirmation = self._confirmed.live(job, attempt)
-        return Trial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))
+        return ConfirmedTrial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))
 
     def _move(self, rule: Learned, status: str, why: str, step: str = "demote") -> bool:
-        """Take a step; False when somebody else was quicker."""
-        try:
-            self._rules.move(rule.id, status, life.BY, mask(why), self._clock(), step, expected=rule.status)
-        except RuleRefused as error:
-            log.info("step not taken", rule=rule.id, step=step, cause=error.cause)
-            return False
-        log.info("rule moved", rule=rule.id, step=step, status=status)
-        return True
+        return steps.take(self._rules, rule.id, rule.status, status, step, why, self._clock())
 
 
 def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
@@ -450,7 +446,7 @@ def _claim(confirmation: Confirmation) -> Claim:
     )
 
 
-def _new_rule(chosen: Candidate, by: str, trial: Trial, confirmation: Confirmation) -> NewRule:
+def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confirmation: Confirmation) -> NewRule:
     """The rule of a candidate, in shadow."""
     claim = trial.claim
     probe = diagnosis("learned/candidate", chosen.pattern, claim, (), title="")

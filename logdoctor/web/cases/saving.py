@@ -12,8 +12,9 @@ from logdoctor.rule_files.trial import verdict as verdict_on
 from logdoctor.service.confirming import correction
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation, NewConfirmation
-from logdoctor.store.learned import DIAGNOSIS, Learned
+from logdoctor.store.learned import Learned
 from logdoctor.store.records import StoredVerdict
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Verdict
 from logdoctor.web.cases.api import visible_case
 from logdoctor.web.gate import Caller

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from logdoctor.store.learned import Event, Learned, StoredRefusal, Votes
+from logdoctor.store.learned import Event, Learned
+from logdoctor.store.refusals import StoredRefusal, Votes
 from logdoctor.web.parameters import Status
 
 

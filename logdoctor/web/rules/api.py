@@ -20,7 +20,8 @@ from logdoctor.rule_files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.learned import Event, Learned, LearnedRules, StoredRefusal
+from logdoctor.store.learned import Event, Learned, LearnedRules
+from logdoctor.store.refusals import StoredRefusal
 from logdoctor.store.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import Operator, Reader, TheService, once, state_of
@@ -243,7 +244,7 @@ def refusal_page(
     """A page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
-        return _some(rules.refusals(kind, guard, limit + 1, _id(cursor)), limit)
+        return _some(rules.refusals.list(kind, guard, limit + 1, _id(cursor)), limit)
 
     return page(fetch, cursor, limit, lambda refusal: sees(caller, refusal.job))
 

@@ -5,7 +5,7 @@ import time
 
 from logdoctor import build
 from logdoctor.errors import Busy
-from logdoctor.log_agent.guards import Guards
+from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import quotes
 from logdoctor.rule_files.imports import File, Imported, import_files
 from logdoctor.web.dependencies import AppState
@@ -20,7 +20,7 @@ class RuleImporter:
 
     def __init__(self, state: AppState) -> None:
         service = self._service = state.service
-        self._guards = Guards(state.options.causes)
+        self._guards = FilterGuards(state.options.causes)
         self._diagnosis_guards = build.diagnosis_guards(service.scanner, service.records)
         self._importing = threading.Lock()
         self._seen = 0  # the last verdict whose evidence the guards know

@@ -13,14 +13,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, LogdoctorError, RequestRefused, RuleError, RuleRefused
-from logdoctor.failure_agent.write_back.backtest import Tried
+from logdoctor.learning.backtest import Tried
 from logdoctor.rule_files.backtest import backtest
 from logdoctor.rule_files.files import text_of
 from logdoctor.rule_files.trial import tried, verdict
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.learned import MAX_REFUSALS, STATUSES, Learned
+from logdoctor.store.learned import STATUSES, Learned
+from logdoctor.store.refusals import MAX_REFUSALS
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
 from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.parameters import Cursor
@@ -104,7 +105,7 @@ def refused(
         given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
         return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
     found = refusal_page(service.rules, caller, cursor, _REFUSALS, kind, guard)
-    counts = {} if caller.prefixes else service.rules.refusal_counts()
+    counts = {} if caller.prefixes else service.rules.refusals.counts()
     content = {"refusals": found["items"], "next": found["next"], "guard": guard, "kind": kind, "cursor": cursor}
     return page(request, "rules_refused.html", content | {"counts": counts, "kept": MAX_REFUSALS})
 

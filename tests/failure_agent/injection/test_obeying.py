@@ -15,12 +15,13 @@ from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.guards import GUARDS
 from logdoctor.failure_agent.write_back.model_writer import ModelWriter
-from logdoctor.failure_agent.write_back.teacher import Teacher, Terms
+from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Cited, Confirmed
-from logdoctor.store.learned import DIAGNOSIS, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless
 from logdoctor.types import Verdict
 from tests.failure_agent.injection.conftest import AskRaw
@@ -182,7 +183,7 @@ def test_a_model_that_writes_the_rule_that_a_line_asks_for_teaches_none(
     question = ask_raw(unknown([one.raw for one in HOSTILE if one.wants == "write a diagnosis rule"]))
     with agent_of(saying(json.dumps({"pattern": pattern, "what": "all is well"}))) as (agent, server):
         writer = ModelWriter(agent.model, PROMPTS)
-        teacher = Teacher(learned, confirmed, writer, Terms(2, 3), scanner.book, scanner)
+        teacher = Teacher(learned, confirmed, writer, TeachingTerms(2, 3), scanner.book, scanner)
         new = confirmation_of(
             "job-1", 1, question.verdict, question.episodes, question.records, "ann", reason="Node Failure"
         )
@@ -204,7 +205,9 @@ def test_a_rule_from_a_hostile_line_takes_no_node_out_by_itself(
     lines = [(record.stream, line) for record in question.records for line in record.lines if words[:12] in line.text]
     cited = tuple(Cited(stream, line.number, line.text[:200]) for stream, line in lines[:1])
     with agent_of(saying(json.dumps({"pattern": "^.*", "what": words}))) as (agent, _):
-        teacher = Teacher(learned, confirmed, ModelWriter(agent.model, PROMPTS), Terms(1, 1), scanner.book, scanner)
+        teacher = Teacher(
+            learned, confirmed, ModelWriter(agent.model, PROMPTS), TeachingTerms(1, 1), scanner.book, scanner
+        )
         new = confirmation_of(
             "job-1",
             1,
@@ -228,7 +231,9 @@ def test_attempts_that_agree_on_an_injection_confirm_nothing(
     hostile = HOSTILE[0]
     question = ask_raw(unknown([hostile.raw]))
     with agent_of(obeying("ECC Error", "isolate_and_restart", telling(hostile))) as (agent, _):
-        teacher = Teacher(learned, confirmed, ModelWriter(agent.model, PROMPTS), Terms(1, 2), scanner.book, scanner)
+        teacher = Teacher(
+            learned, confirmed, ModelWriter(agent.model, PROMPTS), TeachingTerms(1, 2), scanner.book, scanner
+        )
         for attempt in range(4):
             verdict = climbed(question, agent)
             teacher.settled("job-1", attempt, question.records, verdict)

@@ -10,7 +10,7 @@ from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import Lesson, Steps, Teacher, Terms
+from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Steps, Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -30,14 +30,16 @@ LEASE_AGAIN = "ERROR quota service refused the lease of team 'speech' for 3 node
 class World:
     """All that write-back works with. `at` is what its clock says."""
 
-    def __init__(self, scanner: Scanner, limits: ReadLimits, folder: Path, terms: Terms, writer: Writer) -> None:
+    def __init__(
+        self, scanner: Scanner, limits: ReadLimits, folder: Path, terms: TeachingTerms, writer: Writer
+    ) -> None:
         self.scanner, self._limits, self._folder = scanner, limits, folder
         self.at = 1000.0
         self.records = Records(f"sqlite:///{folder}/x.db")
         self.rules, self.confirmed = LearnedRules(self.records.database), Confirmed(self.records.database)
         self.teacher = self.taught_by(terms, writer)
 
-    def taught_by(self, terms: Terms, writer: Writer) -> Teacher:
+    def taught_by(self, terms: TeachingTerms, writer: Writer) -> Teacher:
         """Another teacher over the same database."""
         book = self.scanner.book
         return Teacher(self.rules, self.confirmed, writer, terms, book, self.scanner, lambda: self.at)
@@ -67,13 +69,13 @@ class World:
         new = confirmation_of(job, 1, verdict, found, records, by, reason=reason, evidence=cited, **said)
         return self.confirmed.add(new, self.at)
 
-    def teach(self, job: str, log: str, reason: str, *lines: int, **said: Any) -> Lesson:
+    def teach(self, job: str, log: str, reason: str, *lines: int, **said: Any) -> DiagnosisLesson:
         """Confirm and teach."""
         return self.teacher.teach(self.confirm(job, log, reason, *lines, **said), self.read(log))
 
     def guards(self) -> dict[str, int]:
         """How often each guard refused."""
-        return self.rules.refusal_counts()
+        return self.rules.refusals.counts()
 
 
 MakeWorld = Callable[..., World]
@@ -83,8 +85,8 @@ MakeWorld = Callable[..., World]
 def make_world(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Iterator[MakeWorld]:
     made: list[World] = []
 
-    def make(terms: Terms | None = None, writer: Writer | None = None) -> World:
-        made.append(World(scanner, limits, tmp_path, terms or Terms(2, 3), writer or OfflineWriter()))
+    def make(terms: TeachingTerms | None = None, writer: Writer | None = None) -> World:
+        made.append(World(scanner, limits, tmp_path, terms or TeachingTerms(2, 3), writer or OfflineWriter()))
         return made[-1]
 
     yield make

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from logdoctor.failure_agent.write_back.backtest import BackTest
+from logdoctor.learning.backtest import BackTest
 from logdoctor.store.confirmed import Confirmation, Kept, NewConfirmation, Past
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, LEASE, LEASE_AGAIN, World
 

@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from logdoctor.failure_agent.write_back.guards import GUARDS, Candidate, Guards, Trial
+from logdoctor.failure_agent.write_back.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
 from logdoctor.failure_agent.write_back.rule import kept
 from logdoctor.store.confirmed import Past
-from logdoctor.store.learned import DIAGNOSIS, Claim
+from logdoctor.store.learned import Claim
+from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, LEASE, World
 
 CLAIM = Claim("OS Error", "user", "fix_first")
@@ -18,11 +19,12 @@ def refused(
     world: World, pattern: str, log: str = HEAD + LEASE, claim: Claim = CLAIM, past: tuple[Past, ...] = ()
 ) -> str:
     """Which guard refuses a pattern for line 41 of a log; "" when none does."""
-    guards = Guards(world.scanner.book, world.scanner, lambda without: iter(past))
+    guards = DiagnosisGuards(world.scanner.book, world.scanner, lambda without: iter(past))
     records = world.read(log)
     text = next(line.text for line in records[0].lines if line.number == 41)
     chosen, refusals = guards.first_fit(
-        [Candidate(pattern, "a title", "main", 41, text)], Trial("a", 1, records, claim, frozenset(["d1"]))
+        [DiagnosisCandidate(pattern, "a title", "main", 41, text)],
+        ConfirmedTrial("a", 1, records, claim, frozenset(["d1"])),
     )
     assert (chosen is None) == bool(refusals)
     return refusals[0].guard if refusals else ""
@@ -125,7 +127,7 @@ def test_a_line_that_does_not_decide_is_refused(world: World) -> None:
 def test_refusals_hold_no_secret(world: World) -> None:
     log = HEAD + "ERROR login failed with password=hunter2-XYZ\n"
     lesson = world.teach("a", log, "Permission Error", 41)
-    said = repr((lesson, world.rules.refusals(), world.rules.list(DIAGNOSIS)))
+    said = repr((lesson, world.rules.refusals.list(), world.rules.list(DIAGNOSIS)))
     lines = repr(lesson.lines)
     assert "hunter2" not in said.replace(lines, "") and "hunter2" in log
 

@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor.errors import BudgetSpent, ModelError, ModelUnavailable
 from logdoctor.failure_agent.write_back.model_writer import WRITE, ModelWriter
-from logdoctor.failure_agent.write_back.teacher import Terms
+from logdoctor.failure_agent.write_back.teacher import TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task
 from logdoctor.llm.chat import estimate
 from logdoctor.llm.prompts import load
@@ -27,7 +27,7 @@ def writer(*replies: str | ModelError) -> tuple[ModelWriter, ScriptedModel]:
 
 def test_the_pattern_of_the_model_is_tried_first(make_world: MakeWorld) -> None:
     asked, model = writer(GOOD)
-    world = make_world(Terms(2, 3), asked)
+    world = make_world(TeachingTerms(2, 3), asked)
     lesson = world.teach("a", HEAD + LEASE, "OS Error", 41)
     rule = world.rules.one(lesson.rule)
     assert (rule.title, rule.agent) == ("no quota", asked.name) and r"\d+ nodes" in rule.pattern
@@ -49,7 +49,7 @@ def test_the_pattern_of_the_model_is_tried_first(make_world: MakeWorld) -> None:
 )
 def test_a_bad_answer_costs_a_call_and_no_more(make_world: MakeWorld, reply: str | ModelError) -> None:
     asked, _ = writer(reply, reply)
-    world = make_world(Terms(2, 3), asked)
+    world = make_world(TeachingTerms(2, 3), asked)
     lesson = world.teach("a", HEAD + LEASE, "OS Error", 41)
     rule = world.rules.one(lesson.rule)
     assert rule.agent == OfflineWriter.name and world.settle("b", HEAD + LEASE_AGAIN).promoted == (rule.id,)

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from logdoctor.failure_agent.write_back.teacher import Terms
+from logdoctor.failure_agent.write_back.teacher import TeachingTerms
 from logdoctor.log_agent.book import Books
 from logdoctor.rule_files.files import export
 from logdoctor.rules.check import check
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import DIAGNOSIS
+from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import learned_rules
 from logdoctor.types import DecidedBy
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, JAM_AGAIN, LEASE, LEASE_AGAIN, MakeWorld, World
@@ -161,7 +161,7 @@ def test_attempts_that_agree_confirm_together(world: World) -> None:
 
 
 def test_nobody_agrees_when_only_people_confirm(make_world: MakeWorld) -> None:
-    world = make_world(Terms(2, 0))
+    world = make_world(TeachingTerms(2, 0))
     assert not world.teacher.agreeing("a", 1, world.judged(HEAD + LEASE), "d")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from logdoctor.diagnose.taught import line_matches
 from logdoctor.failure_agent.write_back.writer import pattern, patterns
-from logdoctor.log_agent.grammar import parse
+from logdoctor.learning.grammar import parse
 
 LINES = {
     "RuntimeError: loom driver on gpu-cn-0713 reports a jammed shuttle at 0x7f3a (code 17)": [

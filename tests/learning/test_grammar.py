@@ -9,8 +9,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from logdoctor.errors import PatternRefused
+from logdoctor.learning.grammar import parse
 from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.grammar import parse
 from logdoctor.log_agent.matching import compiled, taken
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
