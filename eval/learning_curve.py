@@ -1,9 +1,9 @@
 """How fast filter rules are learned, and whether they ever hurt: jobs arrive one after another, and no filter rule
 is there when the first one comes.
 
-The parts are those of the service (`LogAgent` with its miner, `FilterGuards`, `LearnedRules` in a database, `Books`), and
-a job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change of
-any rule book the scanner that changed is tried on all logs of failed jobs, whatever their kind.
+The parts are those of the service (`LogAgent` with its miner, `FilterGuards`, `LearnedRules` in a database, `Books`),
+and a job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change
+of any rule book the scanner that changed is tried on all logs of failed jobs, whatever their kind.
 """
 
 import hashlib

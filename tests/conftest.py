@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from logdoctor import build
 from logdoctor.pipeline import ReadLimits
@@ -25,22 +26,26 @@ settings.register_profile("quick", max_examples=60, **_COMMON)
 settings.register_profile("soak", max_examples=3000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-WORLDS = {"browser": "browser/", "slurm": "nodes/test_slurm"}
-"""Real clusters and browsers, one of each at a time, and how the paths of the tests that use them begin."""
+WORLDS = {
+    "browser/": "browser",
+    "nodes/test_slurm": "clusters",
+    "nodes/test_ssh_namespaces": "clusters",
+    "nodes/test_stories": "clusters",
+}
+"""Browsers and real clusters, one of each at a time, by the beginnings of the paths of the tests that use them."""
 
 SLOWEST = (
     "browser",
-    "slurm",
-    "namespaces",
+    "clusters",
     "rule_files/test_files.py",
     "service/test_learning.py",
     "crash/test_crash.py",
     "nodes/test_kubernetes.py",
     "web/test_openapi.py",
     "web/test_service_process.py",
-    "test_learning_curve.py",
+    "eval/test_learning_curve.py",
     "log_agent/test_miner.py",
-    "replay/test_run.py",
+    "eval/replay/test_run.py",
     "send/test_run.py",
     "send/test_shipping.py",
     "crash/test_node_tests.py",
@@ -53,26 +58,34 @@ SLOWEST = (
 """The groups that take longest, so that none of them begins when all others are done."""
 
 
+def group_of(place: str) -> str:
+    """Return the group that a test belongs to, by its path below tests/: the world it uses, or else its file."""
+    return next((world for begin, world in WORLDS.items() if place.startswith(begin)), place)
+
+
+class ByGroup(LoadScopeScheduling):
+    """Run the tests of a group in one process, which makes once what they share.
+
+    Not xdist's own `loadgroup`: version 3.8 loses the groups under pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0].removeprefix(f"{HERE.name}/"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order of groups is that of `pytest_collection_modifyitems`
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a file in one process, which makes once what they share, and the slowest groups first."""
-    groups: dict[pytest.Item, str] = {}
-    for item in items:
-        mark = item.get_closest_marker("xdist_group")
-        groups[item] = mark.args[0] if mark else _group(item.path)
-        if not mark:
-            item.add_marker(pytest.mark.xdist_group(groups[item]))
-    items.sort(key=lambda item: SLOWEST.index(groups[item]) if groups[item] in SLOWEST else len(SLOWEST))
-
-
-def _group(path: Path) -> str:
-    """The world that the tests of a file use, or else the file itself."""
-    place = path.relative_to(HERE).as_posix()
-    return next((world for world, begin in WORLDS.items() if place.startswith(begin)), place)
+    """Begin with the slowest groups."""
+    rank = {group: place for place, group in enumerate(SLOWEST)}
+    items.sort(key=lambda item: rank.get(group_of(item.path.relative_to(HERE).as_posix()), len(SLOWEST)))
 
 
 HOSTS_OF_TESTS = ipaddress.ip_network("198.18.0.0/15")

@@ -59,7 +59,6 @@ def actor(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     acting.stop()
 
 
-@pytest.mark.xdist_group("slurm")
 def test_faulty_nodes_of_five_kinds_are_found_drained_and_brought_back(cluster: SlurmCluster, actor: Actor) -> None:
     test = actor.test([], "u1")
     assert actor.wait(test, 400)
@@ -105,7 +104,6 @@ def conducted(
     return asyncio.run(run()), board
 
 
-@pytest.mark.xdist_group("namespaces")
 def test_a_node_that_loses_packets_is_found(net: Network) -> None:
     net.loss("n4", 60)
     try:
@@ -117,7 +115,6 @@ def test_a_node_that_loses_packets_is_found(net: Network) -> None:
     assert ended("story")
 
 
-@pytest.mark.xdist_group("namespaces")
 def test_a_link_between_two_good_nodes_is_found_and_no_node_blamed(net: Network) -> None:
     one, other = net.nodes[0].name, net.nodes[1].name  # neighbours, which the first round pairs
     net.cut_between(one, other)
@@ -129,7 +126,6 @@ def test_a_link_between_two_good_nodes_is_found_and_no_node_blamed(net: Network)
     assert [link.ends for link in found.links] == [(one, other)]
 
 
-@pytest.mark.xdist_group("namespaces")
 def test_parted_switches_are_a_link_and_no_node(net: Network) -> None:
     net.cut_trunk()
     try:
