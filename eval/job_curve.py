@@ -21,7 +21,7 @@ from eval.report import Cell, EvalReport, Grid, percent
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.errors import InputError
-from logdoctor.log_agent.agent import Limits, LogAgent
+from logdoctor.log_agent.agent import LearningLimits, LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import WatchTerms
@@ -148,7 +148,7 @@ def measure(
         agent, adviser = writers(ledger)
         counting = CountingAgent(adviser or agent, agent.free)
         first, second = (agent, counting) if adviser else (counting, None)
-        limits = Limits(votes, terms, lessons_per_hour=_NO_LIMIT)
+        limits = LearningLimits(votes, terms, lessons_per_hour=_NO_LIMIT)
         log_agent = LogAgent(Books(scanner, rules), rules, first, guards, limits, second)
         runs = []
         for kind, logs in kinds.items():

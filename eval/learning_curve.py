@@ -32,7 +32,7 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import shape
 from logdoctor.errors import InputError
-from logdoctor.log_agent.agent import Limits, LogAgent
+from logdoctor.log_agent.agent import LearningLimits, LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import WatchTerms
@@ -326,7 +326,7 @@ class _LearningRun:
         self.rules, self.causes = rules, causes
         self._counting = CountingAgent(Miner())
         terms = WatchTerms(setup.watched_jobs, setup.watched_lines)
-        limits = Limits(setup.runs, terms, lessons_per_hour=_NO_LIMIT)
+        limits = LearningLimits(setup.runs, terms, lessons_per_hour=_NO_LIMIT)
         self._agent = LogAgent(Books(scanner, rules), rules, self._counting, guards, limits)
         self._approve = setup.approve
         self.jobs: list[LearnedJob] = []

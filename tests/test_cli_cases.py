@@ -15,7 +15,7 @@ from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
-from logdoctor.store.learned import CORDON, Claim
+from logdoctor.store.learned import CORDON, StoredClaim
 from logdoctor.store.records import Records
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Alternative, DecidedBy
@@ -248,10 +248,13 @@ def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data:
         pattern=pattern,
         examples=(line,),
         title="fabric lane poisoned",
-        claim=Claim("NVLink Error", recovery="restart", suggestion="reseat it"),
+        claim=StoredClaim("NVLink Error", recovery="restart", suggestion="reseat it"),
     )
     cordon = new(
-        plain, pattern=pattern.replace("refused", "denied"), claim=Claim("NVLink Error"), waits_for=f"{CORDON}: nodes"
+        plain,
+        pattern=pattern.replace("refused", "denied"),
+        claim=StoredClaim("NVLink Error"),
+        waits_for=f"{CORDON}: nodes",
     )
     one, other = entered(rules, plain, cordon)
     out = run("rules", "list", "--learned").out

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from logdoctor.failure_agent.question import Question
     from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
     from logdoctor.llm.budget import Ledger
-    from logdoctor.llm.exchanges import Exchanges as AnyExchanges
+    from logdoctor.llm.exchanges import ExchangeStore as AnyExchanges
     from logdoctor.llm.spending import Guarded
     from logdoctor.log_agent.agent import LogAgent
     from logdoctor.log_agent.guards import FilterGuards
@@ -100,14 +100,14 @@ def limits(settings: Settings) -> ReadLimits:
 
 def plan(settings: Settings) -> "Plan":
     """Return the plan of the service: its limits, intervals and folders."""
-    from logdoctor.service.intake import Bounds
+    from logdoctor.service.intake import IntakeBounds
     from logdoctor.service.retention import Rules
     from logdoctor.service.service import Plan
     from logdoctor.service.silence import Timing
 
     return Plan(
         database_url(settings),
-        Bounds(
+        IntakeBounds(
             settings.max_stream_bytes,
             settings.max_streams,
             settings.max_open_streams,
@@ -219,9 +219,9 @@ def failure_agent(
     embedder: "Embedder",
 ) -> "FailureAgent":
     """Return the Failure Agent, which asks the model why a job failed."""
-    from logdoctor.failure_agent.agent import FailureAgent, Limits
+    from logdoctor.failure_agent.agent import AgentLimits, FailureAgent
 
-    limits = Limits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
+    limits = AgentLimits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
     similar = library.similar if library else None
     return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
 
@@ -316,7 +316,7 @@ def log_agent(
 ) -> "LogAgent":
     """Who learns filter rules: the miner, which a model advises when one is set, or the model alone. `SettingsError`
     for one that is half set."""
-    from logdoctor.log_agent.agent import Limits, LogAgent
+    from logdoctor.log_agent.agent import LearningLimits, LogAgent
     from logdoctor.log_agent.book import Books
     from logdoctor.log_agent.life import WatchTerms
     from logdoctor.store.exchanges import Exchanges
@@ -327,7 +327,7 @@ def log_agent(
 
     writer, adviser = rule_writers(settings, asked)
     terms = WatchTerms(settings.learn_jobs, settings.learn_lines)
-    learning = Limits(settings.learn_runs, terms)
+    learning = LearningLimits(settings.learn_runs, terms)
     guarding = guards(settings, scanner.book, records)
     return LogAgent(Books(scanner, rules), rules, writer, guarding, learning, adviser)
 

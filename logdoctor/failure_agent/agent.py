@@ -24,7 +24,7 @@ from logdoctor.failure_agent.forms import Findings, Rejected, named
 from logdoctor.failure_agent.grounding import complaint, ground
 from logdoctor.failure_agent.query_engine import ROOM, Toolbox
 from logdoctor.failure_agent.question import Question
-from logdoctor.failure_agent.vote import Claim, claim, decided, settled
+from logdoctor.failure_agent.vote import AgentClaim, claim, decided, settled
 from logdoctor.llm.chat import Message
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import load
@@ -48,7 +48,7 @@ _COMMAND = regex.compile(r"://|\b(?:curl|wget|sudo|eval|chmod|bash|sh)\b|\brm\s+
 """Signs of a command or address in what a person should do: such advice is left out, whoever put it into the log."""
 
 
-class Limits(NamedTuple):
+class AgentLimits(NamedTuple):
     """How many answers may vote, how sure they must be, and how often the model may look into the log for each."""
 
     samples: int = 3
@@ -69,7 +69,7 @@ class FailureAgent:
         prompts: Path,
         similar: Similar | None,
         embedder: Embedder | None,
-        limits: Limits | None = None,
+        limits: AgentLimits | None = None,
     ) -> None:
         self.model = model
         self.prompt = load(prompts, DIAGNOSE)
@@ -77,7 +77,7 @@ class FailureAgent:
         self._own = " ".join(briefs.bare(self.prompt).split())
         self._similar = similar
         self._embedder = embedder
-        self.limits = limits or Limits()
+        self.limits = limits or AgentLimits()
 
     def conclude(self, question: Question) -> RootCause | None:
         """What the model's answers amount to; None, which means Unknown, when they agree on nothing that is proved.
@@ -208,7 +208,7 @@ class _Asked:
                 raise
             return seen[0]  # it cannot be repaired; what stands of it stands
 
-    def vote(self, findings: Findings) -> Claim | None:
+    def vote(self, findings: Findings) -> AgentClaim | None:
         """What code takes of an answer."""
         grounded = ground(findings, self._brief.shown, self._question.log, self._masker.unmask)
         return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)

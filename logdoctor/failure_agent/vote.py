@@ -70,7 +70,7 @@ _DRIVER = regex.compile(
 """Forms of kernels, drivers, NCCL and schedulers: only so a line without the skeleton of a report names a machine."""
 
 
-class Claim(NamedTuple):
+class AgentClaim(NamedTuple):
     """A claim as code takes it: reason and recovery, its weight from 0 to 1, and its lines as (stream name, number)."""
 
     reason: str
@@ -85,13 +85,13 @@ class Claim(NamedTuple):
 class Outcome(NamedTuple):
     """What the answers agree on, and how sure that is."""
 
-    claim: Claim
+    claim: AgentClaim
     confidence: float
 
 
 def claim(
     grounded: Sequence[Grounded], episodes: Sequence[Episode], mitigation: str = "", doubted: str = ""
-) -> Claim | None:
+) -> AgentClaim | None:
     """The weightiest of the claims of one answer; None when there is none, which says Unknown.
 
     `doubted` is the reason that the rules name, if they are in doubt: who confirms it stands on their word, too.
@@ -100,7 +100,7 @@ def claim(
     return max(weighed, key=lambda one: one.weight, default=None)
 
 
-def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubted: str) -> Claim | None:
+def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubted: str) -> AgentClaim | None:
     lines = [line for line in one.lines if not _is_addressed(line.raw)]
     if not lines:
         return None
@@ -121,7 +121,7 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
     if recovery == "isolate_and_restart" and not broken:
         recovery = NEVER_SURE
     lines.sort(key=lambda line: leads[line.stream, line.number] < _LEADING)  # stable: else in the model's order
-    return Claim(
+    return AgentClaim(
         one.reason,
         recovery,
         named(one.candidate.fault, taxonomy.FAULTS),
@@ -165,12 +165,12 @@ def _episode(stream: int, number: int, episodes: Sequence[Episode]) -> Episode |
     return next(of, None)
 
 
-def is_sure(taken: Claim | None) -> bool:
+def is_sure(taken: AgentClaim | None) -> bool:
     """Whether one answer is enough: Unknown is, and a claim of great weight."""
     return taken is None or taken.weight >= SURE
 
 
-def settled(votes: Sequence[Claim | None], samples: int) -> bool:
+def settled(votes: Sequence[AgentClaim | None], samples: int) -> bool:
     """Whether further answers cannot change what most of the samples say."""
     if is_sure(votes[0]) or len(votes) >= samples:
         return True
@@ -178,13 +178,13 @@ def settled(votes: Sequence[Claim | None], samples: int) -> bool:
     return most * 2 > samples
 
 
-def decided(votes: Sequence[Claim | None], threshold: float) -> Outcome | None:
+def decided(votes: Sequence[AgentClaim | None], threshold: float) -> Outcome | None:
     """What more than half of the answers agree on; None when they do not, or when it is not sure enough.
 
     An answer that says Unknown, or that could not be had, is a vote against all others. Those who agree on the reason
     but not on the recovery leave it to a person.
     """
-    agreeing: dict[str, list[Claim]] = {}
+    agreeing: dict[str, list[AgentClaim]] = {}
     for vote in votes:
         if vote is not None:
             agreeing.setdefault(vote.reason, []).append(vote)
@@ -200,5 +200,5 @@ def decided(votes: Sequence[Claim | None], threshold: float) -> Outcome | None:
     return Outcome(best if agreed else best._replace(recovery=NEVER_SURE), round(confidence, 2))
 
 
-def _ballot(vote: Claim | None) -> tuple[str, str]:
+def _ballot(vote: AgentClaim | None) -> tuple[str, str]:
     return ("", "") if vote is None else (vote.reason, vote.recovery)

@@ -14,7 +14,7 @@ _MOST_TEXT = 400  # characters of a line that was hit
 Says = Literal["agrees", "contradicts", "open"]
 
 
-class Hit(NamedTuple):
+class BacktestHit(NamedTuple):
     """A kept attempt in which a proposal hits, with the first line that it hits, without secrets.
 
     It `agrees` where that failed of the same reason, `contradicts` where a guard refuses it for this hit, and leaves it
@@ -41,7 +41,7 @@ class Tried(NamedTuple):
     agree: int = 0
     contradict: int = 0
     open: int = 0
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[BacktestHit, ...] = ()
 
 
 class BackTest:
@@ -51,7 +51,7 @@ class BackTest:
         self._until, self._clock = clock() + seconds, clock
         self._attempts, self._complete = 0, True
         self._counts: Counter[tuple[int, Says]] = Counter()
-        self._hits: dict[tuple[int, Says], list[Hit]] = {}
+        self._hits: dict[tuple[int, Says], list[BacktestHit]] = {}
 
     def course(self, past: Iterable[Past]) -> Iterator[Past]:
         """The attempts in their order, until the time is over."""
@@ -71,7 +71,7 @@ class BackTest:
             text = next((kept.text for kept in past.lines if (kept.stream, kept.line) == lines[0]), "")
             text = mask(text)[:_MOST_TEXT]
             where = (past.job, past.attempt, past.outcome, past.reason, past.confirmed)
-            some.append(Hit(*where, stream, line, text, says))
+            some.append(BacktestHit(*where, stream, line, text, says))
 
     def of(self, proposal: int | None) -> Tried:
         """What came of one proposal; of None only on how many attempts the others were tried."""

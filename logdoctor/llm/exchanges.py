@@ -77,7 +77,7 @@ class Answered(Protocol):
     def calls(self) -> str: ...
 
 
-class Exchanges(Protocol):
+class ExchangeStore(Protocol):
     """Where exchanges are written down; any thread may call."""
 
     def enter(self, exchange: Exchange) -> None:
@@ -111,7 +111,7 @@ class MemoryExchanges:
             return list(self._kept)
 
 
-class Turns:
+class ExchangeTurns:
     """Lets those who want the same wait for each other; any thread may call."""
 
     def __init__(self) -> None:

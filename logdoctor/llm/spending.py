@@ -18,7 +18,7 @@ from logdoctor.llm.answers import Form, parse, schema
 from logdoctor.llm.breaker import Breaker, State
 from logdoctor.llm.budget import Budget, Cost, Ledger, MemoryLedger, Purse
 from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, weight
-from logdoctor.llm.exchanges import Exchange, Exchanges, Request, Turns, read, written
+from logdoctor.llm.exchanges import Exchange, ExchangeStore, ExchangeTurns, Request, read, written
 from logdoctor.llm.masking import SECRET, Masker
 from logdoctor.llm.talk import Run, Talk
 
@@ -74,7 +74,7 @@ class Guarded:
         budget: Budget | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
-        exchanges: Exchanges | None = None,
+        exchanges: ExchangeStore | None = None,
         key: str = "",
         bears_nonsense: bool = False,
         masker: Callable[[], Masker] = Masker,
@@ -90,7 +90,7 @@ class Guarded:
         self._lock = threading.Lock()
         self._breaker = Breaker(chance, bears_nonsense)
         self._purse = Purse(self._budget, ledger)
-        self._turns = Turns()
+        self._turns = ExchangeTurns()
         self._calls: Counter[str] = Counter()
         self._tokens = (0, 0)
         self._dollars = 0.0

@@ -54,7 +54,7 @@ class Left(NamedTuple):
     taught: bool
 
 
-class Limits(NamedTuple):
+class LearningLimits(NamedTuple):
     """Runs over each sample, lessons of one attempt (of an agent that costs nothing, too) and in one hour, and how long
     rules are watched."""
 
@@ -77,7 +77,7 @@ class LogAgent:
         rules: LearnedRules,
         agent: Agent,
         guards: FilterGuards,
-        limits: Limits,
+        limits: LearningLimits,
         adviser: Agent | None = None,
     ) -> None:
         self.books, self.agent, self.adviser = books, agent, adviser

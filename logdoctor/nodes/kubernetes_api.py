@@ -124,7 +124,7 @@ class Pod(_Object):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
-class Job(_Object):
+class KubernetesJob(_Object):
     metadata: Metadata
 
 
@@ -138,7 +138,7 @@ class _ListMetadata(msgspec.Struct):
     continued: str | None = msgspec.field(default=None, name="continue")
 
 
-_Item = TypeVar("_Item", KubeNode, Pod, Job, _Event)
+_Item = TypeVar("_Item", KubeNode, Pod, KubernetesJob, _Event)
 _Answer = TypeVar("_Answer")
 
 
@@ -147,7 +147,12 @@ class _Page(msgspec.Struct, Generic[_Item]):
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
 
 
-_LISTS: Mapping[type, Any] = {KubeNode: _Page[KubeNode], Pod: _Page[Pod], Job: _Page[Job], _Event: _Page[_Event]}
+_LISTS: Mapping[type, Any] = {
+    KubeNode: _Page[KubeNode],
+    Pod: _Page[Pod],
+    KubernetesJob: _Page[KubernetesJob],
+    _Event: _Page[_Event],
+}
 
 
 class _Status(msgspec.Struct):
@@ -209,9 +214,9 @@ class Cluster:
             return False
         return True
 
-    def jobs(self, namespace: str, selector: str) -> list[Job]:
+    def jobs(self, namespace: str, selector: str) -> list[KubernetesJob]:
         """The Jobs that a label selector selects."""
-        return self._all("/apis/batch/v1/namespaces/{namespace}/jobs", selector, Job, namespace)
+        return self._all("/apis/batch/v1/namespaces/{namespace}/jobs", selector, KubernetesJob, namespace)
 
     def pods(self, namespace: str, selector: str) -> list[Pod]:
         """The pods that a label selector selects."""

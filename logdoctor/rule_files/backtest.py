@@ -10,7 +10,7 @@ from logdoctor.log_agent.life import quotes
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 from logdoctor.store.confirmed import Confirmed, Past
-from logdoctor.store.learned import Claim, Learned
+from logdoctor.store.learned import Learned, StoredClaim
 from logdoctor.store.records import Records
 from logdoctor.types import Evidence
 
@@ -54,7 +54,7 @@ def _judging(rule: Learned, confirmed: Confirmed, records: Records) -> Callable[
     """What says of an attempt with such lines whether the rule is right there, and by which of them."""
     if rule.claim is None:
         return lambda past, places: _judged_filter(records, past, places)
-    claim: Claim = rule.claim
+    claim: StoredClaim = rule.claim
     job, attempt = rule.source.job, rule.source.attempt
     confirmation = confirmed.live(job, attempt) if job is not None and attempt is not None else None
     trial = ConfirmedTrial(job or "", attempt or 0, (), claim, frozenset(confirmation.digests if confirmation else ()))

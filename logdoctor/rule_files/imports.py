@@ -19,7 +19,7 @@ from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.metrics import KNOWN
 from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
-from logdoctor.store.learned import CORDON, ERROR_WORD, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.learned import CORDON, ERROR_WORD, Learned, LearnedRules, NewRule, Source, StoredClaim
 from logdoctor.store.refusals import Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 
@@ -189,7 +189,7 @@ def _diagnosis_looked_at(
     assert guards is not None
     said = rule.verdict
     default = taxonomy.REASONS[said.reason]
-    claim = Claim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
+    claim = StoredClaim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
     examples = tuple(mask(one.text) for one in rule.must_match)
     waits = f"{CORDON}: {claim.reason} can take a node out of service" if claim.cordons else ""
     new = NewRule(

@@ -13,7 +13,7 @@ from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError
 from logdoctor.failure_agent.write_back.rule import as_diagnosis
-from logdoctor.rule_files.why import Finding, finding, telling, why_learned
+from logdoctor.rule_files.why import LineFinding, finding, telling, why_learned
 from logdoctor.rules.captures import captures
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
@@ -29,11 +29,11 @@ class Explained(NamedTuple):
     groups of diagnosis rules capture, by their ids."""
 
     kind: str
-    findings: list[Finding]
+    findings: list[LineFinding]
     captured: dict[str, dict[str, str]]
 
 
-class Tried(NamedTuple):
+class RuleTrial(NamedTuple):
     """A line and what is said of it; None when there was no time left for it."""
 
     line: str
@@ -46,17 +46,17 @@ def tried(
     lines: Sequence[str],
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Tried]:
+) -> list[RuleTrial]:
     """What the shipped rules and some learned ones do to each line; those that come after so many seconds are left."""
     until = clock() + seconds
     shipped = {rule.id: rule for rule in scanner.book.diagnoses}
-    found: list[Tried] = []
+    found: list[RuleTrial] = []
     for line in lines:
         if found and clock() >= until:
-            found.append(Tried(line, None))
+            found.append(RuleTrial(line, None))
             continue
         said = why_learned(scanner, rules, line)
-        found.append(Tried(line, [_explained(one.kind, one.findings, shipped, line) for one in said]))
+        found.append(RuleTrial(line, [_explained(one.kind, one.findings, shipped, line) for one in said]))
     return found
 
 

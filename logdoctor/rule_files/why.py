@@ -31,7 +31,7 @@ class Said(NamedTuple):
     findings: list[str]
 
 
-class Finding(NamedTuple):
+class LineFinding(NamedTuple):
     """A sentence taken apart: what is done, by which rule ("" where none is named), and what else is said."""
 
     word: str
@@ -43,13 +43,13 @@ _WIDE = 11  # characters of a sentence's word with its blanks
 _NAME_NO_RULE = ("marks", "kept", "because")
 
 
-def finding(sentence: str) -> Finding:
+def finding(sentence: str) -> LineFinding:
     """One sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
     word, rest = sentence[:_WIDE].strip(), sentence[_WIDE:]
     if word in _NAME_NO_RULE:
-        return Finding(word, "", rest)
+        return LineFinding(word, "", rest)
     rule, _, text = rest.partition(": ")
-    return Finding(word, rule.strip(), text)
+    return LineFinding(word, rule.strip(), text)
 
 
 def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:

@@ -60,21 +60,21 @@ class Scanner:
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
         self.book, self._cache = book, cache
-        general: list[Pattern] = []
-        denial: list[Pattern] = []
-        fallback: list[Pattern] = []
+        general: list[RulePattern] = []
+        denial: list[RulePattern] = []
+        fallback: list[RulePattern] = []
         for number, rule in enumerate(book.filters):
             if rule.status == "active":
                 (fallback if rule.fallback else general).extend(
-                    Pattern(source, _taking(rule), number) for source in rule.patterns
+                    RulePattern(source, _taking(rule), number) for source in rule.patterns
                 )
         fallback.sort(key=lambda pattern: book.filters[pattern.rule].id.startswith(_GENERIC))
         for number, diagnosis in enumerate(book.diagnoses):
             if diagnosis.status == "active":
-                general += [Pattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
-                denial += [Pattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
-        general += [Pattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
-        fallback += [Pattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
+                general += [RulePattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
+                denial += [RulePattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
+        general += [RulePattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
+        fallback += [RulePattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
         self._general, self._denial, self._fallback = (
             self._compiled(patterns, cache) for patterns in (general, denial, fallback)
         )
@@ -95,7 +95,7 @@ class Scanner:
             if rule.status in ("active", "shadow") and any(regex.fullmatch(source, "") for source in rule.patterns):
                 raise RuleError(f"rule {rule.id}", "its pattern matches an empty line", "Retire it.")
         alive = ((number, rule) for number, rule in enumerate(learned, first) if rule.status in ("active", "shadow"))
-        patterns = [Pattern(source, _taking(rule), number) for number, rule in alive for source in rule.patterns]
+        patterns = [RulePattern(source, _taking(rule), number) for number, rule in alive for source in rule.patterns]
         cache = self._cache / "learned" if self._cache else None  # apart: they come and go, and would push others out
         first_tried = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id in hot]
         others = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id not in hot]
@@ -103,7 +103,7 @@ class Scanner:
         scanner._measures = _measures(scanner.book)
         return scanner
 
-    def _compiled(self, patterns: list["Pattern"], cache: Path | None) -> "_Set":
+    def _compiled(self, patterns: list["RulePattern"], cache: Path | None) -> "_Set":
         """Return patterns that are scanned together. Raise `RuleError` with the rule whose pattern is refused."""
         try:
             return _Set(patterns, cache)
@@ -198,7 +198,7 @@ def _measures(book: RuleBook) -> npt.NDArray[np.bool_]:
     return np.array([bool(rule.metrics) for rule in book.filters] or [False])
 
 
-class Pattern(NamedTuple):
+class RulePattern(NamedTuple):
     """A pattern, what it is for, and the rule it belongs to (its place in the book)."""
 
     source: str
@@ -217,7 +217,7 @@ class Hits(NamedTuple):
 class _Set:
     """Patterns that are scanned together."""
 
-    def __init__(self, patterns: list[Pattern], cache: Path | None) -> None:
+    def __init__(self, patterns: list[RulePattern], cache: Path | None) -> None:
         self.patterns = patterns
         self._kinds = np.array([pattern.kind for pattern in patterns], np.int8)
         self._rules = np.array([pattern.rule for pattern in patterns], np.int32)

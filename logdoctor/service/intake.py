@@ -26,7 +26,7 @@ _SHARE = 8  # part of what may wait for compression that one stream may use
 _RETRY = 1.0  # seconds between attempts to archive when the disk is full
 
 
-class Bounds(NamedTuple):
+class IntakeBounds(NamedTuple):
     """How much is taken: bytes of one stream, streams of one attempt, streams in memory, bytes that may wait for
     compression and seconds that they may, bytes in the journal before it is archived, bytes in no archive."""
 
@@ -61,7 +61,7 @@ class Intake:
         journal_of: Callable[..., Journal],
         records: Records,
         announce: Callable[[StoredVerdict], None],
-        bounds: Bounds,
+        bounds: IntakeBounds,
     ) -> None:
         self._archive, self._records, self._announce, self._bounds = archive, records, announce, bounds
         self.lock = threading.Lock()

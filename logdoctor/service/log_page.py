@@ -37,7 +37,7 @@ FOLDED_READ, FOLDED_LINES = 2 << 20, 10_000
 _FAR = 1 << 62
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """The lines from number `first` to `last`: one that is shown, with the rule that takes it if one does, or many that
     are folded, with how many each rule took, the greediest first."""
 
@@ -65,11 +65,11 @@ class Row(NamedTuple):
         return _ROW + len(text) + 4 * escaped + _RULE * rules
 
 
-class Page(NamedTuple):
+class LogPage(NamedTuple):
     """The rows of a page. `full` is False when it ends for another reason than that it has no room: because the stream
     ends, or because enough was read for it."""
 
-    rows: list[Row]
+    rows: list[PageRow]
     full: bool
 
     @property
@@ -83,19 +83,19 @@ class Page(NamedTuple):
         return self.rows[-1].last if self.rows else 0
 
 
-Source = Callable[[int, int], Iterator[Row]]
+Source = Callable[[int, int], Iterator[PageRow]]
 """The rows of the lines from one number to another, until enough was read."""
-Fitting = Callable[[list[Row], int], list[Row]]
+Fitting = Callable[[list[PageRow], int], list[PageRow]]
 """The last of some rows, at most so many and no more than there is room for."""
 
 
-def raw(view: StreamView, at: int, before: int = LEAD, after: int = ROWS) -> Page:
+def raw(view: StreamView, at: int, before: int = LEAD, after: int = ROWS) -> LogPage:
     """All lines around line `at`: at most so many rows before it, and so many from it on."""
 
-    def rows(first: int, last: int) -> Iterator[Row]:
+    def rows(first: int, last: int) -> Iterator[PageRow]:
         for run in _some(view.runs(first, last), _READ):
             for line in lines_of(run):
-                yield Row(line.number, line.number, line)
+                yield PageRow(line.number, line.number, line)
 
     first = view.first_before(at, before, _READ)
     return _page(rows, list(rows(first, at - 1)) if before and first < at else [], at, before, after)
@@ -108,10 +108,10 @@ def folded(
     before: int = LEAD,
     after: int = ROWS,
     opened: tuple[int, int] = (0, 0),
-) -> Page:
+) -> LogPage:
     """What compression leaves around line `at`, what it takes folded but for the `opened` lines."""
 
-    def rows(first: int, last: int) -> Iterator[Row]:
+    def rows(first: int, last: int) -> Iterator[PageRow]:
         return _joined(
             row
             for run in _some(view.runs(first, min(last, first + FOLDED_LINES - 1)), FOLDED_READ)
@@ -122,10 +122,10 @@ def folded(
     return _page(rows, _folded_before(view, rows, at, before, after) if before else [], at, before, after)
 
 
-def _folded_before(view: StreamView, rows: Source, at: int, most: int, after: int) -> list[Row]:
+def _folded_before(view: StreamView, rows: Source, at: int, most: int, after: int) -> list[PageRow]:
     """What is left before line `at`, more rows than fit: read from near by when these are enough."""
     fitting, farthest = _fitting(after), _LEAD_LINES if after else FOLDED_LINES // 2
-    found: list[Row] = []
+    found: list[PageRow] = []
     near, begin = _NEAR, at
     while len(fitting(found, most)) == len(found) and begin > 1 and near <= farthest:
         first = view.first_before(at, near, FOLDED_READ // 2)
@@ -157,10 +157,10 @@ def _portions(run: Run) -> Iterator[Run]:
         yield Run(line, run.offset + begin, run.data[begin:], run.lines - (line - run.line), run.long)
 
 
-def _page(rows: Source, earlier: list[Row], at: int, before: int, after: int) -> Page:
+def _page(rows: Source, earlier: list[PageRow], at: int, before: int, after: int) -> LogPage:
     lead = _fitting(after)(earlier, before)
     found, full = _first_that_fit(rows(at, _FAR), after, _WEIGHT - sum(row.weight for row in lead))
-    return Page(lead + found, full)
+    return LogPage(lead + found, full)
 
 
 def _fitting(after: int) -> Fitting:
@@ -168,7 +168,7 @@ def _fitting(after: int) -> Fitting:
     return _last_that_fit if after else _last_page
 
 
-def _last_that_fit(rows: list[Row], most: int) -> list[Row]:
+def _last_that_fit(rows: list[PageRow], most: int) -> list[PageRow]:
     """The last rows, so few that what follows is still on the screen."""
     room, kept = _LEAD_SHOWN, 0
     for row in reversed(rows[-most:]):
@@ -179,7 +179,7 @@ def _last_that_fit(rows: list[Row], most: int) -> list[Row]:
     return rows[len(rows) - kept :]
 
 
-def _last_page(rows: list[Row], most: int) -> list[Row]:
+def _last_page(rows: list[PageRow], most: int) -> list[PageRow]:
     """The last rows, as many as a page holds; one always fits."""
     room, kept = _WEIGHT, 0
     for row in reversed(rows[-most:]):
@@ -190,9 +190,9 @@ def _last_page(rows: list[Row], most: int) -> list[Row]:
     return rows[len(rows) - max(kept, 1) :] if rows else []
 
 
-def _first_that_fit(rows: Iterator[Row], most: int, room: int) -> tuple[list[Row], bool]:
+def _first_that_fit(rows: Iterator[PageRow], most: int, room: int) -> tuple[list[PageRow], bool]:
     """The first rows, and whether there was no room for more; one always fits when any is wanted."""
-    found: list[Row] = []
+    found: list[PageRow] = []
     if most:
         for row in rows:
             room -= row.weight
@@ -202,10 +202,10 @@ def _first_that_fit(rows: Iterator[Row], most: int, room: int) -> tuple[list[Row
     return found, False
 
 
-def _rows(run: Run, scanner: Scanner, opened: tuple[int, int]) -> Iterator[Row]:
+def _rows(run: Run, scanner: Scanner, opened: tuple[int, int]) -> Iterator[PageRow]:
     """The rows of a run: its lines that no rule takes, and between them what the rules take."""
     if run.long is not None:  # no rule takes so long a line
-        yield Row(run.line, run.line, run.long)
+        yield PageRow(run.line, run.line, run.long)
         return
     residual = compress(Segment("", run.data, run.offset, run.line, newlines_of(run.data)), scanner)
     owner = residual.scan.owner[: run.lines]
@@ -217,25 +217,25 @@ def _rows(run: Run, scanner: Scanner, opened: tuple[int, int]) -> Iterator[Row]:
             yield _fold(run.line, done, place, owner, scanner)
         text, number = residual.raw(place), run.line + place
         line = RawLine(number, int(begins[place]), len(text), *ends_of(text))
-        yield Row(number, number, line, () if owner[place] < 0 else ((scanner.book.filters[owner[place]].id, 1),))
+        yield PageRow(number, number, line, () if owner[place] < 0 else ((scanner.book.filters[owner[place]].id, 1),))
         done = place + 1
     if done < run.lines:
         yield _fold(run.line, done, run.lines, owner, scanner)
 
 
-def _fold(line: int, begin: int, end: int, owner: npt.NDArray[np.int32], scanner: Scanner) -> Row:
+def _fold(line: int, begin: int, end: int, owner: npt.NDArray[np.int32], scanner: Scanner) -> PageRow:
     rules, counts = np.unique(owner[begin:end], return_counts=True)
     taken = {scanner.book.filters[rule].id: count for rule, count in zip(rules.tolist(), counts.tolist(), strict=True)}
-    return Row(line + begin, line + end - 1, None, _greediest(taken))
+    return PageRow(line + begin, line + end - 1, None, _greediest(taken))
 
 
 def _greediest(taken: dict[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(taken.items(), key=lambda rule: (-rule[1], rule[0])))
 
 
-def _joined(rows: Iterator[Row]) -> Iterator[Row]:
+def _joined(rows: Iterator[PageRow]) -> Iterator[PageRow]:
     """The rows with folds that follow each other made one."""
-    held: Row | None = None
+    held: PageRow | None = None
     for row in rows:
         if held is not None and row.line is None:
             rules = _greediest(dict(Counter(dict(held.rules)) + Counter(dict(row.rules))))

@@ -22,7 +22,7 @@ from logdoctor.service import recheck
 from logdoctor.service.acting import Actor
 from logdoctor.service.casework import Casework
 from logdoctor.service.consulting import Climbing, Consultant
-from logdoctor.service.intake import Bounds, Intake
+from logdoctor.service.intake import Intake, IntakeBounds
 from logdoctor.service.learning import Learner, SettledAttempt
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.retention import Retention, Rules
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     attempts there are to one that is diagnosed again without learned rules (0: none)."""
 
     database: str
-    bounds: Bounds
+    bounds: IntakeBounds
     timing: Timing
     retention: Rules
     min_free: int

@@ -93,7 +93,7 @@ class StoredExchange(msgspec.Struct, frozen=True):
     cut: bool
 
 
-class Answered(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What came back once: the text, and the tools that were called, as a JSON list."""
 
     got: str
@@ -154,7 +154,7 @@ class Exchanges:
             rows = connection.execute(query.order_by(columns.id.desc()).limit(limit)).all()
         return [_stored(row) for row in reversed(rows)]
 
-    def cached(self, key: str) -> Answered | None:
+    def cached(self, key: str) -> StoredAnswer | None:
         """The last good answer to a request with this key, None when none is kept whole."""
         columns = model_exchanges.c
         query = sa.select(columns.body).where(columns.key == key, columns.usable).order_by(columns.id.desc()).limit(1)
@@ -163,7 +163,7 @@ class Exchanges:
         if kept is None:
             return None
         body = _read(kept)
-        return None if body.cut else Answered(body.got, body.calls)
+        return None if body.cut else StoredAnswer(body.got, body.calls)
 
 
 def _body(exchange: NewExchange) -> _Body:

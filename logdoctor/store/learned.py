@@ -66,7 +66,7 @@ class Source(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class StoredClaim(msgspec.Struct, frozen=True):
     """What a learned diagnosis rule says of a failure; its line is the cause. "" means the taxonomy's default."""
 
     reason: str
@@ -102,7 +102,7 @@ class NewRule(msgspec.Struct, frozen=True):
     votes: Votes
     lines: int
     harmless: bool = False
-    claim: Claim | None = None
+    claim: StoredClaim | None = None
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ class Learned(msgspec.Struct, frozen=True):
     taken: int
     created: float
     changed: float
-    claim: Claim | None = None
+    claim: StoredClaim | None = None
     last_hit: float | None = None
 
     @property
@@ -174,7 +174,7 @@ class _Origin(msgspec.Struct, frozen=True):
     waits_for: str
     source: Source
     votes: Votes
-    claim: Claim | None = None
+    claim: StoredClaim | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -411,7 +411,7 @@ def _sound(rule: NewRule) -> NewRule:
     )
 
 
-def _claim_complaint(claim: Claim) -> str | None:
+def _claim_complaint(claim: StoredClaim) -> str | None:
     """What is no word of the taxonomy, or no reason of a failure."""
     if claim.reason not in taxonomy.REASONS or claim.reason == "Unknown":
         return f"its reason {ascii(claim.reason)[:80]} is not in the taxonomy"

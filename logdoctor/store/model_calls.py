@@ -8,7 +8,7 @@ from logdoctor.store.rule_rows import MAX_COUNT, MAX_NAME, add_to
 from logdoctor.store.schema import Database, model_calls, model_totals
 
 
-class Spent(msgspec.Struct, frozen=True):
+class LedgerTotals(msgspec.Struct, frozen=True):
     """What model calls came to."""
 
     calls: int
@@ -64,7 +64,7 @@ class ModelCalls:
             connection.execute(sa.insert(model_calls).values(call))
             add_to(connection, model_totals, names | {"result": failure or "ok"}, {"calls": 1} | spent)
 
-    def spent(self, job: str | None, since: float) -> Spent:
+    def spent(self, job: str | None, since: float) -> LedgerTotals:
         """Return what calls came to from a time on: those of a job, or all for None."""
         columns = model_calls.c
         query = sa.select(
@@ -74,7 +74,7 @@ class ModelCalls:
             query = query.where(columns.job == fit(job, MAX_NAME))
         with self._database.reading() as connection:
             calls, tokens, dollars = connection.execute(query).one()
-        return Spent(int(calls), int(tokens or 0), float(dollars or 0.0))
+        return LedgerTotals(int(calls), int(tokens or 0), float(dollars or 0.0))
 
     def totals(self) -> list[ModelTotal]:
         """Return all calls ever, by model, purpose and result."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.errors import BudgetSpent, ModelError, ModelNonsense, ModelUnavailable, RecallError
-from logdoctor.failure_agent.agent import FailureAgent, Limits
+from logdoctor.failure_agent.agent import AgentLimits, FailureAgent
 from logdoctor.failure_agent.cases.cases import Case, Neighbour
 from logdoctor.failure_agent.question import Question
 from logdoctor.llm.chat import ToolCall, weight
@@ -49,7 +49,7 @@ UNKNOWN = '{"candidates": []}'
 
 
 def agent(
-    *replies: str | ModelError | ToolCall, limits: Limits | None = None, budget: Budget | None = None, **given: Any
+    *replies: str | ModelError | ToolCall, limits: AgentLimits | None = None, budget: Budget | None = None, **given: Any
 ) -> tuple[FailureAgent, ScriptedModel]:
     model = ScriptedModel(replies, "tiny")
     guarded = Guarded(model, MemoryLedger(), budget, clock=lambda: 1.0)
@@ -90,7 +90,7 @@ def test_unsure_answers_vote_and_disagreement_is_unknown(ask: Ask) -> None:
     assert one.conclude(question) is None and len(model.asked) == 3
     one, model = agent(answer(status="supported"), ModelUnavailable("m", "is down", "Wait."))
     assert one.conclude(question) is None and len(model.asked) == 2
-    one, _ = agent(answer(status="supported"), limits=Limits(1, 0.8))
+    one, _ = agent(answer(status="supported"), limits=AgentLimits(1, 0.8))
     assert one.conclude(question) is None
 
 
@@ -307,7 +307,9 @@ def test_a_model_that_only_looks_is_stopped(ask: Ask, calls: int) -> None:
 
     model = Endless([], "tiny")
     question = ask(long_log(), look=True)
-    one = FailureAgent(Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None, Limits(3, 0.6, calls))
+    one = FailureAgent(
+        Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None, AgentLimits(3, 0.6, calls)
+    )
     assert one.conclude(question) is None
     assert isinstance(question.log, WholeLog) and len(question.log.asked) <= calls
     assert all(weight(messages, tools) <= 6000 for messages, tools in zip(model.asked, model.offered, strict=True))

@@ -11,7 +11,7 @@ from logdoctor.failure_agent.brief import Shown
 from logdoctor.failure_agent.forms import STATUSES, Candidate
 from logdoctor.failure_agent.grounding import Grounded
 from logdoctor.failure_agent.guide import GUIDE, speaks_of
-from logdoctor.failure_agent.vote import Claim, _is_addressed, claim, decided, settled
+from logdoctor.failure_agent.vote import AgentClaim, _is_addressed, claim, decided, settled
 from logdoctor.rules.load import load_book
 from logdoctor.taxonomy import REASONS, RECOVERIES
 
@@ -38,7 +38,7 @@ def said(
     return Grounded(int(str(given.get("order", 0))), reason, one, (line,), int(str(given.get("failed", 0))))
 
 
-def taken(one: Grounded, role: str = "", survived: bool = False) -> Claim:
+def taken(one: Grounded, role: str = "", survived: bool = False) -> AgentClaim:
     found = claim([one], [episode(7, one.lines[0].raw, role, survived)])
     assert found is not None
     return found
@@ -162,8 +162,8 @@ def test_lines_of_programs_do_not_speak_of_the_diagnosis(line: str) -> None:
     assert taken(said(line, reason="Runtime Error")).weight >= 0.5
 
 
-def vote(reason: str, recovery: str = "fix_first", weight: float = 0.75) -> Claim:
-    return Claim(reason, recovery, "", weight, "", "", (("main", 7),))
+def vote(reason: str, recovery: str = "fix_first", weight: float = 0.75) -> AgentClaim:
+    return AgentClaim(reason, recovery, "", weight, "", "", (("main", 7),))
 
 
 def test_more_than_half_must_agree() -> None:
@@ -204,7 +204,9 @@ votes = st.lists(
 
 
 @given(votes, st.floats(0, 1))
-def test_what_is_decided_was_said_by_most_and_is_as_sure_as_asked(cast: list[Claim | None], threshold: float) -> None:
+def test_what_is_decided_was_said_by_most_and_is_as_sure_as_asked(
+    cast: list[AgentClaim | None], threshold: float
+) -> None:
     outcome = decided(cast, threshold)
     if outcome is not None:
         assert sum(one is not None and one.reason == outcome.claim.reason for one in cast) * 2 > len(cast)

@@ -10,7 +10,7 @@ import pytest
 
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
-from logdoctor.llm.exchanges import Exchange, Exchanges, MemoryExchanges
+from logdoctor.llm.exchanges import Exchange, ExchangeStore, MemoryExchanges
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
@@ -28,7 +28,7 @@ GREP = Tool("grep", "Looks.", {"type": "object", "properties": {"pattern": {"typ
 
 
 @pytest.fixture(params=["memory", "database"])
-def exchanges(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Exchanges]:
+def exchanges(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ExchangeStore]:
     if request.param == "memory":
         yield MemoryExchanges()
     else:
@@ -40,7 +40,7 @@ def exchanges(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Exchan
 class World:
     """A guarded model that writes down what is said."""
 
-    def __init__(self, exchanges: Exchanges, *replies: Any, key: str = "", budget: Budget | None = None) -> None:
+    def __init__(self, exchanges: ExchangeStore, *replies: Any, key: str = "", budget: Budget | None = None) -> None:
         self.now = 1_000_000.0
         self.exchanges = exchanges
         self.ledger = MemoryLedger()
@@ -62,7 +62,7 @@ class World:
         return self.exchanges.of("j", 7)
 
 
-def test_the_same_is_never_paid_twice(exchanges: Exchanges) -> None:
+def test_the_same_is_never_paid_twice(exchanges: ExchangeStore) -> None:
     world = World(exchanges, Reply(GOOD, 100, 50), OTHER)
     assert world.ask() == world.ask() == world.ask() == [3]
     counts = world.guarded.counts()
@@ -84,31 +84,31 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_another_request_has_another_answer(exchanges: Exchanges, what: str) -> None:
+def test_another_request_has_another_answer(exchanges: ExchangeStore, what: str) -> None:
     world = World(exchanges, GOOD, OTHER)
     assert world.ask() == [3] and world.ask(**OTHERS[what]) == [4]
     assert world.ask() == [3] and world.ask(**OTHERS[what]) == [4]
 
 
-def test_samples_are_drawn_once_each(exchanges: Exchanges) -> None:
+def test_samples_are_drawn_once_each(exchanges: ExchangeStore) -> None:
     world = World(exchanges, GOOD, OTHER)
     for _ in range(2):
         assert [world.ask(temperature=0.7, sample=sample) for sample in (1, 2)] == [[3], [4]]
     assert len(world.model.asked) == 2
 
 
-def test_another_model_is_asked_itself(exchanges: Exchanges) -> None:
+def test_another_model_is_asked_itself(exchanges: ExchangeStore) -> None:
     assert World(exchanges, GOOD).ask() == [3]
     world = World(exchanges, OTHER)
     world.guarded.name = "another"
     assert world.ask() == [4]
 
 
-def test_an_answer_outlives_the_process(exchanges: Exchanges) -> None:
+def test_an_answer_outlives_the_process(exchanges: ExchangeStore) -> None:
     assert World(exchanges, GOOD).ask() == World(exchanges).ask() == [3]
 
 
-def test_what_was_answered_is_given_while_the_model_is_down_or_the_budget_spent(exchanges: Exchanges) -> None:
+def test_what_was_answered_is_given_while_the_model_is_down_or_the_budget_spent(exchanges: ExchangeStore) -> None:
     world = World(exchanges, GOOD, DOWN, budget=Budget(calls_per_job=2))
     world.ask()
     with pytest.raises(ModelUnavailable):
@@ -118,7 +118,7 @@ def test_what_was_answered_is_given_while_the_model_is_down_or_the_budget_spent(
     assert world.ask() == [3]
 
 
-def test_nonsense_and_failures_are_written_down_and_asked_again(exchanges: Exchanges) -> None:
+def test_nonsense_and_failures_are_written_down_and_asked_again(exchanges: ExchangeStore) -> None:
     refusal = ModelNonsense("the answer", "is a refusal", "Try another.")
     world = World(exchanges, DOWN, "no", refusal, GOOD)
     for _ in range(2):
@@ -136,7 +136,7 @@ def test_nonsense_and_failures_are_written_down_and_asked_again(exchanges: Excha
     assert world.said()[0].tokens_in > 0, "the server may have read it"
 
 
-def test_all_of_an_exchange_is_written_down(exchanges: Exchanges) -> None:
+def test_all_of_an_exchange_is_written_down(exchanges: ExchangeStore) -> None:
     world = World(exchanges, ToolCall("theirs", "grep", {"pattern": "x"}), GOOD)
     world.ask(tools=(GREP,), run=lambda call: "found", most_tool_calls=2)
     first, second = world.said()
@@ -149,7 +149,7 @@ def test_all_of_an_exchange_is_written_down(exchanges: Exchanges) -> None:
     assert second.sent == (("user", "hi"), ("assistant", 'grep({"pattern": "x"})'), ("tool", "found"))
 
 
-def test_looks_are_not_paid_twice_either(exchanges: Exchanges) -> None:
+def test_looks_are_not_paid_twice_either(exchanges: ExchangeStore) -> None:
     world = World(exchanges, ToolCall("a", "grep", {"pattern": "x"}), GOOD, OTHER)
     look = {"tools": (GREP,), "most_tool_calls": 2}
     assert world.ask(**look, run=lambda call: "found") == world.ask(**look, run=lambda call: "found") == [3]
@@ -157,14 +157,14 @@ def test_looks_are_not_paid_twice_either(exchanges: Exchanges) -> None:
     assert world.ask(**look, run=lambda call: "found something else") == [4], "another log has another answer"
 
 
-def test_a_check_is_asked_of_kept_answers_too(exchanges: Exchanges) -> None:
+def test_a_check_is_asked_of_kept_answers_too(exchanges: ExchangeStore) -> None:
     world = World(exchanges, GOOD, OTHER)
     complain: Callable[[Patterns], str] = lambda value: "is wrong" if value.errors == [3] else ""  # noqa: E731
     assert world.ask(check=complain) == world.ask(check=complain) == [4]
     assert len(world.model.asked) == 2
 
 
-def test_the_key_is_neither_sent_nor_kept(exchanges: Exchanges) -> None:
+def test_the_key_is_neither_sent_nor_kept(exchanges: ExchangeStore) -> None:
     world = World(exchanges, f'{{"patterns": [], "errors": [3], "said": "{KEY}"}}', key=KEY)
     world.ask(f"env: KEY={KEY}")
     (asked,) = world.model.asked[0]
@@ -176,7 +176,7 @@ def test_the_key_is_neither_sent_nor_kept(exchanges: Exchanges) -> None:
     assert short.model.asked[0][0].text == "EMPTY pipeline"
 
 
-def test_a_server_that_says_the_key_back_is_not_believed(exchanges: Exchanges) -> None:
+def test_a_server_that_says_the_key_back_is_not_believed(exchanges: ExchangeStore) -> None:
     with model_server() as server:
         server.behave(ways.status(401, f"Incorrect key {KEY}"))
         guarded = Guarded(LangChainModel(server.url, "m", KEY), MemoryLedger(), exchanges=exchanges, key=KEY)
@@ -206,7 +206,7 @@ class Slow:
         return Reply(GOOD, 100, 10)
 
 
-def test_who_asks_the_same_at_the_same_time_waits_for_the_answer(exchanges: Exchanges) -> None:
+def test_who_asks_the_same_at_the_same_time_waits_for_the_answer(exchanges: ExchangeStore) -> None:
     slow = Slow()
     guarded = Guarded(slow, MemoryLedger(), exchanges=exchanges)
     results: list[object] = []
@@ -226,7 +226,7 @@ def test_who_asks_the_same_at_the_same_time_waits_for_the_answer(exchanges: Exch
     assert not guarded._turns._locks and not guarded._turns._waiting
 
 
-def test_odd_text_is_written_down(exchanges: Exchanges) -> None:
+def test_odd_text_is_written_down(exchanges: ExchangeStore) -> None:
     world = World(exchanges, GOOD)
     assert world.ask("half \ud800 a pair \0 and \x1b[0m") == [3]
     assert len(world.said()) == 1

@@ -14,7 +14,7 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import LogdoctorError, ModelUnavailable
-from logdoctor.log_agent.agent import Left, Limits, LogAgent
+from logdoctor.log_agent.agent import LearningLimits, Left, LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import WatchTerms
@@ -25,7 +25,7 @@ from logdoctor.store.records import Records
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, ShapeGroup, Verdict
 from tests.log_agent.samples import KIND, SOURCE, Told, said
 
-LIMITS = Limits(3, WatchTerms(2, 20))
+LIMITS = LearningLimits(3, WatchTerms(2, 20))
 STEP = r"^the gizmo number \d+ turns$"
 NO = ModelUnavailable("the model", "does not answer", "Wait.")
 
@@ -49,7 +49,7 @@ def own_guards(cause_lines: tuple[str, ...]) -> FilterGuards:
 
 
 def agent_of(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, agent: object, limits: Limits = LIMITS
+    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, agent: object, limits: LearningLimits = LIMITS
 ) -> LogAgent:
     return LogAgent(Books(scanner, rules), rules, agent, guards, limits)  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
 def test_only_people_make_rules_active_where_they_wish_so(
     scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), Limits(3, WatchTerms(0, 20)))
+    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), LearningLimits(3, WatchTerms(0, 20)))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
     agent.earn(KIND, {rule.id: 500})
@@ -149,7 +149,7 @@ def test_what_a_job_that_ended_well_taught_serves_the_next(
 def test_a_line_that_comes_again_in_another_attempt_repeats(
     scanner: Scanner, rules: LearnedRules, guards: FilterGuards
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, WatchTerms(2, 20)))
+    agent = agent_of(scanner, rules, guards, Miner(), LearningLimits(5, WatchTerms(2, 20)))
     once = [ShapeGroup(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
     agent.learn(KIND, ("job-1", 1), once, SOURCE)
     assert rules.list(KIND) == []
@@ -328,7 +328,7 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(
         lines.insert(77, "a warning that comes once: the vault is low on gold")
         return "\n".join(lines).encode()
 
-    agent = agent_of(scanner, rules, guards, Miner(), Limits(5, WatchTerms(2, 20)))
+    agent = agent_of(scanner, rules, guards, Miner(), LearningLimits(5, WatchTerms(2, 20)))
     first = gathered(log(1), scanner, agent)
     assert first.unexplained >= 500
     agent.learn(KIND, ("job-1", 1), first.groups(), SOURCE)

@@ -10,7 +10,7 @@ from logdoctor.errors import RuleError
 from logdoctor.learning.backtest import Tried
 from logdoctor.rule_files.backtest import backtest
 from logdoctor.store.confirmed import Confirmed, Kept
-from logdoctor.store.learned import Claim, Learned, LearnedRules, Source
+from logdoctor.store.learned import Learned, LearnedRules, Source, StoredClaim
 from logdoctor.store.records import Records
 from logdoctor.store.refusals import Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
@@ -40,7 +40,7 @@ class Kit:
 
     def cause(self, source: Source = Source("own", 1)) -> Learned:  # noqa: B008 - immutable
         """A diagnosis rule for Runtime Errors."""
-        claim, votes = Claim("Runtime Error"), Votes(1, (0,), "")
+        claim, votes = StoredClaim("Runtime Error"), Votes(1, (0,), "")
         rule = new(pattern=PATTERN, kind=DIAGNOSIS, examples=(LINE,), claim=claim, votes=votes, source=source, lines=1)
         return entered(self.rules, rule)[0]
 

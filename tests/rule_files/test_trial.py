@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from logdoctor.rule_files.trial import tried, verdict
-from logdoctor.rule_files.why import Finding, finding, why_learned
+from logdoctor.rule_files.why import LineFinding, finding, why_learned
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import Claim, Learned, Source
+from logdoctor.store.learned import Learned, Source, StoredClaim
 from logdoctor.store.refusals import Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.web.test_pages import HOSTILE
@@ -16,17 +16,17 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4182, name=python, GPU has fallen off
 
 def learned(pattern: str, status: str = "active", kind: str = DIAGNOSIS, id: str = "learned/diagnosis/1") -> Learned:
     """A rule as it is stored."""
-    claim = Claim("Runtime Error", recovery="fix_first") if kind == DIAGNOSIS else None
+    claim = StoredClaim("Runtime Error", recovery="fix_first") if kind == DIAGNOSIS else None
     said = (pattern, "a title", ("x",), (), False, status, "", "miner", Source("j", 1), Votes(0, (), ""))
     return Learned(id, 0, kind, *said, 0, 0, 0, 1.0, 1.0, claim)
 
 
 def test_sentences_are_taken_apart() -> None:
-    assert finding("taken by   filter/a/b") == Finding("taken by", "filter/a/b", "")
-    assert finding("in vain    learned/x/1: it is in shadow: no") == Finding(
+    assert finding("taken by   filter/a/b") == LineFinding("taken by", "filter/a/b", "")
+    assert finding("in vain    learned/x/1: it is in shadow: no") == LineFinding(
         "in vain", "learned/x/1", "it is in shadow: no"
     )
-    assert finding("kept       the line stays: here") == Finding("kept", "", "the line stays: here")
+    assert finding("kept       the line stays: here") == LineFinding("kept", "", "the line stays: here")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_captures_stand_apart(scanner: Scanner) -> None:
     assert one.explained is not None
     (group,) = one.explained
     assert group.captured["diagnosis/infrastructure/xid-kernel"] == {"pci": "0000:3b:00", "xid": "79"}
-    assert Finding("evidence", "diagnosis/infrastructure/xid-kernel", "note of xid") in group.findings
+    assert LineFinding("evidence", "diagnosis/infrastructure/xid-kernel", "note of xid") in group.findings
 
 
 def test_the_first_line_is_always_looked_at(scanner: Scanner) -> None:

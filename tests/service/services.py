@@ -14,7 +14,7 @@ from logdoctor import build
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
-from logdoctor.service.intake import Bounds
+from logdoctor.service.intake import IntakeBounds
 from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, Stores
 from logdoctor.service.silence import Timing
@@ -26,7 +26,7 @@ from logdoctor.store.refusals import Votes
 from logdoctor.types import Verdict
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
-BOUNDS = Bounds(
+BOUNDS = IntakeBounds(
     stream_bytes=1 << 40,
     streams=1000,
     open_streams=2000,
@@ -50,7 +50,7 @@ Rungs = Callable[[Stores], Climbing]
 def plan(
     folder: Path,
     timing: Timing = PATIENT,
-    bounds: Bounds = BOUNDS,
+    bounds: IntakeBounds = BOUNDS,
     retention: Rules = Rules(0, 0, 3600),  # noqa: B008 - immutable
     min_free: int = 0,
     recheck: int = 0,
@@ -67,7 +67,7 @@ def opened(
     folder: Path,
     scanner: Scanner,
     timing: Timing = PATIENT,
-    bounds: Bounds = BOUNDS,
+    bounds: IntakeBounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
     ladder: Rungs | None = None,
@@ -84,7 +84,7 @@ def serving(
     folder: Path,
     scanner: Scanner,
     timing: Timing = PATIENT,
-    bounds: Bounds = BOUNDS,
+    bounds: IntakeBounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
     ladder: Rungs | None = None,

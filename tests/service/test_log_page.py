@@ -8,7 +8,7 @@ from logdoctor.compress.cut import MAX_LINE, cut
 from logdoctor.compress.filter import compress
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import log_page
-from logdoctor.service.log_page import BESIDE, LEAD, ROWS, Page, Row, folded, raw
+from logdoctor.service.log_page import BESIDE, LEAD, ROWS, LogPage, PageRow, folded, raw
 from logdoctor.service.view import RawLine, StreamView
 from logdoctor.store.archive import StreamFile
 from logdoctor.store.frames import Packer
@@ -25,7 +25,7 @@ def view_of(path: Path, content: bytes, frame: int = 1 << 20) -> StreamView:
     return StreamView(file, file.offset, file.newlines, [])
 
 
-def texts(page: Page) -> list[bytes]:
+def texts(page: LogPage) -> list[bytes]:
     return [row.line.head for row in page.rows if row.line]
 
 
@@ -92,8 +92,8 @@ def test_few_lines_stand_before_the_one_that_is_asked_for_and_fewer_when_they_ar
 
 def test_a_row_weighs_what_it_makes_as_html() -> None:
     plain, hostile = (RawLine(1, 0, 200, text * 200) for text in (b"a", b"<"))
-    assert Row(1, 1, hostile).weight - Row(1, 1, plain).weight == 200 * len("&lt;") == 800
-    assert Row(1, 9, None, (("a", 4), ("b", 5))).weight > Row(1, 9, None, (("a", 9),)).weight
+    assert PageRow(1, 1, hostile).weight - PageRow(1, 1, plain).weight == 200 * len("&lt;") == 800
+    assert PageRow(1, 9, None, (("a", 4), ("b", 5))).weight > PageRow(1, 9, None, (("a", 9),)).weight
 
 
 def test_pages_of_folds_go_back_from_each_other(path: Path, scanner: Scanner) -> None:
@@ -111,7 +111,7 @@ def test_pages_of_folds_go_back_from_each_other(path: Path, scanner: Scanner) ->
 
 def test_nothing_is_shown_of_an_empty_stream(path: Path) -> None:
     view = StreamView(StreamFile(path), 0, 0, [])
-    assert raw(view, 1) == Page([], False) and raw(view, 1).last == 0
+    assert raw(view, 1) == LogPage([], False) and raw(view, 1).last == 0
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)

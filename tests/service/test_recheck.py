@@ -14,7 +14,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.learning import SettledAttempt
 from logdoctor.service.service import Service
-from logdoctor.store.learned import ERROR_WORD, Claim, NewRule, Source
+from logdoctor.store.learned import ERROR_WORD, NewRule, Source, StoredClaim
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict
 from logdoctor.store.refusals import Votes
@@ -223,7 +223,7 @@ def test_learned_diagnosis_rules_are_heard_in_a_recheck(folder: Path, scanner: S
     """The verdict of one is not taken back because lines were filtered beside it."""
     line = "RuntimeError: driver of the loom reports a jammed shuttle at 0x7f"
     with serving(folder, scanner, log_agent=learning(scanner), recheck=1, ladder=rungs(scanner)) as service:
-        claim = Claim("Value Error", "user", "fix_first")
+        claim = StoredClaim("Value Error", "user", "fix_first")
         pattern = r"^RuntimeError: driver of the loom reports a jammed shuttle at 0x[0-9a-f]+"
         votes, source = Votes(1, (0,), "told"), Source()
         new = NewRule(DIAGNOSIS, pattern, "jam", (line,), (), "shadow", "", "tests", source, votes, 1, claim=claim)

@@ -26,7 +26,7 @@ from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.agent import Limits as Lessons
+from logdoctor.log_agent.agent import LearningLimits as Lessons
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.log_agent.book import Books
 from logdoctor.log_agent.canary import causes

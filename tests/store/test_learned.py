@@ -26,13 +26,13 @@ from logdoctor.store.learned import (
     ERROR_WORD,
     MAX_PATTERN,
     STATUSES,
-    Claim,
     Learned,
     LearnedRules,
     NewRule,
     Source,
+    StoredClaim,
 )
-from logdoctor.store.model_calls import ModelCalls, Spent
+from logdoctor.store.model_calls import LedgerTotals, ModelCalls
 from logdoctor.store.noticed import MAX_NOTICED, Noticed
 from logdoctor.store.records import Records
 from logdoctor.store.refusals import MAX_REFUSALS, Refused, Votes
@@ -766,7 +766,7 @@ def test_two_processes_write_beside_each_other(learned: LearnedRules, records: R
     assert len(shared) == 25 and {(rule.jobs, rule.lines, rule.taken) for rule in shared} == {(2, 4, 2)}
     assert learned.version() == 75 + 25 == len(learned.events(limit=500))
     assert learned.refusals.counts() == {"g": 50}
-    assert ModelCalls(records.database).spent("j", 0.0) == Spent(50, 100, 25.0)
+    assert ModelCalls(records.database).spent("j", 0.0) == LedgerTotals(50, 100, 25.0)
     assert len(learned.shapes.seen(KIND)) == 75
 
 
@@ -817,16 +817,20 @@ def test_the_tables_and_queries_are_fit_for_postgresql() -> None:
 
 # diagnosis rules
 
-CLAIM = Claim("OS Error", "user", "fix_first", "ask for quota")
+CLAIM = StoredClaim("OS Error", "user", "fix_first", "ask for quota")
 
 
-def diagnosis(pattern: str = "^quota service refused", claim: Claim = CLAIM, **changes: Any) -> NewRule:
+def diagnosis(pattern: str = "^quota service refused", claim: StoredClaim = CLAIM, **changes: Any) -> NewRule:
     return new(pattern, kind=DIAGNOSIS, claim=claim, **changes)
 
 
 def test_a_claim_comes_back_and_tells_rules_apart(learned: LearnedRules) -> None:
     first, other, same = learned.add(
-        [diagnosis(), diagnosis(claim=Claim("Key Error")), diagnosis(claim=Claim("OS Error", "nobody", "fix_first"))],
+        [
+            diagnosis(),
+            diagnosis(claim=StoredClaim("Key Error")),
+            diagnosis(claim=StoredClaim("OS Error", "nobody", "fix_first")),
+        ],
         "a",
         1.0,
     )
@@ -839,10 +843,10 @@ def test_a_claim_comes_back_and_tells_rules_apart(learned: LearnedRules) -> None
     [
         new("^x", claim=CLAIM),
         new("^x", kind=DIAGNOSIS),
-        diagnosis(claim=Claim("Gremlins")),
-        diagnosis(claim=Claim("Unknown")),
-        diagnosis(claim=Claim("OS Error", recovery="pray")),
-        diagnosis(claim=Claim("OS Error", fault="moon")),
+        diagnosis(claim=StoredClaim("Gremlins")),
+        diagnosis(claim=StoredClaim("Unknown")),
+        diagnosis(claim=StoredClaim("OS Error", recovery="pray")),
+        diagnosis(claim=StoredClaim("OS Error", fault="moon")),
         diagnosis(waits_for="a reason", status="shadow"),
     ],
 )
@@ -852,8 +856,8 @@ def test_claims_that_make_no_sense_are_refused(learned: LearnedRules, rule: NewR
     assert learned.list() == []
 
 
-@pytest.mark.parametrize("claim", [Claim("ECC Error"), Claim("OS Error", "user", "isolate_and_restart")])
-def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: LearnedRules, claim: Claim) -> None:
+@pytest.mark.parametrize("claim", [StoredClaim("ECC Error"), StoredClaim("OS Error", "user", "isolate_and_restart")])
+def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: LearnedRules, claim: StoredClaim) -> None:
     (rule,) = learned.add([diagnosis(claim=claim, waits_for="cordon: it may")], "a", 1.0)
     with pytest.raises(RuleRefused, match="human"):
         learned.move(rule.id, "active", "code", "", 2.0, "promote")

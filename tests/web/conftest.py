@@ -21,7 +21,7 @@ from logdoctor import build
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import casework
 from logdoctor.service.consulting import Climbing
-from logdoctor.service.intake import Bounds
+from logdoctor.service.intake import IntakeBounds
 from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, Stores
 from logdoctor.service.silence import Timing
@@ -35,7 +35,7 @@ from logdoctor.web.server import listener, server
 
 LOCAL = "http://127.0.0.1"
 ALLOWED = Allowed(sent=8 << 20, unpacked=32 << 20, seconds=5.0)
-BOUNDS = Bounds(1 << 40, 1000, 10_000, behind=64 << 20, late=60.0, journal_bytes=64 << 20, unarchived=512 << 20)
+BOUNDS = IntakeBounds(1 << 40, 1000, 10_000, behind=64 << 20, late=60.0, journal_bytes=64 << 20, unarchived=512 << 20)
 TIMING = Timing(scan=0.02, quiet=60.0, hang=900.0, linger=60.0, abandon=86_400.0)
 FAILED = (
     b" [2024-03-02 11:08:47] iteration      120/  500000 | consumed samples:       122880 | lm loss: 6.81E+00 |\n"
@@ -58,7 +58,7 @@ def new_service(
     folder: Path,
     scanner: Scanner,
     timing: Timing = TIMING,
-    bounds: Bounds = BOUNDS,
+    bounds: IntakeBounds = BOUNDS,
     ladder: Callable[[Stores], Climbing] | None = None,
 ) -> Service:
     """A service over a folder, not yet started; an application starts and stops it."""

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Kept
-from logdoctor.store.learned import CORDON, Claim, Learned, NewRule, Source
+from logdoctor.store.learned import CORDON, Learned, NewRule, Source, StoredClaim
 from logdoctor.store.refusals import Refused, Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import DecidedBy
@@ -33,14 +33,14 @@ CAUSE = NewRule(
     Source("llama-7b", 1),
     Votes(1, (0,), "confirmed by ops"),
     1,
-    claim=Claim("Runtime Error", suggestion="Use the same bucket size everywhere."),
+    claim=StoredClaim("Runtime Error", suggestion="Use the same bucket size everywhere."),
 )
 NODE = new(
     CAUSE,
     pattern="^torch fabric lane [0-9]+ is dark",
     examples=("torch fabric lane 3 is dark",),
     waits_for=f"{CORDON}: NVLink Error takes a node out",
-    claim=Claim("NVLink Error", recovery="isolate_and_restart"),
+    claim=StoredClaim("NVLink Error", recovery="isolate_and_restart"),
 )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor.errors import RecallError, VectorsDamaged
-from logdoctor.failure_agent.cases.vectors import Row, Vectors
+from logdoctor.failure_agent.cases.vectors import VectorRow, Vectors
 
 log = structlog.get_logger()
 
@@ -171,7 +171,9 @@ class CaseLibrary:
             new = [name for name in rows if name not in there]
             some = new if most is None else new[:most]
             self._vectors.remove(gone)
-            self._vectors.add([Row(name, rows[name][0].summary, {"reason": rows[name][0].reason}) for name in some])
+            self._vectors.add(
+                [VectorRow(name, rows[name][0].summary, {"reason": rows[name][0].reason}) for name in some]
+            )
             if len(some) == len(new):
                 self._settled = shelf
             return len(gone) + len(some)

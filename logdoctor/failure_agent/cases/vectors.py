@@ -21,7 +21,7 @@ _BEGINNING = 160  # characters of a chunk that are embedded
 _KEPT = 4000  # characters of a text, or of a fact, that stand beside its vector
 
 
-class Row(NamedTuple):
+class VectorRow(NamedTuple):
     """A text to be found, under a name of its own, with what is to be known of it.
 
     The store keeps the beginning of the text and of each fact, in valid Unicode.
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     facts: dict[str, str]
 
 
-class Hit(NamedTuple):
+class VectorHit(NamedTuple):
     """A row that was found. `score` is the cosine of the angle between the texts, 0 to 1."""
 
     id: str
@@ -44,7 +44,7 @@ class Hit(NamedTuple):
 class Vectors(Protocol):
     """Rows that are found by likeness; any thread may ask. `RecallError` when they cannot be used now."""
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[VectorRow]) -> None:
         """Take up rows; one whose id is there already is left as it is."""
         ...
 
@@ -52,7 +52,7 @@ class Vectors(Protocol):
         """Forget rows; ids that are not there are no error."""
         ...
 
-    def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[Hit]:
+    def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[VectorHit]:
         """The rows that are most like a text, the nearest first; only those with these facts when some are given."""
         ...
 
@@ -82,7 +82,7 @@ class ChromaVectors:
         self._name, self._embedder = name, embedder
         self._place = Server(url, seconds) if folder is None else Folder(folder, seconds)
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[VectorRow]) -> None:
         """Take up rows; one whose id is there already is left as it is."""
         for begin in range(0, len(rows), _AT_ONCE):
             load()
@@ -97,14 +97,16 @@ class ChromaVectors:
             with self._place.collection(self._name) as collection:
                 _store(collection).delete_nodes(list(ids[begin : begin + _AT_ONCE]))
 
-    def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[Hit]:
+    def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[VectorHit]:
         """The rows that are most like a text, the nearest first; only those with these facts when some are given."""
         load()
         query = _query(self._embedder.embed([text])[0].tolist(), min(most, _MOST_FOUND), where)
         with self._place.collection(self._name) as collection:
             found = _store(collection).query(query)
         pairs = zip(found.nodes, found.similarities, strict=True)
-        hits = [Hit(node.node_id, _cosine(score), node.get_content(), dict(node.metadata)) for node, score in pairs]
+        hits = [
+            VectorHit(node.node_id, _cosine(score), node.get_content(), dict(node.metadata)) for node, score in pairs
+        ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.id))
 
     def ids(self) -> set[str]:
@@ -144,7 +146,7 @@ class LogQuery:
         self._chunks, self._embedder, self._most = chunks, embedder, most
         self._words: list[frozenset[str]] | None = None
 
-    def search(self, question: str, most: int) -> list[Hit]:
+    def search(self, question: str, most: int) -> list[VectorHit]:
         """The chunks that are most like a question, the nearest first; `facts` are empty. `RecallError` as of the
         embedder."""
         load()
@@ -154,7 +156,7 @@ class LogQuery:
         beginnings = [self._chunks[place].text[:_BEGINNING] for place in places]
         vectors = self._embedder.embed([question, *beginnings]).tolist()
         found = _nearest(vectors[0], vectors[1:], most)
-        hits = [Hit(self._chunks[places[at]].id, score, self._chunks[places[at]].text, {}) for at, score in found]
+        hits = [VectorHit(self._chunks[places[at]].id, score, self._chunks[places[at]].text, {}) for at, score in found]
         return sorted(hits, key=lambda hit: -hit.score)
 
     def _likely(self, question: str) -> list[int]:
@@ -195,7 +197,7 @@ def _store(collection: Any) -> Any:
     return ChromaVectorStore(chroma_collection=collection)
 
 
-def _nodes(rows: Sequence[Row], vectors: NDArray[np.float32]) -> list[Any]:
+def _nodes(rows: Sequence[VectorRow], vectors: NDArray[np.float32]) -> list[Any]:
     """Rows with their vectors, as LlamaIndex wants them."""
     from llama_index.core.schema import TextNode
 

@@ -39,7 +39,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.store.confirmed import Kept, Past
-from logdoctor.store.learned import Claim
+from logdoctor.store.learned import StoredClaim
 from logdoctor.text import origin, shown
 from logdoctor.types import Record
 
@@ -77,7 +77,7 @@ class ConfirmedTrial(NamedTuple):
     job: str
     attempt: int
     records: Sequence[Record]
-    claim: Claim
+    claim: StoredClaim
     digests: AbstractSet[str] = frozenset()
 
 
@@ -126,7 +126,7 @@ class DiagnosisGuards:
             return one, [refused[at] for at in sorted(refused) if at < place]
         return None, [refused[at] for at in sorted(refused)]
 
-    def refusal_of_rule(self, pattern: str, claim: Claim, examples: Sequence[str]) -> Refusal | None:
+    def refusal_of_rule(self, pattern: str, claim: StoredClaim, examples: Sequence[str]) -> Refusal | None:
         """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
         if not examples:
             return refusal(pattern, "evidence", "it has no example")
@@ -140,7 +140,7 @@ class DiagnosisGuards:
         cause = self._backtested({0: rule}, trial).get(0)
         return refusal(rule.when.any[0], *cause) if cause else None
 
-    def _rule(self, pattern: str, claim: Claim, examples: Sequence[str], id: str, title: str) -> DiagnosisRule:
+    def _rule(self, pattern: str, claim: StoredClaim, examples: Sequence[str], id: str, title: str) -> DiagnosisRule:
         return diagnosis(id, pattern, claim, [mask(shown(text)) for text in examples], title=title)
 
     def _alone(self, pattern: str, lines: Sequence[str], rule: DiagnosisRule) -> tuple[str, str] | None:

@@ -7,8 +7,8 @@ from logdoctor.diagnose.taught import LONGEST
 from logdoctor.log_agent.book import day
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, Origin, Retirement, When
 from logdoctor.store.confirmed import Kept
-from logdoctor.store.learned import Claim as LearnedClaim
 from logdoctor.store.learned import Learned
+from logdoctor.store.learned import StoredClaim as LearnedClaim
 from logdoctor.text import shown
 from logdoctor.types import Line, Record
 

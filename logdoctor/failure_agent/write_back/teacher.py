@@ -34,7 +34,7 @@ from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
-from logdoctor.store.learned import CORDON, Claim, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.learned import CORDON, Learned, LearnedRules, NewRule, Source, StoredClaim
 from logdoctor.store.refusals import Refused, Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless, shown
@@ -337,7 +337,7 @@ class Teacher:
 
     def _known(
         self,
-        claim: Claim,
+        claim: StoredClaim,
         records: Sequence[Record],
         standing: Sequence[Learned],
         taught: Taught,
@@ -415,7 +415,7 @@ class Teacher:
                 promoted.append(rule.id)
         return tuple(promoted), tuple(harmful)
 
-    def _trial(self, rule: Learned, claim: Claim) -> ConfirmedTrial:
+    def _trial(self, rule: Learned, claim: StoredClaim) -> ConfirmedTrial:
         """Where a rule comes from, for it to be tried again."""
         job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
         confirmation = self._confirmed.live(job, attempt)
@@ -435,10 +435,10 @@ def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
         return Taught([rule for rule in rules if rule.id not in bad], cache)
 
 
-def _claim(confirmation: Confirmation) -> Claim:
+def _claim(confirmation: Confirmation) -> StoredClaim:
     """What a rule is to say of the failure, with nothing left open."""
     default = taxonomy.REASONS[confirmation.reason]
-    return Claim(
+    return StoredClaim(
         confirmation.reason,
         confirmation.fault or default.fault,
         confirmation.recovery or default.recovery,
@@ -474,7 +474,7 @@ def _duplicate(rule: Learned) -> Refusal | None:
     return refusal(rule.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
 
 
-def _same(one: Claim, other: Claim) -> bool:
+def _same(one: StoredClaim, other: StoredClaim) -> bool:
     return (one.reason, one.recovery) == (other.reason, other.recovery)
 
 

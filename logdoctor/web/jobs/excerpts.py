@@ -243,7 +243,7 @@ def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
         return LeftRows(0, 0, [])
     found = log_page.folded(view, service.casework.rules_for(key.job), count + 1, log_page.ROWS, 0)
     lines = [row for row in found.rows if row.line is not None]
-    return LeftRows(found.first, len(lines), page_rows(log_page.Page(lines[-_LEFT:], found.full), key, None, None))
+    return LeftRows(found.first, len(lines), page_rows(log_page.LogPage(lines[-_LEFT:], found.full), key, None, None))
 
 
 def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:

@@ -173,7 +173,7 @@ def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: 
     )
 
 
-def _ways(found: log_page.Page, count: int, asked: Asked, cited: Sequence[int]) -> dict[str, Any]:
+def _ways(found: log_page.LogPage, count: int, asked: Asked, cited: Sequence[int]) -> dict[str, Any]:
     """Where to go from a page: other pages, and lines that are cited."""
     here = asked.line or found.first
     backward = asked.view == "raw" and bool(asked.before or asked.follow)

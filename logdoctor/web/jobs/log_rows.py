@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import regex
 from markupsafe import Markup, escape
 
-from logdoctor.service.log_page import BESIDE, Page
+from logdoctor.service.log_page import BESIDE, LogPage
 from logdoctor.service.service import Service
 from logdoctor.service.sifting import Sifted
 from logdoctor.service.view import RawLine
@@ -77,7 +77,7 @@ def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> lis
 
 
 def page_rows(
-    found: Page, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
+    found: LogPage, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
 ) -> list[LogRow]:
     """The rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a head,
     and no line of it counts as asked for: it is asked for as a whole."""
@@ -102,7 +102,7 @@ def page_rows(
     return rows
 
 
-def _head(found: Page, opened: tuple[int, int]) -> LogRow | None:
+def _head(found: LogPage, opened: tuple[int, int]) -> LogRow | None:
     """The head of the lines that are shown although rules take them; None when there are none."""
     lines = [row for row in found.rows if row.rules and row.line and opened[0] <= row.first <= opened[1]]
     if not lines:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from logdoctor import taxonomy
-from logdoctor.store.learned import CORDON, ERROR_WORD, Claim, Event, Learned
+from logdoctor.store.learned import CORDON, ERROR_WORD, Event, Learned, StoredClaim
 
 _STEPS = {
     "added": "learned",
@@ -50,12 +50,12 @@ def waits_for(rule: Learned) -> str:
     return what
 
 
-def recovery(claim: Claim) -> str:
+def recovery(claim: StoredClaim) -> str:
     """What to do about a failure that a learned rule names."""
     return taxonomy.ADVICE[claim.recovery or taxonomy.REASONS[claim.reason].recovery]
 
 
-def fault(claim: Claim) -> str:
+def fault(claim: StoredClaim) -> str:
     """Whose fault a failure is that a learned rule names."""
     return taxonomy.FAULT_WORDS[claim.fault or taxonomy.REASONS[claim.reason].fault]
 

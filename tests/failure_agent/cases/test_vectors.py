@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import RecallError, VectorsDamaged
-from logdoctor.failure_agent.cases.vectors import ChromaVectors, Chunk, LogQuery, Row, warm
+from logdoctor.failure_agent.cases.vectors import ChromaVectors, Chunk, LogQuery, VectorRow, warm
 from tests.failure_agent.cases.chroma import WordEmbedder, chroma_server
 
 ROWS = [
-    Row("1", "disk quota exceeded on volume", {"reason": "OS Error"}),
-    Row("2", "illegal memory access in kernel", {"reason": "CUDA Error"}),
-    Row("3", "disk full on volume", {"reason": "OS Error"}),
+    VectorRow("1", "disk quota exceeded on volume", {"reason": "OS Error"}),
+    VectorRow("2", "illegal memory access in kernel", {"reason": "CUDA Error"}),
+    VectorRow("3", "disk full on volume", {"reason": "OS Error"}),
 ]
 Opened = Callable[..., ChromaVectors]
 
@@ -61,14 +61,14 @@ class TestVectors:
 
     def test_facts_select(self, opened: Opened) -> None:
         vectors = opened()
-        vectors.add([*ROWS, Row("4", "disk", {"reason": "OS Error", "case": "4"})])
+        vectors.add([*ROWS, VectorRow("4", "disk", {"reason": "OS Error", "case": "4"})])
         assert [hit.id for hit in vectors.search("disk", 9, {"reason": "CUDA Error"})] == ["2"]
         assert [hit.id for hit in vectors.search("disk", 9, {"reason": "OS Error", "case": "4"})] == ["4"]
 
     def test_rows_are_added_once_removed_and_counted(self, opened: Opened) -> None:
         vectors = opened()
         vectors.add(ROWS)
-        vectors.add([Row("1", "other words", {})])
+        vectors.add([VectorRow("1", "other words", {})])
         assert (vectors.ids(), vectors.count()) == ({"1", "2", "3"}, 3)
         assert vectors.search("other words", 1)[0].text != "other words"
         vectors.remove(["1", "unheard of"])
@@ -95,7 +95,11 @@ class TestVectors:
     def test_odd_texts(self, opened: Opened) -> None:
         vectors = opened()
         vectors.add(
-            [Row("nul", "a\0b \udc80", {"reason": "\udcff\0"}), Row("long", "x y " * 300_000, {}), Row("", "", {})][:2]
+            [
+                VectorRow("nul", "a\0b \udc80", {"reason": "\udcff\0"}),
+                VectorRow("long", "x y " * 300_000, {}),
+                VectorRow("", "", {}),
+            ][:2]
         )
         assert {hit.id for hit in vectors.search("\udc80 \0", 5)} == {"nul", "long"}
         assert max(len(hit.text) for hit in vectors.search("x", 5)) < 5000
@@ -108,7 +112,7 @@ class TestVectors:
     def test_one_sees_what_another_wrote(self, opened: Opened) -> None:
         vectors, other = opened(), opened()
         for number in range(3):
-            (vectors if number % 2 else other).add([Row(str(number), f"word{number} here", {})])
+            (vectors if number % 2 else other).add([VectorRow(str(number), f"word{number} here", {})])
             assert {hit.id for hit in vectors.search("here", 9)} == {str(n) for n in range(number + 1)}
             assert {hit.id for hit in other.search("here", 9)} == {str(n) for n in range(number + 1)}
         vectors.remove(["0"])
@@ -119,7 +123,7 @@ class TestVectors:
 
         def found(number: int) -> list[str]:
             for part in range(4):
-                vectors.add([Row(f"{number}-{part}", f"word{number} part{part}", {})])
+                vectors.add([VectorRow(f"{number}-{part}", f"word{number} part{part}", {})])
             return [vectors.search(f"word{number} part{part}", 1)[0].id for part in range(4)]
 
         with ThreadPoolExecutor(6) as pool:
@@ -134,7 +138,7 @@ def _write(folder: Path, number: int) -> None:
     """What one of several processes does; a process of its own, because Chroma is not made to be forked."""
     with closing(ChromaVectors(folder, "", "cases", WordEmbedder(), seconds=60)) as vectors:
         for part in range(8):
-            vectors.add([Row(f"{number}-{part}", f"word{number} part{part}", {})])
+            vectors.add([VectorRow(f"{number}-{part}", f"word{number} part{part}", {})])
             assert vectors.search(f"word{number} part{part}", 1)[0].id == f"{number}-{part}"
             vectors.count()
 
@@ -189,7 +193,9 @@ def test_a_folder_that_others_hold_is_an_error_in_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["garbage", "cut", "empty", "gone", "index garbage", "index gone"])
 def test_a_damaged_folder_is_told_or_harmless_and_can_be_cleared(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "v"
-    rows = [Row(str(number), f"word{number} here", {}) for number in range(1100)]  # enough that the index is written
+    rows = [
+        VectorRow(str(number), f"word{number} here", {}) for number in range(1100)
+    ]  # enough that the index is written
     with closing(ChromaVectors(folder, "", "cases", WordEmbedder())) as vectors:
         vectors.add(rows)
         assert vectors.search("word7 here", 1)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from logdoctor.failure_agent.agent import FailureAgent, Limits
+from logdoctor.failure_agent.agent import AgentLimits, FailureAgent
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
 from tests.llm.server import Behave, ModelServer, model_server, saying
@@ -48,4 +48,4 @@ def agent_of(behave: Behave, samples: int = 3) -> Iterator[tuple[FailureAgent, M
     with model_server() as server:
         server.behave(behave)
         model = Guarded(LangChainModel(server.url, "obeying", "", "json", 10.0), MemoryLedger(), Budget(1000, 10_000))
-        yield FailureAgent(model, PROMPTS, None, None, Limits(samples, 0.6, 6)), server
+        yield FailureAgent(model, PROMPTS, None, None, AgentLimits(samples, 0.6, 6)), server

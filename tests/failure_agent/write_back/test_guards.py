@@ -7,16 +7,16 @@ import pytest
 from logdoctor.failure_agent.write_back.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
 from logdoctor.failure_agent.write_back.rule import kept
 from logdoctor.store.confirmed import Past
-from logdoctor.store.learned import Claim
+from logdoctor.store.learned import StoredClaim
 from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, LEASE, World
 
-CLAIM = Claim("OS Error", "user", "fix_first")
+CLAIM = StoredClaim("OS Error", "user", "fix_first")
 LEASED = r"^quota\s+service\s+refused\s+the\s+lease"
 
 
 def refused(
-    world: World, pattern: str, log: str = HEAD + LEASE, claim: Claim = CLAIM, past: tuple[Past, ...] = ()
+    world: World, pattern: str, log: str = HEAD + LEASE, claim: StoredClaim = CLAIM, past: tuple[Past, ...] = ()
 ) -> str:
     """Which guard refuses a pattern for line 41 of a log; "" when none does."""
     guards = DiagnosisGuards(world.scanner.book, world.scanner, lambda without: iter(past))
