@@ -272,7 +272,7 @@ def test_people_see_how_a_good_job_stands(run: Callable[..., Ran]) -> None:
 
 def test_people_see_what_nothing_explains(run: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("ZeroDivisionError: division by zero\nKeyError: 'a'\n")
-    assert "not explained: Key Error (1, from line 2)" in run("diagnose", tmp_path / "x.log").out
+    assert "other errors: Key Error (1, from line 2)" in run("diagnose", tmp_path / "x.log").out
 
 
 def test_explain_shows_what_the_filter_rules_took(run: Callable[..., Ran]) -> None:
@@ -609,8 +609,8 @@ def test_export_and_import(run: Callable[..., Ran], data: Path, tmp_path: Path) 
     rules = opened(data)
     rule, heart = active(rules), active(rules, HEARTBEAT)
     out = tmp_path / "out"
-    assert run("rules", "export", out).out == "2 rules written, 0 were there already\n"
-    assert run("rules", "export", out, "--kind", "none").out == "0 rules written, 0 were there already\n"
+    assert run("rules", "export", out).out == "2 rules written, 0 unchanged\n"
+    assert run("rules", "export", out, "--kind", "none").out == "0 rules written, 0 unchanged\n"
     file = out / "filter" / f"{rule.id}.yaml"
     other = tmp_path / "other"
     assert run("rules", "import", out, "--data-dir", other).code == 2  # mistyped, most likely: no service was there
@@ -620,7 +620,7 @@ def test_export_and_import(run: Callable[..., Ran], data: Path, tmp_path: Path) 
     assert {one.status for one in opened(other).list()} == {"shadow", "proposed"}
     assert opened(other).events(heart.id)[0].by == "user-18"
     file.write_text(file.read_text().replace(SHARD.pattern, "^.*$"))
-    assert_refused(run("rules", "export", out), "holds something else", "--force")
+    assert_refused(run("rules", "export", out), "exists with different content", "--force")
     opened(tmp_path / "third")
     ran = run("rules", "import", out, "--data-dir", tmp_path / "third")
     assert ran.code == 2 and "grammar: the wildcard" in ran.out and "1 entered, 1 refused" in ran.out

@@ -98,7 +98,7 @@ def test_people_confirm_and_withdraw(run: Callable[..., Ran], data: Path) -> Non
     assert run("cases", "confirm", "j/1").code == 0
     assert [one.id for one in confirmed.cases()] == [2], "the later one counts"
     assert confirmed.one(2).by == pwd.getpwuid(os.getuid()).pw_name
-    assert run("cases", "withdraw", "2", "--why", "it was the cable").out == "case 2 decides nothing any more\n"
+    assert run("cases", "withdraw", "2", "--why", "it was the cable").out == "case 2 no longer decides anything\n"
     assert confirmed.cases() == [] and confirmed.one(2).withdrawn_why == "it was the cable"
     assert_refused(run("cases", "withdraw", "2"), "already withdrawn")
 

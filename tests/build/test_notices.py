@@ -36,14 +36,14 @@ def test_targets_of_settings() -> None:
     [
         ({"notify_webhooks": f"pager={HOOK}"}, "no secret for the webhook pager"),
         ({"notify_webhooks": f"pager={HOOK}", "notify_webhook_secrets": "pager=hunter2"}, "that of pager"),
-        ({"notify_slack": "https://hooks.slack.com/services/T/B/hunter2"}, "part 1 is not like NAME=VALUE"),
-        ({"notify_slack": "ops= x=hunter2"}, "part 1 is not like NAME=VALUE"),
+        ({"notify_slack": "https://hooks.slack.com/services/T/B/hunter2"}, "part 1 is not in the form NAME=VALUE"),
+        ({"notify_slack": "ops= x=hunter2"}, "part 1 is not in the form NAME=VALUE"),
         ({"notify_slack": "ops=ftp://hunter2.example"}, "not an HTTP URL"),
         ({"notify_slack": "ops=https://"}, "not an HTTP URL"),
         ({"notify_slack": "ops=https://[hunter2"}, "not an HTTP URL"),
         ({"notify_slack": "ops=https://a.example:99999/hunter2"}, "not an HTTP URL"),
         ({"notify_slack": "ops=https://a.example/ä/hunter2"}, "not an HTTP URL"),
-        ({"notify_slack": "ops=https://a.example/hunter2 ops=https://b.example"}, "ops stands for two targets"),
+        ({"notify_slack": "ops=https://a.example/hunter2 ops=https://b.example"}, "ops is used for two targets"),
         ({"notify_slack": " ".join(f"n{n}=https://a.example/hunter2" for n in range(21))}, "more than 20"),
     ],
 )

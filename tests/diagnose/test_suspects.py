@@ -55,7 +55,7 @@ def test_a_node_that_is_not_of_the_job_is_named_and_not_suspected(
     of_it = of_job(verdict, nodes)
     assert [one.node for one in of_it.suspects] == ["wn061"] * kept
     assert (of_it == verdict) == kept
-    assert ("Named in the log, but not of this job: wn061." in of_it.why) == (not kept)
+    assert ("Named in the log, but not part of this job: wn061." in of_it.why) == (not kept)
     assert of_job(of_it, nodes) == of_it
 
 

@@ -213,7 +213,7 @@ def test_limits_go_through_the_scheduler(kube: KubeServer, launch: Launch, pytho
 def test_python_that_cannot_run_the_probe_is_the_images_fault(kube: KubeServer, launch: Launch, python: str) -> None:
     (found,) = run(launch(), task("gpu-1", "gpu-2", python=python, env=("MODE=broken",)))
     assert found.ended == "void"
-    assert "status 1 before the probe began (ModuleNotFoundError" in found.why
+    assert "status 1 before the probe started (ModuleNotFoundError" in found.why
 
 
 def test_a_noisy_log_hides_no_answer(kube: KubeServer, launch: Launch, python: str) -> None:

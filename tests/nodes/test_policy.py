@@ -284,7 +284,7 @@ def test_only_a_test_of_all_nodes_of_the_job_proves_them_good(tested: Any, job: 
             (),
             (LinkFault(("gpu-1", "gpu-2"), "nodes", "x", (1,)), LinkFault(("gpu-3", "gpu-4"), "nodes", "x", (1,))),
             "",
-            "found what joins gpu-1 and gpu-2 faulty, and both of them good, and 1 more such link",
+            "found the connection between gpu-1 and gpu-2 faulty, and both nodes healthy, and 1 more such link",
         ),
     ],
 )

@@ -104,9 +104,9 @@ def test_probe_is_one_small_file_that_old_pythons_read_and_that_needs_torch_alon
     [
         (("--port", "x"), "argument --port: invalid int value: 'x'"),
         (("--colour", "red"), "unrecognized arguments: --colour red"),
-        (("--sizes", "1,x"), "--sizes 1,x are no numbers"),
-        (("--node", "n2"), "node 'n2' is not of this world: n1"),
-        (("--node", "slurm"), "node '' is not of this world: n1"),
+        (("--sizes", "1,x"), "--sizes 1,x are not numbers"),
+        (("--node", "n2"), "node 'n2' is not in this world: n1"),
+        (("--node", "slurm"), "node '' is not in this world: n1"),
     ],
 )
 def test_bad_arguments_prove_nothing(start: Start, words: tuple[str, ...], why: str) -> None:
@@ -271,7 +271,7 @@ def test_state_is_what_the_driver_warns_of(start: Start, tmp_path: Path) -> None
     assert line["state"] == [
         "GPU 1: 3 uncorrected ECC errors since the driver was loaded",
         "GPU 1: hw_slowdown, 91 C",
-        "GPU-b: rows wait to be remapped",
+        "GPU-b: rows are waiting to be remapped",
         "GPU-b: a row could not be remapped",
         "GPU-c: a row could not be remapped",
         "GPU 1: NVLink Link 0: <inactive>",
@@ -352,7 +352,7 @@ def test_gpus_that_torch_cannot_use_are_a_fault_unless_torch_does_not_fit_the_dr
     assert broken["why"] == "error: torch cannot use CUDA, and there are GPUs: RuntimeError: CUDA unknown error"
     old = "The NVIDIA driver on your system is too old (found version 11040)."
     line = said(start(torch=CUDA.format(why=old), CUDA_VISIBLE_DEVICES="0"))
-    assert line["unusable"] == f"torch 2.9 does not fit the driver: RuntimeError: {old}"
+    assert line["unusable"] == f"torch 2.9 does not match the driver: RuntimeError: {old}"
 
 
 def test_fewer_gpus_than_asked_for_are_a_failure(start: Start) -> None:

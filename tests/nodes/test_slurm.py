@@ -88,7 +88,7 @@ class TestInventory:
         assert [node.name for node in _run(cluster.launcher().inventory(["n5", "n2"]))] == ["n5", "n2"]
 
     def test_unknown_node(self, cluster: SlurmCluster) -> None:
-        with pytest.raises(LaunchError, match="node 'n7': is not known to Slurm"):
+        with pytest.raises(LaunchError, match="node 'n7': is unknown to Slurm"):
             _run(cluster.launcher().inventory(["n1", "n7"]))
 
     def test_of_an_allocation(self, cluster: SlurmCluster) -> None:
@@ -216,7 +216,7 @@ class TestNotLaunched:
     def test_node_drained_by_others(self, cluster: SlurmCluster) -> None:
         cluster.command("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=bad DIMM")
         told = self._void(cluster, "n1", "n2", options=("--immediate=1",))
-        assert told["n2"] == "Slurm gives it to no job: IDLE+DRAIN, bad DIMM"
+        assert told["n2"] == "Slurm does not schedule jobs on it: IDLE+DRAIN, bad DIMM"
         assert told["n1"] == f"n2: {told['n2']}"
 
     def test_node_down(self, cluster: SlurmCluster) -> None:

@@ -80,7 +80,7 @@ class TestCordon:
 
     def test_unknown_node(self, cluster: SlurmCluster) -> None:
         assert cluster.cordoner().node("n77") is None
-        with pytest.raises(CordonError, match="node n77: is not known to Slurm"):
+        with pytest.raises(CordonError, match="node n77: is unknown to Slurm"):
             cluster.cordoner().cordon("n77", MARK)
 
     @pytest.mark.parametrize("name", ["n[1-4]", "ALL n1", "n1,n2", "--all", "n1 State=DOWN", "n1\nState=DOWN", ""])
@@ -93,7 +93,7 @@ class TestCordon:
     def test_all_is_the_name_of_no_node(self, cluster: SlurmCluster) -> None:
         """To scontrol it means every node."""
         for name in ("ALL", "all"):
-            with pytest.raises(CordonError, match="is not known"):
+            with pytest.raises(CordonError, match="is unknown"):
                 cluster.cordoner().cordon(name, MARK)
         assert {cluster.state(node) for node in cluster.names} == {"idle"}
 
@@ -185,7 +185,7 @@ class TestTheFleet:
         ]
 
     def test_slurm_away(self, cluster: SlurmCluster) -> None:
-        with pytest.raises(CordonError, match="Slurm: does not tell its nodes"):
+        with pytest.raises(CordonError, match="Slurm: does not list its nodes"):
             SlurmCordoner({"PATH": "/nowhere"}).nodes()
 
     def test_a_user_who_may_not(self, cluster: SlurmCluster, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ class TestTheFleet:
         cluster.folder.chmod(0o755)
         cordoner = SlurmCordoner({**cluster.env, "PATH": str(tmp_path)})
         with pytest.raises(
-            CordonError, match=r"n1: Slurm does not change it \(.*\). Run logdoctor as an administrator"
+            CordonError, match=r"n1: Slurm does not change it \(.*\). Run logdoctor as a Slurm administrator"
         ):
             cordoner.cordon("n1", MARK)
         assert cluster.state("n1") == "idle"

@@ -78,7 +78,7 @@ def test_nothing_is_overwritten_without_force(rules: LearnedRules, tmp_path: Pat
     (path,) = export([first], rules, tmp_path).written
     assert export([first], rules, tmp_path).same == [path]
     path.write_text("mine")
-    with pytest.raises(StoreError, match="holds something else"):
+    with pytest.raises(StoreError, match="exists with different content"):
         export([first, second], rules, tmp_path)
     assert path.read_text() == "mine" and len(list(tmp_path.rglob("*.yaml"))) == 1, "half of it was written"
     assert len(export([first, second], rules, tmp_path, force=True).written) == 2

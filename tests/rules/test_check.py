@@ -160,7 +160,7 @@ def test_a_known_wrong_that_is_mended(tmp_path: Path) -> None:
     wrong = {"want": "nothing", "got": "CUDA Error"}
     assert problems(tmp_path / "a", GOOD | {"known_wrong": [wrong | {"text": "no double bit"}]}) == []
     mended = GOOD | {"known_wrong": [wrong | {"text": "all fine"}]}
-    assert "the known wrong 'all fine' is mended" in problem(tmp_path / "b", mended)
+    assert "the known false match 'all fine' is fixed" in problem(tmp_path / "b", mended)
 
 
 @pytest.mark.parametrize("rule", [GOOD_FILTER, GOOD])

@@ -184,7 +184,7 @@ def test_one_of_many_that_changes_goes_elsewhere(records: Records, incidents: In
     publish(records, "a", 3, USER_CODE, 5.0)
     assert [known(incidents, id).attempts for id in (1, 2)] == [1, 2]
     assert [event.note for event in incidents.events(1) if event.step == "left"] == [
-        "its verdict says another cause: incident 2"
+        "its verdict has another cause: incident 2"
     ] * 2
 
 

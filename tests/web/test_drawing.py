@@ -161,10 +161,13 @@ def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
     some = [RankError(rank, None, "main", 10 * rank, 99.0, "Key Error", "proximate") for rank in (1, 2, 11)]
     told = words(rank_chart.rank_times(some, ("main", 10)))
     assert told[-3:] == ["line 10", "line of the log", "line 110"]
-    assert rank_chart.rank_note(some, ("main", 10)) == "All stamps tell the same second: marks stand by their line."
+    assert (
+        rank_chart.rank_note(some, ("main", 10))
+        == "All timestamps show the same second: marks are placed by their line."
+    )
     assert "+0 s" not in told
     exact = [msgspec.structs.replace(one, time=99.25) for one in some]
-    assert rank_chart.rank_note(exact, None) == "All stamps tell the same time: marks stand by their line."
+    assert rank_chart.rank_note(exact, None) == "All timestamps show the same time: marks are placed by their line."
     later = [*some[:2], msgspec.structs.replace(some[2], time=99.5)]
     assert words(rank_chart.rank_times(later, ("main", 10)))[-3:] == ["+0 s", "time from the cause", "+0.5 s"]
     assert rank_chart.rank_note(later, None) == rank_chart.rank_note([], None) == ""

@@ -665,7 +665,7 @@ LINK = LinkFault(("gpu1", "gpu2"), "nodes", "fail together", (1,))
         ([concluded("gpu1", "gpu2")], "Restart: test 1 found no faulty node"),
         (
             [concluded("gpu1", "gpu2", links=(LINK,))],
-            "Inspect the network: test 1 found what joins gpu1 and gpu2 faulty, and both of them good",
+            "Inspect the network: test 1 found the connection between gpu1 and gpu2 faulty, and both nodes healthy",
         ),
         (
             [concluded("gpu1", "gpu2", left_open="The network looks parted.")],

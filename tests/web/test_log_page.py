@@ -180,7 +180,7 @@ def test_words_are_found_marked_and_gone_on_with(client: TestClient, service: Se
     assert "11 lines found in lines 1 to 5,001 of 5,001" in found.text and "No more lines match" in found.text
     assert ways(found)["77"] == f"{URL}?line=77#L77"
     many = page(client, f"{URL}?q=line")
-    assert ways(many)["Search on from line 101"] == f"{URL}?q=line&from=101"
+    assert ways(many)["Continue the search from line 101"] == f"{URL}?q=line&from=101"
     assert "100 lines found in lines 101 to 200" in page(client, f"{URL}?q=line&from=101").text
     assert "0 lines found" in page(client, f"{URL}?q=NUMBER&case=1").text
     assert "1 line found" in page(client, f"{URL}?q=%3Cb%3Ebold").text

@@ -122,7 +122,7 @@ def test_a_name_that_was_never_heard_of_is_said_to_be(actor: Actor, client: Test
     assert "No recorded node matches" in shown.text
     assert shown.links()["Look at gpu-99 all the same"] == "/nodes/gpu-99"
     there = page(client, "/nodes/gpu-99")
-    assert "Nothing is on record of gpu-99" in there.text and "does not know it either" in there.text
+    assert "There are no records of gpu-99" in there.text and "does not know it either" in there.text
     assert "The cluster knows it" in page(client, "/nodes/gpu-04").text
     assert page(client, "/nodes/gpu%2099", 404)
 

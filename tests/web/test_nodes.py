@@ -409,7 +409,7 @@ def test_who_may_only_send_logs_has_no_nodes_tested(service: Service, tmp_path: 
 def test_a_node_of_another_job_is_no_suspect(service: Service, guarded: Guarded) -> None:
     verdict = told_to_fail(guarded, "alpha-x", f"gpu-09: {ECC}", "ingest")
     assert (verdict["reason"], verdict["suspects"]) == ("ECC Error", [])
-    assert "Named in the log, but not of this job: gpu-09." in verdict["why"]
+    assert "Named in the log, but not part of this job: gpu-09." in verdict["why"]
 
 
 def test_a_service_that_acts_on_no_nodes_still_tells_of_them(client: TestClient, service: Service) -> None:

@@ -252,7 +252,7 @@ def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, ser
     stored = publish(service, "j", msgspec.structs.replace(nothing, suspects=(), symptoms=()))
     assert "End unknown" in page(client, "/attempts?outcome=unknown").text
     shown = page(client, f"/verdicts/{stored.id}").text
-    assert "End not known" in shown and "No advice: it is not known how the job ended" in shown
+    assert "End unknown" in shown and "No advice: it is not known how the job ended" in shown
     assert page(client, "/").rows() == []
 
 
