@@ -578,7 +578,7 @@ def test_show_tells_all_of_a_rule(run: Callable[..., Ran], data: Path) -> None:
     out = run("rules", "show", rule.id).out
     for word in (
         *(SHARD.pattern, *SHARD.examples, "llama-7b/1", "megatron", "registry.local/train:1", "torchrun", "u17"),
-        *("4 of 5 runs agreed (0, 1, 3, 4)", "12,151 lines in 2 attempts", "12,000 of them taken"),
+        *("4 of 5 runs agreed (0, 1, 3, 4)", "12,151 lines in 2 attempts", "12,000 of them removed"),
         *("added", "new -> shadow", "approve", "shadow -> active", "by user-17"),
     ):
         assert word in out, word

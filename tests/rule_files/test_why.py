@@ -30,7 +30,7 @@ def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> Non
     (rule,) = entered(rules)
     kept = ["kept       the line stays in the residual", "because    none of the rules that match it may remove it"]
     assert said(scanner, rules, LINE) == [
-        f"would take {rule.id}: it is in shadow, where it counts lines and takes none",
+        f"would take {rule.id}: it is in shadow, where it counts lines but removes none",
         *kept,
     ]
     rules.approve(rule.id, "user-17", "", 2.0)

@@ -356,7 +356,7 @@ def test_a_model_suspects_no_node_outside_of_the_job(folder: Path, scanner: Scan
             verdict = upgraded(service, job).verdict
             assert (verdict.reason, verdict.decided_by.kind) == ("CUDA Error", "agent")
             assert [one.node for one in verdict.suspects] == suspects
-            assert ("not of this job: gpu-9" in verdict.why) == (not suspects)
+            assert ("not part of this job: gpu-9" in verdict.why) == (not suspects)
 
 
 def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, server: ModelServer) -> None:

@@ -42,7 +42,7 @@ def test_the_queue_says_what_waits_and_why(actor: Actor, client: TestClient) -> 
     assert shown.links()["Approve"] == "/actions/1/approve"
     assert "3 actions wait for approval" in page(client, "/nodes").text
     assert (
-        "Reboot gpu-02" in page(client, "/nodes/gpu-02").text and "Waits for" not in page(client, "/nodes/gpu-09").text
+        "Reboot gpu-02" in page(client, "/nodes/gpu-02").text and "Waiting for" not in page(client, "/nodes/gpu-09").text
     )
 
 
@@ -68,7 +68,7 @@ def test_a_dry_run_is_told_to_have_changed_nothing(actor: Actor, client: TestCli
 
 def test_an_approved_test_is_watched(actor: Actor, client: TestClient) -> None:
     asked = page(client, "/actions/2/approve")
-    assert set(named(asked)) >= set(NAMES) and "no round begins after 30 min" in asked.text
+    assert set(named(asked)) >= set(NAMES) and "no round starts after 30 min" in asked.text
     answer = post(client, "/actions/2/approve")
     assert answer.headers["location"] == "/node-tests/2"
     assert ended(client, 2)["test"]["options"]["action"] == 2

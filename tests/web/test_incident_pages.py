@@ -819,7 +819,7 @@ def test_a_bound_token_sees_nothing_of_nodes_under_way(guarded: Guarded) -> None
     run_test(guarded.service, stored, gpu1="faulty")
     sign_in(guarded, guarded.secret("read", "operate", prefixes=("mine-",)))
     shown = page(guarded.client, f"/incidents/{incident_of(guarded.service, stored)}")
-    for word in ("gpu", "/actions/", "/node-tests/", "Waits for"):
+    for word in ("gpu", "/actions/", "/node-tests/", "Waiting for"):
         assert word not in shown.text and word not in " ".join(shown.links().values()), word
 
 

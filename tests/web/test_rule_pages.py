@@ -131,7 +131,7 @@ def test_numbers_of_both_sorts(client: TestClient, service: Service, some: list[
     shipped = service.scanner.book.diagnoses[0].id
     assert "none" in page(client, f"/rules?state=all&q={shipped}").text
     publish(service, "k", changed(decided_by=DecidedBy("rule", shipped)))
-    assert "Took part in1 attempt" in page(client, f"/rules/{shipped}").text
+    assert "Used in1 attempt" in page(client, f"/rules/{shipped}").text
     assert "1 attempt" in page(client, f"/rules?state=all&q={shipped}").text
 
 
