@@ -14,10 +14,9 @@ import msgspec
 import structlog
 from rich.console import Console
 
-from eval import corpus_score, job_curve, learning_curve, message_coverage, model_score, unseen
+from eval import corpus_score, message_coverage, model_score, unseen
 from eval.cause_lines import CauseLines
 from eval.harvest.messages import coverage
-from eval.replay import run as replay
 from eval.replay.kinds import kinds
 from eval.replay.report import ReplaySetup
 from eval.report import EvalReport
@@ -25,7 +24,6 @@ from eval.simulate_nodes import simulate
 from logdoctor import build, pipeline
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.log_agent.life import WatchTerms
 from logdoctor.pipeline import LogFile
 from logdoctor.settings import cache_folder, read_settings, rules_folder
 
@@ -108,6 +106,8 @@ def learn_filters(
         kinds_known = not untold
         _learn_jobs(jobs_folder, kinds_known, (corpus / "failures", *failed), as_json, write)
         return
+    from eval import learning_curve  # it needs the extra `service`, as does what follows below
+
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
         chosen = learning_curve.FRAMEWORKS if frameworks == "all" else tuple(frameworks.split(","))
@@ -126,6 +126,9 @@ def learn_filters(
 
 def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
     """Read the runs of jobs one after another, with the agent of the settings, and publish what is kept of each."""
+    from eval import job_curve
+    from logdoctor.log_agent.life import WatchTerms
+
     settings = read_settings()
     scanner = build.scanner(settings)
     with tempfile.TemporaryDirectory() as scratch:
@@ -167,6 +170,8 @@ def replay_command(
     """Replay failures one by one, with no diagnosis rule at the start, and show how many are handled."""
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
+    from eval.replay import run as replay
+
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     scanner = build.undiagnosing(given)
@@ -345,7 +350,7 @@ def simulate_nodes(
     (missed), some node left undecided (indeterminate); and the mean number of rounds.
     """
     if intermittent is not None and intermittent != intermittent:  # nan is within every range
-        raise click.UsageError("--intermittent is no number.")
+        raise click.UsageError("--intermittent is not a number.")
     if faulty > count:
         raise click.UsageError("--faulty cannot be more than --nodes.")
     _publish(simulate(count, faulty, trials, intermittent, repeats, seed), as_json)

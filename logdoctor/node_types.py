@@ -14,8 +14,6 @@ from logdoctor.errors import InputError
 NAME = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """What a node may be called: names go into command lines, and some come out of logs."""
 
-LauncherName = Literal["slurm", "ssh", "kubernetes", "local"]
-"""Names of the launchers: each has a module in `nodes/launch` and is constructed in `build/nodes.py`."""
 Standing = Literal["healthy", "faulty", "slow", "indeterminate"]
 Ended = Literal["passed", "failed", "void"]
 

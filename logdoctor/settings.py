@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from logdoctor.errors import SettingsError
-from logdoctor.node_types import LauncherName
+from logdoctor.launchers import LauncherName
 
 PREFIX = "LOGDOCTOR_"
 _NEXT_STEP = "See docs/settings.md."

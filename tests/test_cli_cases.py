@@ -258,7 +258,7 @@ def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data:
     )
     one, other = entered(rules, plain, cordon)
     out = run("rules", "list", "--learned").out
-    assert "NVLink Error: restart from the last checkpoint" in out and "1 rule waits for a human" in out
+    assert "NVLink Error: restart from the last checkpoint" in out and "1 rule is waiting for approval" in out
     waiting = [json.loads(row)["id"] for row in run("rules", "list", "--waiting", "--json").out.splitlines()]
     assert waiting == [other.id]
     shown = run("rules", "show", one.id).out

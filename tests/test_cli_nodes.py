@@ -195,7 +195,7 @@ def test_exit_codes_say_what_was_found(run: Callable[..., Ran], data: Path, reco
     assert run(*test, "gpu-03,gpu-04").code == 0
     assert run(*test, "gpu-01,gpu-02").code == 3, "one of them, and nobody knows which"
     assert run(*test, "gpu-01").code == 3
-    assert_refused(run(*test, "gpu-99"), "gpu-99", "not known")
+    assert_refused(run(*test, "gpu-99"), "gpu-99", "is unknown to the cluster")
     assert run(*test, ",").code == 2
     assert_refused(run("nodes", "test", "--nodes", "gpu-[01-04]"), "no launcher is set", "LOGDOCTOR_LAUNCHER")
     assert_refused(run(*test, "gpu-01", "--verdict", 99), "verdict 99", "does not exist")
@@ -240,7 +240,9 @@ def test_real_worlds_on_this_machine(data: Path) -> None:
 def test_a_test_that_nobody_runs_is_cancelled(run: Callable[..., Ran], data: Path, recorded: RecordedLauncher) -> None:
     records = opened(data)
     kept_test(records, None, worlds=1, at=time.time())
-    assert_refused(run("nodes", "test", "--launcher", "local", "--nodes", "gpu-01,gpu-03"), "test 1 runs on gpu-01")
+    assert_refused(
+        run("nodes", "test", "--launcher", "local", "--nodes", "gpu-01,gpu-03"), "test 1 is running on gpu-01"
+    )
     assert run("nodes", "cancel", "1", "--by", "user-17").out == "test 1: cancelled\n"
     assert "cancelled by user-17" in run("nodes", "show-test", "1").out
     assert_refused(run("nodes", "cancel", "1"), "test 1", "aborted already")
@@ -292,7 +294,7 @@ def test_a_node_is_taken_out_and_put_back(run: Callable[..., Ran], data: Path, c
     assert (ran.code, ran.out) == (0, "gpu-02: cordoned (cordon 1, file)\n"), ran.err
     assert "gpu-02  # logdoctor cordon 1: wrong data" in cordons.read_text()
     assert "1 (file)" in run("nodes", "list", "--cluster").out
-    assert_refused(run("nodes", "cordon", "gpu-02", "--reason", "x", "--yes"), "cordoned already")
+    assert_refused(run("nodes", "cordon", "gpu-02", "--reason", "x", "--yes"), "already cordoned")
     assert run("nodes", "uncordon", "gpu-02", "--why", "board replaced").out == (
         "gpu-02: in service again (cordon 1, file)\n"
     )
@@ -315,7 +317,7 @@ def test_the_finding_of_a_test_is_the_reason(run: Callable[..., Ran], data: Path
     assert "wrong data: failed with gpu-04" in cordons.read_text()
     assert run("nodes", "cordon", "gpu-01", "--test", "1", "--yes").code == 2, "it was found healthy"
     assert_refused(run("nodes", "cordon", "gpu-03", "--test", "9", "--yes"), "test 9", "does not exist")
-    assert_refused(run("nodes", "cordon", "gpu-99", "--reason", "x", "--yes"), "gpu-99", "not known")
+    assert_refused(run("nodes", "cordon", "gpu-99", "--reason", "x", "--yes"), "gpu-99", "is unknown to the cluster")
     assert_refused(run("nodes", "cordon", "x y", "--reason", "x", "--yes"), "not a valid node name")
 
 

@@ -54,7 +54,7 @@ def test_block_bytes_have_bounds(value: int, good: bool) -> None:
     if good:
         assert read_settings(given).block_bytes == value
     else:
-        with pytest.raises(SettingsError, match=r"cannot be used \(Expected `int`"):
+        with pytest.raises(SettingsError, match=r"is not valid \(Expected `int`"):
             read_settings(given)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from logdoctor.build.stored import made_folder, records
 from logdoctor.errors import InputError, LaunchError, SettingsError
 from logdoctor.extras import missing
-from logdoctor.node_types import LauncherName
+from logdoctor.launchers import LauncherName
 from logdoctor.settings import PREFIX, Settings, environment
 
 if TYPE_CHECKING:

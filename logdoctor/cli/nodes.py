@@ -13,7 +13,7 @@ from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
 from logdoctor.errors import ActionRefused
-from logdoctor.node_types import LauncherName
+from logdoctor.launchers import LauncherName
 
 if TYPE_CHECKING:
     from logdoctor.node_types import Conclusion

@@ -20,7 +20,10 @@ from logdoctor.llm.hosts import LIST, called, is_full, is_list, known
 SECRET = "<secret>"
 """What stands in place of a secret."""
 
-MARK_IN_PATTERN = re.compile(r"<secret>|\\?<(?:secret|email|host|ip|text)\\?-[0-9]{1,9}\\?>")
+MARK_IN_PATTERN = re.compile(
+    r"<secret>|\\?<(?:secret|email|host|ip|text)\\?-"
+    r"(?:[0-9]{1,9}|(?:\\d|\[0-9\])(?:[+*]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})?\??)\\?>"
+)
 """What stands in place of a secret, as a model writes it into a pattern."""
 
 _PEM = re.compile(

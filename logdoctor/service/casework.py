@@ -147,6 +147,8 @@ class Casework:
             return None
         scanner = self.rules_for(job)
         found = self.from_archive(job, number, scanner, ()) or self._revive(job, number)
+        if not found:  # nothing of it is kept
+            return None
         records, book = self.watch.taught.applied(found, scanner.book)
         return Judged(job, number, records, book, current.verdict)
 

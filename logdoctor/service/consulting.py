@@ -23,7 +23,19 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.service.turns import Turns, shielded
 from logdoctor.service.worker import NotYet, Worker
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
-from logdoctor.store.work import ASK, FORGET, LOOK_UP, SETTLED, TEACH, NewWork, Work, WorkItem, attempt_of, key_of
+from logdoctor.store.work import (
+    ASK,
+    FORGET,
+    LOOK_UP,
+    OPEN_FAILURES,
+    SETTLED,
+    TEACH,
+    NewWork,
+    Work,
+    WorkItem,
+    attempt_of,
+    key_of,
+)
 from logdoctor.types import Record, Verdict
 
 log = structlog.get_logger()
@@ -85,7 +97,11 @@ class Desk(Protocol):
         ...
 
     def reopen(self, reason: str, deciders: Collection[str]) -> None:
-        """Have attempts of a reason judged anew that were decided by what counts no more."""
+        """Have attempts of a reason judged anew whose deciders no longer count."""
+        ...
+
+    def ask_anew(self) -> None:
+        """Enter the failures of the last day that were left open, to be looked up again."""
         ...
 
 
@@ -99,11 +115,14 @@ class Consultant:
         self._judged: _AtHand[Judged] = _AtHand()
         self._questions: _AtHand[Question] = _AtHand()
         self._version: object = None
+        self._taking_up = threading.Lock()
         self._searched_version = -1
         self._search_at = 0.0
-        self._keeper = Worker("case-keeper", work, {SETTLED: self._settle, LOOK_UP: self._look_up})
+        self._keeper = Worker("case-keeper", work, {SETTLED: self._settle})
+        again = {OPEN_FAILURES: lambda _: desk.ask_anew(), LOOK_UP: self._look_up}
+        self._again = Worker("open-failures", work, again)  # new failures do not wait behind old ones
         self._asker = Worker("failure-agent", work, {ASK: self._ask})
-        self._school = Worker("teacher", work, {TEACH: self._teach, FORGET: self._forget})
+        self._school = Worker("teacher", work, {TEACH: self._teach, FORGET: self._forget}, kept=(TEACH, FORGET))
         self._reader = Turns("learned-rules", self._take_up)
         self.taught = Taught(())
         """The learned diagnosis rules as they stand now."""
@@ -140,7 +159,7 @@ class Consultant:
     def ask(self, job: str, attempt: int) -> None:
         """Look an attempt up again that was settled before."""
         self._work.enter([NewWork(LOOK_UP, key_of(job, attempt))], time.time())
-        self._keeper.wake()
+        self._again.wake()
 
     def preview(self, confirmation: Confirmation, records: Sequence[Record], seconds: float) -> Preview:
         """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing."""
@@ -152,7 +171,7 @@ class Consultant:
             one.wake()
 
     def _threads(self) -> tuple[Worker | Turns, ...]:
-        return self._keeper, self._asker, self._school, self._reader
+        return self._keeper, self._again, self._asker, self._school, self._reader
 
     def _warmed(self) -> None:
         with shielded("past cases cannot be searched by likeness"):
@@ -242,9 +261,10 @@ class Consultant:
             self._search_at = time.monotonic() + _RETRY
 
     def _take_up_rules(self) -> None:
-        version = self._teacher.version()
-        if version != self._version:
-            self.taught, self._version = self._teacher.alive(), version
+        with self._taking_up:  # by the teacher, too: what it retired must not come back
+            version = self._teacher.version()
+            if version != self._version:
+                self.taught, self._version = self._teacher.alive(), version
 
     # the model
 
@@ -261,6 +281,7 @@ class Consultant:
             log.warning("failure not explained", job=question.job, attempt=question.attempt, cause=str(error))
             self.counts["unavailable"] += 1
             if isinstance(error, ModelUnavailable):
+                self._questions.put(item.key, question)  # its log is not read again for each try
                 self._put_off(item, error.retry_after or 0.0)
             return
         if self._asker.stopping.is_set():

@@ -42,7 +42,7 @@ from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
 from logdoctor.store.report import Reports
 from logdoctor.store.rule_totals import RuleTotals
 from logdoctor.store.tokens import Tokens
-from logdoctor.store.work import Work
+from logdoctor.store.work import OPEN_FAILURES, NewWork, Work
 from logdoctor.text import decode
 
 _READ = 1 << 20
@@ -167,7 +167,7 @@ class Service:
         if self.learner:
             self.learner.start()
         if self.consultant:
-            self.casework.ask_anew()
+            self.work.enter([NewWork(OPEN_FAILURES, "")], time.time())
             self.consultant.start()
         if self.actor:
             self.actor.start()

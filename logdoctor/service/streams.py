@@ -89,7 +89,7 @@ class LiveAttempt:
     `problems` are those of streams that cannot be read.
     `kind`, `leftovers`, `lessons`, `watched`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like
     (None: not looked up yet), the lines without an explanation, how often and whether now they are learned from, how
-    many lines rules in shadow matched, and error lines found there; `is_retold` when more was told about its job
+    many lines rules in shadow matched, and error lines found there; `is_redescribed` when more was said about its job
     since. `removed` is how many lines each filter rule took when that was last counted.
     """
 

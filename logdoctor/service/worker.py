@@ -1,7 +1,7 @@
 """A thread that does the work of some kinds, one row at a time (store/work.py)."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -12,6 +12,7 @@ log = structlog.get_logger()
 
 _LOOK = 2.0  # seconds between two looks at what other processes entered
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 3600.0  # seconds until work is tried again that failed
+_TRIES, _DAY = 10, 86_400.0  # work that failed so often, for so many seconds, is given up
 
 
 class NotYet(Exception):
@@ -24,10 +25,13 @@ class NotYet(Exception):
 
 class Worker:
     """Does the work of the kinds for which there are `duties`. A duty is done again when it raises and when the service
-    stops or dies before its end, so it does no harm to do it twice. All methods are for any thread."""
+    stops or dies before its end, so it does no harm to do it twice. One that has failed ten times within more than a
+    day is given up, unless its kind is `kept`. All methods are for any thread."""
 
-    def __init__(self, name: str, work: Work, duties: Mapping[str, Callable[[WorkItem], None]]) -> None:
-        self._work, self._duties = work, duties
+    def __init__(
+        self, name: str, work: Work, duties: Mapping[str, Callable[[WorkItem], None]], kept: Collection[str] = ()
+    ) -> None:
+        self._work, self._duties, self._kept = work, duties, kept
         self._turns = Turns(name, self._turn)
         self.start, self.wake, self.stop, self.join = (
             self._turns.start,
@@ -46,12 +50,16 @@ class Worker:
         return _LOOK if following is None else min(max(following - time.time(), 0.0), _LOOK)
 
     def _do(self, item: WorkItem) -> None:
+        if item.tries >= _TRIES and time.time() - item.at > _DAY and item.kind not in self._kept:
+            log.error("work given up", kind=item.kind, key=item.key, tries=item.tries)
+            self._work.finish(item)
+            return
         self._work.begin(item, time.time() + min(_FIRST_PAUSE * 2.0 ** min(item.tries, 30), _LONGEST_PAUSE))
         with shielded("work failed", kind=item.kind, key=item.key):
             try:
                 self._duties[item.kind](item)
             except NotYet as error:
-                self._work.put_off(item, time.time() + error.seconds)
+                self._work.put_off(item, time.time() + min(error.seconds, _DAY))
             else:
                 if not self.stopping.is_set():  # what was broken off looks like what was done
                     self._work.finish(item)

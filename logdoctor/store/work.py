@@ -26,7 +26,10 @@ COUNT = "count"
 """Count what learned rules did in a settled attempt."""
 RECHECK = "recheck"
 """Diagnose a settled attempt again without learned rules."""
+OPEN_FAILURES = "open_failures"
+"""Find the failures of the last day that were left open, to look them up again."""
 
+_DAY = 86_400.0
 _BROKEN_OFF = 3  # tries after which work may be what kills the service: it waits for its time
 
 
@@ -67,8 +70,12 @@ class Work:
             connection.execute(sa.update(work).where(work.c.tries < _BROKEN_OFF).values(due=now))
 
     def due(self, kinds: Collection[str], now: float, limit: int = 100) -> list[WorkItem]:
-        """Return the work of some kinds that is due, that which waits longest first."""
-        query = sa.select(work).where(work.c.kind.in_(kinds), work.c.due <= now).order_by(work.c.due, work.c.id)
+        """Return the work of some kinds that is due, that which waits longest first.
+
+        No work waits for more than a day: what is due later was entered while the clock was wrong.
+        """
+        is_due = sa.or_(work.c.due <= now, work.c.due > now + _DAY)
+        query = sa.select(work).where(work.c.kind.in_(kinds), is_due).order_by(work.c.due, work.c.id)
         with self._database.reading() as connection:
             return [_item(row) for row in connection.execute(query.limit(limit))]
 

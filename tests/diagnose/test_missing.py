@@ -28,7 +28,7 @@ def test_a_rank_whose_last_call_lies_before_the_others_is_missing(diagnose: Diag
 def test_the_one_that_reports_nothing_is_missing(diagnose: Diagnose) -> None:
     placed = "".join(f"[rank{rank}]: ready\n[rank{rank}]: WARNING careful: cannot pin\n" for rank in range(8))
     verdict = diagnose(HEAD + placed + reports([0, 1, 2, 4, 5, 6, 7]))
-    assert "but rank 3" in verdict.why
+    assert "except rank 3" in verdict.why
 
 
 def test_where_all_report_nobody_is_missing(diagnose: Diagnose) -> None:

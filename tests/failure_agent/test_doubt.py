@@ -58,7 +58,7 @@ def test_who_agrees_makes_the_rules_surer(doubtful: Question) -> None:
     found, asked = climbed(doubtful, said("NCCL Remote Error"))
     assert asked == 1 and found.confidence == 0.95 and found.decided_by == doubtful.verdict.decided_by
     assert found.reason == "NCCL Remote Error" and found.recovery == doubtful.verdict.recovery
-    assert found.evidence == doubtful.verdict.evidence and "says the same" in found.why
+    assert found.evidence == doubtful.verdict.evidence and "A model agrees" in found.why
     both = weighed(verdict(doubtful, confidence=0.5), by_model(doubtful, "NCCL Remote Error", "restart", 0.6))
     assert both.confidence == 0.8
 

@@ -77,7 +77,7 @@ def test_steps_of_another_process_are_noticed(rules: LearnedRules, elsewhere: Le
     elsewhere.retire(rule.id, "me", "no", 3.0)
     assert owner_of(books.scanner(KIND), "tick") == rule.id, "until it is asked for"
     assert books.refresh() and owner_of(books.scanner(KIND), "tick") is None
-    elsewhere.count(KIND, "job-2", 1, {}, 4.0)
+    elsewhere.hits.count(KIND, "job-2", 1, {}, 4.0)
     assert not books.refresh(), "counting changes no book"
 
 

@@ -318,7 +318,7 @@ def eight(monkeypatch: Any) -> None:
 @pytest.mark.usefixtures("eight")
 def test_a_job_that_was_given_no_gpu_proves_nothing_and_is_told_how_to_ask(monkeypatch: Any) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
-    with pytest.raises(probe.Unusable, match=r"given none of 8 GPUs: ask for them .*--gres=gpu:N"):
+    with pytest.raises(probe.Unusable, match=r"given none of the 8 GPUs: ask for them .*--gres=gpu:N"):
         probe._gpus()
 
 
@@ -357,7 +357,7 @@ def test_gpus_that_torch_cannot_use_are_a_fault_unless_torch_does_not_fit_the_dr
 
 def test_fewer_gpus_than_asked_for_are_a_failure(start: Start) -> None:
     line = said(start("--gpus", "8", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6"))
-    assert (line["ok"], line["why"]) == (False, "fewer GPUs: 7 here, 8 asked for")
+    assert (line["ok"], line["why"]) == (False, "fewer GPUs: 7 here, 8 requested")
 
 
 TABLE = """

@@ -227,7 +227,7 @@ def test_a_port_that_refuses(net: Network) -> None:
 def test_a_user_whose_key_is_wrong(net: Network) -> None:
     hosts = other_hosts(net, f"daemon@{net.hosts['n2']}")
     told = refused(net.launcher(hosts=hosts), task(net, "n1", "n2"))
-    assert told == f"SSH to daemon@{net.hosts['n2']}:22: it rejected the available keys with the keys there are"
+    assert told == f"SSH to daemon@{net.hosts['n2']}:22: it rejected the available keys of this user"
 
 
 def test_a_key_that_nobody_knows(net: Network, tmp_path: Path) -> None:
@@ -382,12 +382,12 @@ def test_a_killed_client_leaves_nothing_on_the_nodes(net: Network) -> None:
     script = f"""
 import asyncio, pathlib
 from logdoctor.nodes.launch.ssh import SshLauncher
-from logdoctor.nodes.launching import ProbeOptions, Task
+from logdoctor.nodes.launching import LaunchTask, ProbeOptions
 from logdoctor.node_types import Node, World
 nodes = tuple(Node(name, address) for name, address in {[(node.name, node.address) for node in net.nodes[:2]]})
 launcher = SshLauncher({other_hosts(net, "root@" + net.hosts["n2"])},
     key=pathlib.Path("{net.key}"), known_hosts=pathlib.Path("{net.known_hosts}"))
-asyncio.run(launcher.run(Task("t1", World(1, 1, ("n1", "n2"), ""), nodes, 29399, ProbeOptions())))
+asyncio.run(launcher.run(LaunchTask("t1", World(1, 1, ("n1", "n2"), ""), nodes, 29399, ProbeOptions())))
 """
     client = subprocess.Popen([sys.executable, "-c", script])
     assert eventually(lambda: all(len(probes(net, name)) > 1 for name in ("n1", "n2")), 20.0)

@@ -251,7 +251,7 @@ def test_an_exported_diagnosis_rule_comes_back(
 def test_one_that_may_take_nodes_out_waits(rules: LearnedRules, guards: FilterGuards, scanner: Scanner) -> None:
     told = brought_diagnosis(rules, guards, scanner, verdict={"reason": "Node Failure", "role": "cause"})
     assert (told.status, told.waits_for.split(":")[0]) == ("shadow", "cordon")
-    with pytest.raises(RuleRefused, match="human"):
+    with pytest.raises(RuleRefused, match="a person must approve it"):
         rules.move(told.id, "active", "code", "", 6.0)
     assert rules.approve(told.id, "user-17", "", 7.0).status == "active"
 

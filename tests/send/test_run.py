@@ -263,7 +263,7 @@ def test_without_a_job_nothing_is_started(sender: Sender) -> None:
     del sender.environment["LOGDOCTOR_JOB"]
     status, out, err = sender.run("echo", "started")
     assert (status, out) == (2, b"")
-    assert b"no job is named" in err
+    assert b"no job was given" in err
 
 
 def test_the_token_is_seen_by_the_service_alone(sender: Sender, service: Service) -> None:

@@ -222,7 +222,7 @@ def test_two_shippers_of_the_same_files_are_refused(sender: Sender, service: Ser
     until(lambda: service.text("train.log") == b"x\n")
     status, err = sender.ship(str(logs / "train.log"))
     assert status == 2
-    assert b"another process ships the same files" in err
+    assert b"another process is shipping the same files" in err
     stop(process)
 
 
@@ -231,4 +231,4 @@ def test_a_service_that_stays_away_is_given_up(sender: Sender, service: Service,
     (logs / "train.log").write_text("x\n")
     status, err = sender.ship("--no-follow", "--give-up-seconds", "0.5", str(logs / "train.log"))
     assert status == 1
-    assert b"not all was sent" in err
+    assert b"not everything was sent" in err

@@ -32,7 +32,7 @@ def test_a_service_that_comes_late_gets_everything(
     command = ("--", sys.executable, "-c", COUNT.format(n=1000, pause=0.001))
     with said.open("wb") as errors:
         process = sender.start("run", "--stream", "s", *command, stderr=errors)
-    until(lambda: b"kept back" in said.read_bytes())
+    until(lambda: b"buffering logs" in said.read_bytes())
     service.start()
     out, _ = process.communicate(timeout=180)
     err = said.read_bytes()
@@ -72,7 +72,7 @@ def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Serv
     sender.environment["LOGDOCTOR_TOKEN"] = "wr0ng"
     status, out, err = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
     assert (status, out) == (0, b"x\n")
-    assert b"check the token" in err
+    assert b"the server refused the token" in err
     assert b"wr0ng" not in err
 
 
@@ -132,7 +132,7 @@ def test_two_writers_of_one_stream_never_mix(sender: Sender, service: Service, u
     for letter in (b"A", b"B"):
         assert b"".join(text).count(letter * 50 + b"\n") == 30
     if len(text) > 1:
-        assert b"somebody else writes the stream s" in errors
+        assert b"another process writes the stream s" in errors
 
 
 def test_a_service_that_lost_bytes_gets_them_again(sender: Sender, service: Service, until: Until) -> None:
@@ -140,7 +140,7 @@ def test_a_service_that_lost_bytes_gets_them_again(sender: Sender, service: Serv
     until(lambda: service.text("s") == b"one\n")
     with service.lock:
         service.streams[1, "s"] = bytearray(b"o")
-    assert b"sent again" in process.communicate(timeout=180)[1]
+    assert b"sending them again" in process.communicate(timeout=180)[1]
     assert service.text("s") == b"one\ntwo\n"
 
 
@@ -250,7 +250,7 @@ def test_no_spool_folder_is_no_reason_not_to_run(sender: Sender) -> None:
     sender.environment |= {"LOGDOCTOR_SPOOL_DIR": "/proc/x", "HOME": "/proc", "TMPDIR": "/proc"}
     status, out, err = sender.run("echo", "x")
     assert (status, out) == (0, b"x\n")
-    assert b"no spool folder can be used" in err
+    assert b"no usable spool folder" in err
 
 
 def test_a_host_that_does_not_exist_disturbs_nothing(sender: Sender) -> None:
@@ -271,4 +271,4 @@ def test_the_spool_of_a_shared_temporary_folder_must_be_ours(sender: Sender, tmp
     folder = tmp_path / f"logdoctor-spool-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o777)
-    assert b"can be written by others" in sender.run("true")[2]
+    assert b"is writable by others" in sender.run("true")[2]

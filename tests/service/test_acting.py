@@ -46,9 +46,9 @@ def test_two_tests_share_no_node(site: Site) -> None:
     site.cluster(ending(), hanging=("n0",))
     actor = site.actor()
     first = actor.test(["n0", "n1"], "u1")
-    with pytest.raises(ActionRefused, match=f"test {first} runs on n1"):
+    with pytest.raises(ActionRefused, match=f"test {first} is running on n1"):
         actor.test(["n1", "n2"], "u1")
-    with pytest.raises(ActionRefused, match=f"test {first} runs on n1"):
+    with pytest.raises(ActionRefused, match=f"test {first} is running on n1"):
         site.actor(taking_up=False).test(["n1", "n2"], "u2")  # as another process would
     assert over(site, actor.test(["n2", "n3"], "u1")).state == "finished"
     actor.cancel(first, "u2")

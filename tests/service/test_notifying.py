@@ -337,7 +337,7 @@ def test_a_test_that_takes_long_goes_on_in_the_background(desk: Desk) -> None:
     desk.receivers["ops"].answers = lambda got, number: "hang"
     found = desk.notifier.test("ops", "u1", seconds=0.2)
     assert found.state == "waiting"
-    with pytest.raises(NoticeRefused, match="under way"):
+    with pytest.raises(NoticeRefused, match="in progress"):
         desk.notifier.test("ops", "u2")
     assert desk.notifier.test("research", "u2").state == "delivered"
     desk.receivers["ops"].released.set()

@@ -249,7 +249,7 @@ def test_a_restart_is_needed_no_more_once_the_job_runs_again(site: Site, monkeyp
     site.records.open_attempt("run", 2, time.time())  # it has no verdict yet
     eventually(lambda: asked(site) == [("other", 1)])
     kept = site.nodes.action(run.id)
-    assert kept is not None and (kept.state, kept.why) == ("superseded", "attempt 2 of run began after it")
+    assert kept is not None and (kept.state, kept.why) == ("superseded", "attempt 2 of run started after it")
     settled(site, actor, again(site, "run", 3, CORRECTED))
     actor.stop()
     site.actor(Modes())  # which looks at all there is
@@ -262,7 +262,7 @@ def test_a_restart_is_not_approved_when_the_job_runs_again(site: Site) -> None:
     settled(site, actor, again(site, "run", 1, PASSES))
     action = waiting(site, "restart")
     site.records.open_attempt("run", 2, time.time())
-    with pytest.raises(ActionRefused, match="attempt 2 of run began after it"):
+    with pytest.raises(ActionRefused, match="attempt 2 of run started after it"):
         actor.approve(action.id, "u1", "go")
 
 

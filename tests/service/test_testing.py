@@ -73,7 +73,7 @@ def test_a_test_of_another_host_is_dead_after_its_time(site: Site) -> None:
 def test_a_service_ends_what_is_dead_by_itself(site: Site) -> None:
     test = of_another_host(site, 3 * 3600.0)
     site.actor(Modes())
-    assert "nothing was heard" in over(site, test).why
+    assert "no longer responds" in over(site, test).why
 
 
 def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
@@ -147,7 +147,7 @@ def test_a_test_that_is_refused_does_not_begin_after_all(site: Site, monkeypatch
     monkeypatch.setattr(testing, "_BEGIN_SECONDS", 0.2)
     site.cluster(ending()).slow = 0.5
     actor = site.actor(Modes())
-    with pytest.raises(LaunchError, match="has not said"):
+    with pytest.raises(LaunchError, match="has not listed its nodes"):
         actor.test([], "u1")
     time.sleep(0.6)
     assert states(site) == [] and not site.launcher.asked

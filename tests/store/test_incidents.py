@@ -211,7 +211,7 @@ def test_a_chain_of_merged_incidents_ends_in_an_open_one(records: Records, incid
     assert found(incidents) == [3] and incidents.counts(EVERY)["state"] == {"new": 1}
     assert known(incidents, 3).opened == 2.0, "the attempt that failed before is in none any more"
     for id in (1, 2):
-        with pytest.raises(IncidentRefused, match=r"merged into incident \d\. Take the step there"):
+        with pytest.raises(IncidentRefused, match=r"merged into incident \d\. Use that incident"):
             incidents.step(id, "acknowledge", "ops", "", 7.0, None)
 
 

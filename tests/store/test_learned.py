@@ -150,7 +150,7 @@ def test_a_full_kind_takes_no_more_and_leaves_nothing(records: Records) -> None:
         ({"metrics": ("x",) * 51}, "too long"),
         ({"status": "active"}, "would start as 'active'"),
         ({"status": "\ud800"}, "would start as"),
-        ({"waits_for": WAITS}, "waits for a human"),
+        ({"waits_for": WAITS}, "needs approval"),
         ({"kind": ""}, "no kind"),
         ({"kind": " "}, "no kind"),
         ({"kind": "a\0"}, "no kind"),
@@ -243,10 +243,10 @@ def test_there_is_no_way_to_an_unknown_status(learned: LearnedRules, status: str
 
 def test_what_waits_for_a_human_is_not_moved_by_code(learned: LearnedRules) -> None:
     rule = entered(learned, status="proposed", waits_for=WAITS)
-    with pytest.raises(RuleRefused, match="waits for a human"):
+    with pytest.raises(RuleRefused, match="is waiting for approval"):
         learned.move(rule.id, "shadow", "agent", "good", 2.0)
     learned.move(rule.id, "retired", "agent", "old", 3.0)
-    with pytest.raises(RuleRefused, match="waits for a human"):  # nor behind the back of who retired it
+    with pytest.raises(RuleRefused, match="is waiting for approval"):  # nor behind the back of who retired it
         learned.move(rule.id, "shadow", "agent", "good", 3.0)
     approved = learned.approve(rule.id, "user-17", "harmless", 4.0)
     assert (approved.status, approved.harmless) == ("shadow", True)
@@ -859,11 +859,11 @@ def test_claims_that_make_no_sense_are_refused(learned: LearnedRules, rule: NewR
 @pytest.mark.parametrize("claim", [StoredClaim("ECC Error"), StoredClaim("OS Error", "user", "isolate_and_restart")])
 def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: LearnedRules, claim: StoredClaim) -> None:
     (rule,) = learned.add([diagnosis(claim=claim, waits_for="cordon: it may")], "a", 1.0)
-    with pytest.raises(RuleRefused, match="human"):
+    with pytest.raises(RuleRefused, match="a person must approve it"):
         learned.move(rule.id, "active", "code", "", 2.0, "promote")
     assert learned.approve(rule.id, "user-17", "", 3.0).status == "active"
     assert learned.move(rule.id, "shadow", "code", "", 4.0, "demote").status == "shadow"
-    with pytest.raises(RuleRefused, match="human"):
+    with pytest.raises(RuleRefused, match="a person must approve it"):
         learned.move(rule.id, "active", "code", "", 5.0, "promote")
 
 

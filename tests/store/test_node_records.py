@@ -311,7 +311,7 @@ def test_a_long_history_is_still_quick(records: NodeRecords, opened: Records) ->
 def test_a_cordon_takes_its_steps_and_no_others(records: NodeRecords) -> None:
     wanted = records.want_cordon("gpu-2", "file", "user-17", 5.0, "faulty", 7, 3)
     assert (wanted.state, wanted.node, wanted.by, wanted.verdict, wanted.test) == ("wanted", "gpu-2", "user-17", 7, 3)
-    with pytest.raises(CordonRefused, match="is wanted, and cannot be undone"):
+    with pytest.raises(CordonRefused, match="is wanted, and cannot become undone"):
         records.step_cordon(wanted.id, "undone", "user-17", "", 6.0)
     standing = records.step_cordon(wanted.id, "standing", "user-17", "", 6.0)
     undone = records.step_cordon(wanted.id, "undone", "user-18", "repaired", 7.0)
@@ -382,7 +382,7 @@ def test_an_action_waits_is_approved_and_done(records: NodeRecords) -> None:
         records.decide(proposed.id, True, " ", "", 6.0)
     approved = records.decide(proposed.id, True, "user-17", "looks right", 6.0)
     assert (approved.state, approved.by, approved.why, approved.changed) == ("approved", "user-17", "looks right", 6.0)
-    with pytest.raises(ActionRefused, match="is approved, and cannot be refused"):
+    with pytest.raises(ActionRefused, match="is approved, and cannot become refused"):
         records.decide(proposed.id, False, "user-18", "", 7.0)
     done = records.settle_action(proposed.id, "done", "", 8.0)
     assert (done.state, done.by) == ("done", "user-17") and records.action(done.id) == done

@@ -42,7 +42,8 @@ def test_the_queue_says_what_waits_and_why(actor: Actor, client: TestClient) -> 
     assert shown.links()["Approve"] == "/actions/1/approve"
     assert "3 actions wait for approval" in page(client, "/nodes").text
     assert (
-        "Reboot gpu-02" in page(client, "/nodes/gpu-02").text and "Waiting for" not in page(client, "/nodes/gpu-09").text
+        "Reboot gpu-02" in page(client, "/nodes/gpu-02").text
+        and "Waiting for" not in page(client, "/nodes/gpu-09").text
     )
 
 
@@ -72,7 +73,7 @@ def test_an_approved_test_is_watched(actor: Actor, client: TestClient) -> None:
     answer = post(client, "/actions/2/approve")
     assert answer.headers["location"] == "/node-tests/2"
     assert ended(client, 2)["test"]["options"]["action"] == 2
-    assert "wanted by action 2" in page(client, "/node-tests/2").text
+    assert "requested by action 2" in page(client, "/node-tests/2").text
 
 
 def test_a_test_of_nodes_that_the_launcher_does_not_have_is_not_offered(actor: Actor, client: TestClient) -> None:
@@ -137,7 +138,7 @@ def test_an_superseded_action_is_not_done(actor: Actor, client: TestClient, tmp_
     form = filled(page(client, "/actions/1/approve"))
     actor.records.supersede(1, "a later test found gpu-02 healthy", time.time())
     answer = client.post("/actions/1/approve", data=form, follow_redirects=False)
-    assert answer.status_code == 409 and "The action is superseded" in checked(answer).text
+    assert answer.status_code == 409 and "The action was superseded" in checked(answer).text
     assert "a later test found gpu-02 healthy" in page(client, "/actions?state=superseded").text
     assert not (tmp_path / "cordoned").exists()
 
@@ -181,7 +182,7 @@ def test_pages_of_actions_follow_each_other(client: TestClient, service: Service
 def test_the_audit_tells_each_step_and_who_took_it(actor: Actor, client: TestClient) -> None:
     post(client, "/actions/1/approve", why="go on")
     shown = page(client, "/audit?node=gpu-02")
-    for words in ("cordon approved", "wanted", "standing", "testclient", "go on"):
+    for words in ("cordon approved", "requested", "in effect", "testclient", "go on"):
         assert words in shown.text
     assert "/actions/1" in shown.links().values() and "/node-tests/1" in shown.links().values()
     assert "No steps about gpu-77" in page(client, "/audit?node=gpu-77").text

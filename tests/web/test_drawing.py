@@ -163,11 +163,11 @@ def test_times_that_are_all_the_same_tell_nothing_apart() -> None:
     assert told[-3:] == ["line 10", "line of the log", "line 110"]
     assert (
         rank_chart.rank_note(some, ("main", 10))
-        == "All timestamps show the same second: marks are placed by their line."
+        == "All timestamps show the same second: marks are placed by line number."
     )
     assert "+0 s" not in told
     exact = [msgspec.structs.replace(one, time=99.25) for one in some]
-    assert rank_chart.rank_note(exact, None) == "All timestamps show the same time: marks are placed by their line."
+    assert rank_chart.rank_note(exact, None) == "All timestamps show the same time: marks are placed by line number."
     later = [*some[:2], msgspec.structs.replace(some[2], time=99.5)]
     assert words(rank_chart.rank_times(later, ("main", 10)))[-3:] == ["+0 s", "time from the cause", "+0.5 s"]
     assert rank_chart.rank_note(later, None) == rank_chart.rank_note([], None) == ""
@@ -263,4 +263,4 @@ def test_any_points_are_drawn(points: list[tuple[float, float | None]], end: flo
 
 
 def test_one_period_is_one() -> None:
-    assert "1 period; the greatest" in drawing.stacked(["2026-11-23"], {"Script": [2.0]}, "failures", "Failures")
+    assert "1 period; the largest" in drawing.stacked(["2026-11-23"], {"Script": [2.0]}, "failures", "Failures")

@@ -28,7 +28,7 @@ _NEAR = 8
 _SAME = 4
 _OTHERS = 20
 _TITLE = 120
-_MARK = regex.compile(r"\\?<[a-z]+(?:\\?-\d+)?\\?>")
+_MARK = regex.compile(r"\\?<[a-z]+(?:\\?-(?:\d+|(?:\\d|\[0-9\])(?:[+*]|\{\d{1,3}(?:,\d{0,3})?\})?\??))?\\?>")
 
 
 class WrittenDiagnosis(msgspec.Struct):

@@ -96,6 +96,8 @@ def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
         return Restart(why_not=_by_hand("The command on record chooses its nodes itself.", nodes), untold=True)
     if submits:
         return _submitted_again(words, nodes)
+    if nodes and _submits_inside(words):
+        return Restart(why_not=_by_hand("The command on record submits its job itself.", nodes), untold=True)
     if launcher in _SLURM:
         return _wrapped(words, facts, nodes)
     return Restart((shlex.join(words),), (f"Run it without {some(nodes)}: no option of it does.",) if nodes else ())
@@ -127,7 +129,14 @@ def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool
     """Whether a command names one of the nodes, or chooses its nodes with options of Slurm."""
     names = "|".join(regex.escape(node.partition(".")[0]) for node in nodes)
     named = regex.compile(rf"(?<![\w-])({names})(?![\w-])", regex.IGNORECASE)
-    return any(named.search(word) or (submits and _CHOOSES.fullmatch(word)) for word in words)
+    chosen = any(word.startswith("SLURM_HOSTFILE=") for word in words)
+    return chosen or any(named.search(word) or (submits and _CHOOSES.fullmatch(word)) for word in words)
+
+
+def _submits_inside(words: Sequence[str]) -> bool:
+    """Whether a command starts another one that submits a job to Slurm, as `nohup sbatch train.sh` does."""
+    parts = (part for word in words for part in word.split())
+    return any(part.rpartition("/")[2] in ("sbatch", "salloc") for part in parts)
 
 
 def _submitted_again(words: Sequence[str], nodes: Sequence[str]) -> Restart:

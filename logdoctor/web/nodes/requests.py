@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from logdoctor.node_types import LauncherName
+from logdoctor.launchers import LauncherName
 
 
 class NodeTestIn(BaseModel):

@@ -158,11 +158,11 @@ def test_processes_share_a_folder(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_a_folder_that_can_be_used(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from logdoctor.failure_agent.cases.vectors import ChromaVectors, Row\n"
+        "from logdoctor.failure_agent.cases.vectors import ChromaVectors, VectorRow\n"
         "from tests.failure_agent.cases.chroma import WordEmbedder\n"
         "vectors = ChromaVectors(pathlib.Path(sys.argv[1]), '', 'cases', WordEmbedder())\n"
         "for number in range(10**6):\n"
-        "    vectors.add([Row(f'{number}-{part}', f'word{number}', {}) for part in range(40)])\n"
+        "    vectors.add([VectorRow(f'{number}-{part}', f'word{number}', {}) for part in range(40)])\n"
         "    print(number, flush=True)\n"
     )
     folder = tmp_path / "v"
@@ -324,7 +324,7 @@ def test_neither_the_environment_nor_the_network_is_used(tmp_path: Path) -> None
         "from logdoctor.failure_agent.cases.vectors import *\n"
         "embedder = SentenceEmbedder(); warm(embedder)\n"
         "vectors = ChromaVectors(pathlib.Path('v'), '', 'cases', embedder)\n"
-        "vectors.add([Row('1', 'disk quota exceeded', {})])\n"
+        "vectors.add([VectorRow('1', 'disk quota exceeded', {})])\n"
         "assert vectors.search('no space left on device', 1)[0].id == '1'\n"
         "assert LogQuery([Chunk('1', 'disk full'), Chunk('2', 'loss 3')], embedder).search('quota', 1)[0].id == '1'\n"
     )

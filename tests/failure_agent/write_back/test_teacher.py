@@ -92,7 +92,7 @@ def test_a_correction_of_its_verdict_puts_a_rule_back_for_good(world: World) -> 
     lesson = world.teach("c", HEAD + LEASE.replace("12", "8"), "Permission Error", LINE)
     assert lesson.demoted == (rule,) and world.rules.one(rule).status == "shadow"
     event = world.rules.events(rule)[0]
-    assert event.step == "demote" and "user-17 confirmed Permission Error of c/1" in event.why
+    assert event.step == "demote" and "user-17 confirmed Permission Error for c/1" in event.why
     assert world.judged(HEAD + LEASE).reason == "Unknown"
     for job in "def":
         assert world.settle(job, HEAD + LEASE).promoted == (), "it stays until a person approves it"
@@ -139,7 +139,7 @@ def test_what_is_known_is_not_taught_again(world: World) -> None:
     again = world.teach("b", HEAD + LEASE_AGAIN, "OS Error", LINE)
     assert again.rule == first.rule and "already being watched" in again.why
     shipped = world.teach("c", HEAD + "KeyError: 'labels'\n", "Key Error")
-    assert shipped.rule == "" and "knows it already" in shipped.why
+    assert shipped.rule == "" and "already covers it" in shipped.why
     assert len(world.rules.list(DIAGNOSIS)) == 1 and world.guards() == {}
 
 
