@@ -19,7 +19,7 @@ _DECIDED = {
 }
 _STRUCTURE = {
     "loss": "the loss curve",
-    "stall": "the steps, which stop before the log ends",
+    "stall": "the training steps, which stop before the log does",
     **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
 }
 _FOUND: dict[FoundBy, str] = {
@@ -100,7 +100,7 @@ def call(one: StoredExchange) -> str:
     """What a call to a model took."""
     tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} received"
     if one.cached:
-        return "answered from the cache: nothing was sent or paid"
+        return "cached: nothing was sent or paid"
     price = f", {dollars(one.dollars)}" if one.dollars else ""
     return f"{tokens}{price}, {one.seconds:.1f} s{f', {one.failure}' if one.failure else ''}"
 
@@ -147,8 +147,8 @@ def end(how: End) -> str:
     if how.exit_code is not None:
         parts.append(f"exit code {how.exit_code}")
     if how.scheduler_state:
-        parts.append(f"scheduler says {how.scheduler_state}")
-    return ", ".join(parts) or "ended; its exit status was not reported"
+        parts.append(f"scheduler state {how.scheduler_state}")
+    return ", ".join(parts) or "ended, exit status unknown"
 
 
 def number(given: int | None) -> str:

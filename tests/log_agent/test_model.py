@@ -14,7 +14,7 @@ from logdoctor.llm.chat import estimate
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.model import ModelAgent
+from logdoctor.log_agent.model import ModelAgent, _pattern
 from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
@@ -227,3 +227,10 @@ def test_prompts_must_be_those_that_the_code_knows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.md").write_text(text.replace("output: Votes", "output: Other"))
     with pytest.raises(PromptError, match="judge"):
         ModelAgent(Guarded(ScriptedModel([]), MemoryLedger()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "mark", ["<secret>", r"<secret-1>", r"\<ip\-3\>", r"<secret-\d+>", r"<host-[0-9]{1,3}>", r"<ip-\d>"]
+)
+def test_a_mark_in_a_pattern_stands_for_what_was_masked(mark: str) -> None:
+    assert _pattern(rf"^login {mark} ok$") == r"^login \S+ ok$"

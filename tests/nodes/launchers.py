@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import LauncherName, Result, World
+from logdoctor.launchers import LauncherName
+from logdoctor.node_types import Result, World
 from logdoctor.nodes.launching import Launcher, LaunchTask, ProbeOptions, result
 
 _PROBE = """#!{python} -S

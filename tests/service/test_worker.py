@@ -77,3 +77,21 @@ def test_what_a_stop_broke_off_is_done_by_the_next(work: Work) -> None:
     eventually(lambda: done)
     second.stop()
     second.join()
+
+
+def test_work_that_always_fails_is_given_up_unless_people_said_it(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(worker, "_LOOK", 0.01)
+    tries = {COUNT: 0, RECHECK: 0}
+
+    def fail(item: WorkItem) -> None:
+        tries[item.kind] += 1
+        raise StoreError("the log", "is damaged", "Restore it.")
+
+    work.enter([NewWork(COUNT, "a/1"), NewWork(RECHECK, "a/1")], time.time() - 2 * worker._DAY)
+    found = Worker("test", work, {COUNT: fail, RECHECK: fail}, kept=(RECHECK,))
+    found.start()
+    eventually(lambda: not work.keys((COUNT,)) and tries[RECHECK] > 2 * worker._TRIES, 60.0)
+    found.stop()
+    found.join()
+    assert tries[COUNT] == worker._TRIES and work.keys((RECHECK,)) == {"a/1"}

@@ -70,3 +70,10 @@ def test_it_is_entered_with_what_makes_it_due(records: Records, work: Work) -> N
 
 def test_keys_of_attempts() -> None:
     assert attempt_of(key_of("a/b", 12)) == ("a/b", 12)
+
+
+def test_work_that_was_entered_while_the_clock_was_wrong_is_due(work: Work) -> None:
+    work.enter([NewWork(COUNT, "a/1")], 500 * 86_400.0)
+    work.enter([NewWork(COUNT, "b/1")], 1000.0)
+    assert [item.key for item in work.due((COUNT,), 100_000.0)] == ["b/1", "a/1"]
+    assert [item.key for item in work.due((COUNT,), 500.0)] == ["a/1"]

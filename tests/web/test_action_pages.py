@@ -185,7 +185,7 @@ def test_the_audit_tells_each_step_and_who_took_it(actor: Actor, client: TestCli
     for words in ("cordon approved", "requested", "in effect", "testclient", "go on"):
         assert words in shown.text
     assert "/actions/1" in shown.links().values() and "/node-tests/1" in shown.links().values()
-    assert "No steps about gpu-77" in page(client, "/audit?node=gpu-77").text
+    assert "No steps for gpu-77" in page(client, "/audit?node=gpu-77").text
     assert "only test 1" in page(client, "/audit?test=1").text.lower()
     sent = client.get("/audit?node=", follow_redirects=False)
     assert (sent.status_code, sent.headers["location"]) == (303, "/audit")

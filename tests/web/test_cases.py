@@ -232,7 +232,7 @@ def test_model_calls_on_the_page(client: TestClient, service: Service) -> None:
     for words in (
         "diagnose, a-model: 4,120 tokens sent, 310 received, $0.0021, 2.5 s",
         "prompt 0123abcd",
-        "from cache:",
+        "cached:",
     ):
         assert words in shown.text, words
     texts = [html.unescape("".join(tag.text)) for tag in shown.all("pre")]

@@ -774,7 +774,7 @@ def test_a_correction_is_not_the_time_of_the_failure(client: TestClient, service
         assert f"attempt 1, 5 days ago ({moment} UTC)" in page(client, path).text
     rows = page(client, "/incidents/1").text.partition("Decided by")[2]
     assert f"5 days ago {short} x / 1" in rows
-    assert re.search(f"5 days ago {short} judged (just now|\\d+ min ago)", page(client, "/attempts").text)
+    assert re.search(f"5 days ago {short} diagnosed (just now|\\d+ min ago)", page(client, "/attempts").text)
 
 
 def test_pages_of_attempts_that_were_judged_again_follow_each_other(client: TestClient, service: Service) -> None:

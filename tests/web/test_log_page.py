@@ -231,8 +231,8 @@ def test_nothing_hostile_works(client: TestClient, service: Service) -> None:
     assert "redrawn once" in found.text
     assert re.search(r"a part of [\d.]+ MB", found.text), "a line of many MB is cut, and says so"
     assert len(found.source) < 100_000
-    assert found.links()["all of it"].startswith("/v1/jobs/j/attempts/1/streams/main/log?line=")
-    assert client.get(found.links()["all of it"]).status_code == 200
+    assert found.links()["full line"].startswith("/v1/jobs/j/attempts/1/streams/main/log?line=")
+    assert client.get(found.links()["full line"]).status_code == 200
     page(client, f"/jobs/j/attempts/1/streams/{quote('<b>&', safe='')}%22'")
 
 

@@ -120,7 +120,7 @@ def test_the_url_holds_the_search_and_the_filters(client: TestClient, kept: Node
 def test_a_name_that_was_never_heard_of_is_said_to_be(actor: Actor, client: TestClient) -> None:
     shown = page(client, "/nodes?text=gpu-99")
     assert "No recorded node matches" in shown.text
-    assert shown.links()["Look at gpu-99 all the same"] == "/nodes/gpu-99"
+    assert shown.links()["Open gpu-99 anyway"] == "/nodes/gpu-99"
     there = page(client, "/nodes/gpu-99")
     assert "There are no records of gpu-99" in there.text and "does not know it either" in there.text
     assert "The cluster knows it" in page(client, "/nodes/gpu-04").text
@@ -203,7 +203,7 @@ def test_a_node_is_cordoned_and_put_back(actor: Actor, client: TestClient, servi
     assert f"verdict {verdict}" in (tmp_path / "cordoned").read_text()
 
     again = checked(post(client, "/nodes/gpu-03/cordon", reason="x") and client.get("/nodes/gpu-02/cordon"))
-    assert "gpu-02 is cordoned already" in again.text and "Cordon gpu-02" not in buttons(again)
+    assert "gpu-02 is already cordoned" in again.text and "Cordon gpu-02" not in buttons(again)
 
     back = page(client, "/nodes/gpu-02/uncordon")
     assert "its memory is broken" in back.text and "Uncordon gpu-02" in buttons(back)
@@ -257,7 +257,7 @@ def test_a_dry_run_reads_as_one_everywhere(actor: Actor, client: TestClient) -> 
     assert named(page(client, "/nodes?service=cordoned")) == [] and named(page(client, "/nodes?service=dry-run"))
     assert "dry run, nothing changed" in page(client, "/audit").text
     ended_so = page(client, post(client, "/nodes/gpu-02/uncordon").headers["location"])
-    assert "Dry run: cordon 1 of gpu-02 has ended on record" in ended_so.text
+    assert "Dry run: cordon 1 of gpu-02 has been removed" in ended_so.text
 
 
 def test_a_slow_cluster_holds_up_no_page(
@@ -281,7 +281,7 @@ def test_a_slow_cluster_holds_up_no_page(
     where = answer.headers["location"]
     assert where.startswith("/nodes/under-way/")
     waiting = client.get(where, follow_redirects=False)
-    assert waiting.headers["refresh"] == "1" and "under way" in checked(waiting).text
+    assert waiting.headers["refresh"] == "1" and "In progress" in checked(waiting).text
     gone.append(lambda: None)
 
     def done() -> str:
@@ -311,7 +311,7 @@ def test_a_cluster_that_fails_is_told_in_words(actor: Actor, client: TestClient,
 
 def test_a_test_is_begun_from_a_page_and_names_the_faulty_node(actor: Actor, client: TestClient) -> None:
     first = page(client, "/node-tests/new")
-    assert "Go on" in buttons(first)
+    assert "Continue" in buttons(first)
     asked = page(client, "/node-tests/new?nodes=gpu-[01-04]")
     assert "Test 4 nodes" in buttons(asked)
     assert "at most 12 rounds" in asked.text and "30 min" in asked.text and items_of(client) == []
@@ -409,7 +409,7 @@ def test_nodes_under_test_are_not_tested_twice(actor: Actor, client: TestClient,
     launcher.going.clear()
     test = begin(client)
     answer = post(client, "/node-tests/new?nodes=gpu-01,gpu-02", nodes="gpu-01,gpu-02")
-    assert answer.status_code == 409 and f"test {test} runs on gpu-01" in checked(answer).text
+    assert answer.status_code == 409 and f"test {test} is running on gpu-01" in checked(answer).text
     launcher.going.set()
     ended(client, test)
 

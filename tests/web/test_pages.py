@@ -664,7 +664,7 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
         (DecidedBy("rule", "learned/7"), 0.95, "", "a learned rule"),
         (DecidedBy("structure", "KeyError"), 0.85, "", "the traceback (KeyError)"),
         (DecidedBy("structure", "loss"), 0.85, "", "the loss curve"),
-        (DecidedBy("structure", "stall"), 0.7, "", "the steps, which stop before the log ends"),
+        (DecidedBy("structure", "stall"), 0.7, "", "the training steps, which stop before the log does"),
         (DecidedBy("structure", "completed"), 0.7, "", "how the log ends"),
         (DecidedBy("case", "case/7"), 0.95, "ops", "a past failure that looks the same"),
         (DecidedBy("case", "case/7"), 1.0, "ops", "ops"),
@@ -702,7 +702,7 @@ def test_sizes(number: float, words: str) -> None:
         (End("", 0, None, None, 0), "exit code 0"),
         (End("", None, 9, None, 0), "signal 9 (SIGKILL)"),
         (End("", None, 99, None, 0), "signal 99"),
-        (End("", None, None, None, 0), "ended; its exit status was not reported"),
+        (End("", None, None, None, 0), "ended, exit status unknown"),
     ],
 )
 def test_ends(how: End, words: str) -> None:

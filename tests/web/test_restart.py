@@ -66,13 +66,18 @@ def test_a_job_without_a_number_is_submitted_again() -> None:
         ({"command": COMMAND}, {"reason": "Unknown"}, "The cause is unknown"),
         ({"command": COMMAND}, {"suspects": ()}, "none is known to be at fault"),
         ({"command": COMMAND}, {"suspects": (Suspect("--all; rm -rf /", None, None, ""),)}, "none is known"),
-        ({}, {}, "not on record"),
+        ({}, {}, "not known how the job was started"),
         ({"command": "echo 'half"}, {}, "not one simple command"),
         ({"command": "python t.py\nrm -rf /"}, {}, "cannot be read as one command"),
         ({"command": "python \u202et.py"}, {}, "cannot be read as one command"),
-        ({"launcher": "slurm"}, {}, "started with slurm, but its command is not on record"),
+        ({"launcher": "slurm"}, {}, "started with slurm, but its command was not reported"),
         ({"launcher": "kubernetes", "name": "a b; rm"}, {}, "where it has another name"),
         ({"command": COMMAND}, {"outcome": "completed"}, "did not fail"),
+        *(
+            ({"launcher": "slurm", "command": command}, {}, "submits its job itself")
+            for command in ("nohup sbatch train.sh", "env FOO=1 /usr/bin/sbatch train.sh", "bash -c 'sbatch t.sh'")
+        ),
+        ({"command": "SLURM_HOSTFILE=hosts srun train"}, {}, "chooses its nodes itself"),
     ],
 )
 def test_no_restart_without_a_reason(facts: dict[str, str], verdict: dict[str, Any], why: str) -> None:

@@ -272,7 +272,7 @@ def test_a_back_test_is_made_when_asked_for(client: TestClient, service: Service
     url = f"/rules/{some[3].id}"
     assert "Run the back-test" in page(client, url).text
     made = page(client, f"{url}?backtest=1")
-    assert "Tried on 4 kept attempts. It hits in 3 attempts." in made.text
+    assert "Tried on 4 stored attempts. It matches 3 attempts." in made.text
     assert "Agrees1 Contradicts1 Cause not known1" in made.text
     assert 'href="/jobs/a-2/attempts/1/streams/main?line=7#L7"' in made.source
     assert "none" in page(client, f"/rules/{some[0].id}?backtest=1").text
@@ -356,7 +356,7 @@ def test_a_token_bound_to_jobs_sees_its_own_and_changes_none(guarded: Guarded, s
     for hidden in (some[0].id, some[3].id):
         page(client, f"/rules/{hidden}", 404)
     mine = page(client, f"/rules/{some[2].id}?step=approve&backtest=1")
-    assert "changes no rule" in mine.text and "Tried on 0 kept attempts" in mine.text
+    assert "cannot change a rule" in mine.text and "Tried on 0 stored attempts" in mine.text
     assert "^secret$" not in page(client, "/rules/refused").text
     service.rules.move(some[2].id, "retired", "logdoctor", "matches evidence of other-1/1: hush", 9.0, "demote")
     assert "hush" not in page(client, f"/rules/{some[2].id}").source

@@ -59,7 +59,7 @@ def test_a_verdict_that_was_replaced_is_neither_confirmed_nor_corrected(client: 
     assert new.id != old.id
     for way, data in (("confirm", form), ("correct", correction)):
         answer = client.post(f"/verdicts/{old.id}/{way}", data=data, follow_redirects=False)
-        assert answer.status_code == 409 and "superseded" in checked(answer).text
+        assert answer.status_code == 409 and "no longer current" in checked(answer).text
     assert client.post(f"/v1/verdicts/{old.id}/confirm", json={"known": 0}).status_code == 409
     assert said(service) == []
 

@@ -68,8 +68,8 @@ def _not_told(facts: JobFacts) -> str:
     if launcher.lower() in _KUBERNETES:
         return f"It was started with {launcher}, where it has another name. Report that as the name of the job."
     if launcher:
-        return f"It was started with {launcher}, but its command is not on record. Send it with the job."
-    return "How the job was started is not on record. Send its launcher and its command."
+        return f"It was started with {launcher}, but its command was not reported. Report it with the job."
+    return "It is not known how the job was started. Report its launcher and its command."
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:

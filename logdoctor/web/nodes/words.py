@@ -12,18 +12,18 @@ from logdoctor.store.node_tests import StoredTest
 DOCUMENT = "docs/nodes.md"
 """Where all of it is told."""
 _CORDONED: dict[str, str] = {
-    "slurm": "Slurm drains {node}: no new job starts there, and what runs there goes on.",
-    "kubernetes": "Kubernetes makes {node} unschedulable and puts the taint logdoctor/cordon on it:"
-    " no new pod starts there, and what runs there goes on.",
+    "slurm": "Slurm drains {node}: no new job starts there, and running jobs continue.",
+    "kubernetes": "Kubernetes marks {node} as unschedulable and adds the taint logdoctor/cordon:"
+    " no new pod starts there, and running pods continue.",
     "file": "A line for {node} is added to the file of cordoned nodes, which your scheduler reads;"
-    " what runs there goes on.",
-    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon will be on record only.",
+    " running jobs continue.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon is only recorded.",
 }
 _UNCORDONED: dict[str, str] = {
-    "slurm": "Slurm undrains {node}: new jobs may start there again.",
-    "kubernetes": "Kubernetes may schedule on {node} again; our taint is removed.",
+    "slurm": "Slurm undrains {node}: new jobs can start there again.",
+    "kubernetes": "Kubernetes can schedule on {node} again; the taint of logdoctor is removed.",
     "file": "The line for {node} is removed from the file of cordoned nodes.",
-    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. The cordon ends on record only.",
+    DRY_RUN: "Dry run: nothing will be changed on {node} or in the cluster. Only the record of the cordon is closed.",
 }
 _ACTS: dict[str, str] = {
     "test_nodes": "Test",
@@ -34,10 +34,10 @@ _ACTS: dict[str, str] = {
     "rollback_and_skip": "Roll back and skip data of",
 }
 _LAUNCHED: dict[str, str] = {
-    "slurm": "Each world is one srun, which waits in the queue while its nodes are busy.",
-    "ssh": "The probe is started on each node by SSH. Nothing keeps jobs off meanwhile: test nodes that are idle.",
-    "kubernetes": "Each node of a world gets a pod that is pinned to it.",
-    "local": "The probes are processes on the machine of this service.",
+    "slurm": "Each world is one srun, which waits in the queue for busy nodes.",
+    "ssh": "The probe is started on each node over SSH. Nothing keeps jobs off them in the meantime: test idle nodes.",
+    "kubernetes": "Each node of a world runs a pod that is pinned to it.",
+    "local": "The probes are processes on the host of this service.",
 }
 _TOLD = 3  # nodes, or links, that have a sentence each
 _AUDITED = {"wanted": "requested", "standing": "in effect", "undone": "removed"}

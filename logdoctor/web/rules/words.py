@@ -11,8 +11,8 @@ _STEPS = {
     "approve": "approved",
     "retire": "retired",
     "undo": "undid a step",
-    "promote": "let it become active",
-    "demote": "moved it back",
+    "promote": "promoted it",
+    "demote": "demoted it",
 }
 _WORDS = {
     "taken by": "removes the line",
@@ -44,7 +44,7 @@ def waits_for(rule: Learned) -> str:
     if rule.waits_for.startswith(ERROR_WORD):
         what = "a person must confirm that lines which look like errors are harmless"
     elif rule.waits_for.startswith(CORDON):
-        what = "it may take nodes out, so a person must approve it"
+        what = "it can take nodes out of service, so a person must approve it"
     else:
         what = "a person must approve it"
     return what
@@ -85,10 +85,10 @@ def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
     if name == "approve" and rule.waits_for.startswith(ERROR_WORD) and not rule.harmless:
         said.append("By approving it you confirm that its lines are harmless, although they look like errors.")
     if status == "active" and rule.claim is not None and rule.claim.cordons:
-        said.append("Such a verdict asks to take nodes out: what is done then is up to the policy of actions.")
-    said.append("It is recorded with your name, and can be undone.")
+        said.append("Its verdicts ask to take nodes out of service: the action policy decides what is done then.")
+    said.append("The step is recorded with your name and can be undone.")
     if name == "undo":
-        said[-1] = "It is recorded with your name. An undo cannot itself be undone: approve or retire instead."
+        said[-1] = "The step is recorded with your name. An undo cannot be undone: approve or retire the rule instead."
     return said
 
 
@@ -104,16 +104,16 @@ def _effect(rule: Learned, status: str, stays: bool) -> str:
         named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a more specific rule names them"
         return {
             "active": f"From now on {_LOOKED_AT} are {named}.",
-            "shadow": f"From now on it counts {_LOOKED_AT}, and decides nothing.{_rise(rule, stays)}",
-            "retired": "From now on it counts and decides nothing. Verdicts that it made stay.",
-            "proposed": "From now on it counts and decides nothing, until a person approves it.",
+            "shadow": f"From now on it counts {_LOOKED_AT}, but decides nothing.{_rise(rule, stays)}",
+            "retired": "From now on it counts and decides nothing. The verdicts it made stay as they are.",
+            "proposed": "From now on it counts and decides nothing until a person approves it.",
         }[status]
     where = f"jobs of the kind {rule.kind}"
     return {
-        "active": f"From now on it takes lines of {where}: they are counted and no longer read.",
-        "shadow": f"From now on it counts lines of {where}, and takes none.{_rise(rule, stays)}",
-        "retired": f"From now on it counts and takes no lines of {where}. They are read again.",
-        "proposed": "From now on it counts and takes nothing, until a person approves it.",
+        "active": f"From now on it removes lines of {where}: they are counted but no longer read.",
+        "shadow": f"From now on it counts lines of {where}, but removes none.{_rise(rule, stays)}",
+        "retired": f"From now on it neither counts nor removes lines of {where}. They are read again.",
+        "proposed": "From now on it counts and removes nothing until a person approves it.",
     }[status]
 
 
