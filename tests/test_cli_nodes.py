@@ -195,7 +195,7 @@ def test_exit_codes_say_what_was_found(run: Callable[..., Ran], data: Path, reco
     assert run(*test, "gpu-03,gpu-04").code == 0
     assert run(*test, "gpu-01,gpu-02").code == 3, "one of them, and nobody knows which"
     assert run(*test, "gpu-01").code == 3
-    assert_refused(run(*test, "gpu-99"), "gpu-99", "is unknown to the cluster")
+    assert_refused(run(*test, "gpu-99"), "gpu-99", "not known here")
     assert run(*test, ",").code == 2
     assert_refused(run("nodes", "test", "--nodes", "gpu-[01-04]"), "no launcher is set", "LOGDOCTOR_LAUNCHER")
     assert_refused(run(*test, "gpu-01", "--verdict", 99), "verdict 99", "does not exist")
@@ -296,7 +296,7 @@ def test_a_node_is_taken_out_and_put_back(run: Callable[..., Ran], data: Path, c
     assert "1 (file)" in run("nodes", "list", "--cluster").out
     assert_refused(run("nodes", "cordon", "gpu-02", "--reason", "x", "--yes"), "already cordoned")
     assert run("nodes", "uncordon", "gpu-02", "--why", "board replaced").out == (
-        "gpu-02: in service again (cordon 1, file)\n"
+        "gpu-02: back in service (cordon 1, file)\n"
     )
     assert "gpu-02" not in cordons.read_text()
     assert_refused(run("nodes", "uncordon", "gpu-02"), "no cordon by logdoctor")

@@ -111,7 +111,7 @@ class Cordoning:
         if not standing:
             cause = f"has no cordon by logdoctor ({self._cordoner.how})"
             raise CordonRefused(
-                f"node {node}", cause, "logdoctor removes only its own cordons: ask whoever cordoned it, or wait."
+                f"node {node}", cause, "Ask whoever cordoned it, or wait: logdoctor removes only its own cordons."
             )
         (cordon,) = standing
         self._records.note_cordon(cordon.id, "undo wanted", by, why, at)
