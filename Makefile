@@ -38,7 +38,7 @@ demo: setup-demo
 	$(BIN)/python eval/demo.py
 
 test: setup lint parts
-	$(BIN)/python -m pytest -n $$(( 2 * $$(nproc) )) # more than cores: many tests wait for real processes
+	$(BIN)/python -m pytest -n auto
 
 # real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces
 PARTS := chromium fonts-dejavu-core syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps

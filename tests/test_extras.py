@@ -88,7 +88,9 @@ CLI = ("-m", "logdoctor.cli")
 
 def test_each_library_comes_with_its_extra() -> None:
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
-    placed = {name for each in contracts for name in each.get("protected_modules", ()) if name != "logdoctor.settings"}
+    placed = {
+        name for each in contracts for name in each.get("protected_modules", ()) if not name.startswith("logdoctor.")
+    }
     of_extra = {library: extra for extra, libraries in EXTRAS.items() for library in libraries}
     brought = {extra: set(closure(required(extra))) for extra in ("", *EXTRAS)}
     providers = packages_distributions()

@@ -70,7 +70,7 @@ def test_a_refusal_is_told_once_and_overcome(sender: Sender, service: Service, s
 def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Service) -> None:
     service.token = "right"
     sender.environment["LOGDOCTOR_TOKEN"] = "wr0ng"
-    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
+    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "10"))
     assert (status, out) == (0, b"x\n")
     assert b"the server refused the token" in err
     assert b"wr0ng" not in err
