@@ -7,6 +7,12 @@ READY_DEMO := $(VENV)/.ready-demo
 TORCH := $(shell sed -n 's|.*"\(torch==[^"]*\)".*|\1|p' pyproject.toml)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# images of containers often set it; without compiled files each of the hundreds of processes that tests start compiles anew
+unexport PYTHONDONTWRITEBYTECODE
+
+# tests wait for other processes much of the time, so two to a core; beyond twelve the longest group decides
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 6 ? 2 * cores : 12)))
+
 .PHONY: setup setup-demo demo test parts lint bench soak clean
 
 setup: $(READY)
@@ -37,13 +43,30 @@ $(READY_DEMO): requirements-service.lock pyproject.toml | $(BIN)/python
 demo: setup-demo
 	$(BIN)/python eval/demo.py
 
-test: setup lint parts
-	$(BIN)/python -m pytest -n auto
+# a server of S3's kind, in a folder of its own: it wants older libraries than ours
+S3 := build/s3
+$(S3)/.ready: $(READY) tests/store/moto.txt
+	rm -rf $(S3)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(S3) -r tests/store/moto.txt
+	@touch $@
 
-# real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces
-PARTS := chromium fonts-dejavu-core syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps
+# what checks the files to deploy with, in an environment of its own
+DEPLOY_TOOLS := build/deploy-tools
+$(DEPLOY_TOOLS)/.ready: tests/deploy/tools.txt | $(BIN)/python
+	rm -rf $(DEPLOY_TOOLS)
+	$(BIN)/python -m venv $(DEPLOY_TOOLS)
+	$(DEPLOY_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/deploy/tools.txt
+	@touch $@
+
+test: setup lint parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready
+	$(BIN)/logdoctor rules check # and compiles the rules, once for all workers
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+# real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces,
+# PostgreSQL, Redis; HAProxy, Prometheus and systemd for the files to deploy with
+PARTS := chromium fonts-dejavu-core syslog-ng-core syslog-ng-mod-http zstd slurm-wlm munge openssh-server openssh-client iproute2 procps postgresql redis-server haproxy prometheus systemd
 parts:
-	@PATH="$$PATH:/usr/sbin:/sbin"; for program in chromium syslog-ng zstd slurmctld slurmd srun munged sshd ssh ssh-keygen ip tc pgrep; do command -v $$program >/dev/null || missing="$$missing $$program"; done; [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PARTS) >/dev/null; } || echo "missing:$$missing; install the packages $(PARTS), or what is like them" >&2
+	@PATH="$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"; for program in chromium syslog-ng zstd slurmctld slurmd srun munged sshd ssh ssh-keygen ip tc pgrep postgres redis-server haproxy prometheus promtool systemd-analyze; do command -v $$program >/dev/null || missing="$$missing $$program"; done; [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PARTS) >/dev/null; } || echo "missing:$$missing; install the packages $(PARTS), or what is like them" >&2
 
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests
@@ -56,6 +79,7 @@ bench: setup
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
+	$(BIN)/python -m eval.bench_scale --json
 	$(BIN)/python eval/bench_nodes.py
 	$(BIN)/python eval/bench_pages.py
 	$(BIN)/python eval/bench_parsing.py $(LOGHUB)
@@ -68,10 +92,23 @@ $(SILLY)/.ready: $(READY) tests/soak/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(SILLY) -r tests/soak/requirements.txt
 	@touch $@
 
-soak: setup $(SILLY)/.ready
+# what an image is made of where no registry is reached: a small Debian, and the libraries of the lock
+IMAGE := build/image
+$(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.lock
+	rm -rf $(IMAGE)
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recommends buildah debootstrap >/dev/null
+	debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm $(IMAGE)/rootfs >/dev/null
+	for lock in requirements requirements-build; do \
+	  sed "s/ ; python_full_version < '3.11.3'//" deploy/$$lock.lock >$(IMAGE)/$$lock.txt; \
+	  $(BIN)/python -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps -d $(IMAGE)/wheels -r $(IMAGE)/$$lock.txt || exit 1; \
+	done # with what Debian's Python 3.11.2 needs and later ones do not
+	@touch $@
+
+soak: setup $(SILLY)/.ready $(IMAGE)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
+	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto tests/web tests/service tests/failure_agent tests/crash
 	SILLY_MODEL=$(SILLY) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 

@@ -146,7 +146,7 @@ def main() -> None:
     try:
         data = folder / "data"
         data.mkdir()
-        fill(data, count)
+        fill(f"sqlite:///{data / 'logdoctor.db'}", count)
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         settings = {"fleet": "gpu-[0-299]", "cordon_at_once": "100", "cordon_per_hour": "100", "cordon_share": "0.5"}
         with service(data, **settings) as running, sync_playwright() as playwright:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +109,8 @@ class Watcher(threading.Thread):
             begin = time.perf_counter()
             figures = self.running.figures()
             self.waits.append(time.perf_counter() - begin)
-            self.lags.append(figures["logdoctor_scan_lag_seconds"])
+            lags = (value for name, value in figures.items() if name.startswith("logdoctor_scan_lag_seconds"))
+            self.lags.append(max(lags))
             self.memory.append(self.running.memory())
 
 
@@ -391,7 +392,13 @@ def incidents(folder: Path, quick: bool) -> Row:
     data = folder / "data"
     data.mkdir()
     count = 1000 if quick else 10_000
-    fill(data, count)
+    fill(f"sqlite:///{data / 'logdoctor.db'}", count)
+    with service(data) as running:
+        return {"incidents": count, "slowest_seconds": slowest(running, count)}
+
+
+def slowest(running: Running, count: int) -> dict[str, float]:
+    """The slowest of 30 requests for each of several lists and details of so many incidents, in seconds."""
     paths = {
         "list": "/v1/verdicts?limit=50",
         "list of a reason": "/v1/verdicts?reason=ECC%20Error",
@@ -406,25 +413,25 @@ def incidents(folder: Path, quick: bool) -> Row:
         "page of one": "/verdicts/{}",
     }
     choose = random.Random(3)
-    slowest = {}
-    with service(data) as running:
-        connection = http.client.HTTPConnection("127.0.0.1", running.port)
-        for name, path in paths.items():
-            waits = []
-            for _ in range(30):
-                begin = time.perf_counter()
-                connection.request("GET", path.format(choose.randrange(1, count // 50)))
-                response = connection.getresponse()
-                response.read()
-                waits.append(time.perf_counter() - begin)
-                assert response.status == 200, (path, response.status)
-            slowest[name] = max(waits[1:])
-    return {"incidents": count, "slowest_seconds": slowest}
+    found = {}
+    connection = http.client.HTTPConnection("127.0.0.1", running.port)
+    for name, path in paths.items():
+        waits = []
+        for _ in range(30):
+            begin = time.perf_counter()
+            connection.request("GET", path.format(choose.randrange(1, count // 50)))
+            response = connection.getresponse()
+            response.read()
+            waits.append(time.perf_counter() - begin)
+            assert response.status == 200, (path, response.status)
+        found[name] = max(waits[1:])
+    return found
 
 
-def fill(data: Path, count: int) -> None:
-    """Store verdicts on attempts of 200 jobs and 300 nodes, as a service would have, each an incident of its own."""
-    records = Records(f"sqlite:///{data / 'logdoctor.db'}")
+def fill(url: str, count: int) -> None:
+    """Store verdicts on attempts of 200 jobs and 300 nodes in a database, as a service would have, each an incident of
+    its own."""
+    records = Records(url)
     samples = [
         msgspec.json.decode(
             subprocess.run(
@@ -505,16 +512,22 @@ PARTS = {
 
 def main() -> None:
     """Measure the parts and print them."""
-    parser = argparse.ArgumentParser(description="Measure the speed of the live service on this machine.")
+    run(PARTS, "Measure the speed of the live service on this machine.", RESULTS)
+
+
+def run(parts: Mapping[str, Callable[[Path, bool], Row]], description: str, file: Path) -> None:
+    """Measure the parts that the command line names, each in a folder of its own, print them, and write them to a file
+    if it says so."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="shorter runs")
-    parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--json", nargs="?", const=file, type=Path, metavar="FILE", help=f"write {file.name}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     given = parser.parse_args()
     results: Row = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0], "quick": given.quick}
     console.print(f"{results['cores']} cores, load {results['load_before']:.1f} before the run")
-    for name in given.parts or PARTS:
+    for name in given.parts or parts:
         with tempfile.TemporaryDirectory(prefix="logdoctor-bench-") as folder:
-            results[name] = PARTS[name](Path(folder), given.quick)
+            results[name] = parts[name](Path(folder), given.quick)
         console.print(f"[bold]{name}[/bold]")
         for figure, value in results[name].items():
             console.print(f"  {figure.replace('_', ' ')}: {shown(value)}")

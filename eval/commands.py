@@ -25,7 +25,7 @@ from logdoctor import build, pipeline
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import LogFile
-from logdoctor.settings import cache_folder, read_settings, rules_folder
+from logdoctor.settings import read_settings, rules_folder
 
 _BOTH = (Path("eval/corpus"), Path("eval/validation"))
 _as_json = click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
@@ -55,7 +55,10 @@ class _Measures(click.Group):
 
 @click.group("eval", cls=_Measures)
 def measure() -> None:
-    """Score the diagnoses of a labelled corpus (`logdoctor eval FOLDER`), or how well filter rules are learned."""
+    """Measure how well logdoctor diagnoses and learns.
+
+    `logdoctor eval FOLDER` scores the diagnoses of a labelled corpus.
+    """
 
 
 @measure.command("learn-filters")
@@ -100,7 +103,10 @@ def learn_filters(
     as_json: bool,
     write: Path | None,
 ) -> None:
-    """Learn filter rules from nothing, job after job, and show what they remove."""
+    """Learn filter rules from nothing, job after job.
+
+    Shows what they remove.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if jobs_folder is not None:
         kinds_known = not untold
@@ -167,7 +173,10 @@ def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json
 def replay_command(
     corpora: tuple[Path, ...], failures: int, seed: int, llm: str, model: str, as_json: bool, write: Path | None
 ) -> None:
-    """Replay failures one by one, with no diagnosis rule at the start, and show how many are handled."""
+    """Replay failures one by one, with no rule at the start.
+
+    Diagnosis rules are learned on the way. Shows how many failures are handled.
+    """
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
     from eval.replay import run as replay
@@ -198,7 +207,9 @@ def unseen_command(
     llm: str | None,
     model: str | None,
 ) -> None:
-    """Take away all that is known of each reason in turn, and show the verdicts on its failures.
+    """Diagnose failures of a reason that nothing knows.
+
+    Takes away all that is known of each reason in turn, and shows the verdicts on its failures.
 
     Each FOLDER is a labelled corpus.  [default: eval/corpus eval/validation]
     """
@@ -210,10 +221,9 @@ def unseen_command(
     limits = build.limits(settings)._replace(workers=1)
     report = unseen.run(
         folders or _BOTH,
-        build.rule_book(settings),
+        build.unchecked_scanner(settings),
         rules_folder(settings) / "knowledge",
         lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED),
-        cache_folder(settings) / "unseen",
     )
     _publish(report, as_json, write, details=with_failures)
 
@@ -228,7 +238,9 @@ def unseen_command(
     help="Write knowledge.json and knowledge.md to this folder.",
 )
 def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, write: Path | None) -> None:
-    """Show how many of the messages that programs can print are decided by the rules.
+    """Count the known messages that the rules decide.
+
+    Shows how many of the messages that programs can print are decided by the rules.
 
     NAME is a source that a module of eval/harvest reads, PATH its git mirror, checkout or installed package.
     """
@@ -321,11 +333,10 @@ def _measure_model(
         if sys.stderr.isatty():
             click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
 
-    tables, cache = rules_folder(settings) / "knowledge", cache_folder(settings) / "unseen"
+    scanner, tables = build.unchecked_scanner(settings), rules_folder(settings) / "knowledge"
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
-        book = build.rule_book(settings)
-        read = model_score.read_failures(folders, known, book, tables, limits, Path(scratch), cache)
+        read = model_score.read_failures(folders, known, scanner, tables, limits, Path(scratch))
         trials = model_score.run(read, asker, repeats, parallel, on_trial)
     report = model_score.summarise(
         [str(folder) for folder in folders], model, agent.prompt.version, known, trials, time.perf_counter() - begin
@@ -344,7 +355,9 @@ def _measure_model(
 def simulate_nodes(
     count: int, faulty: int, trials: int, intermittent: float | None, repeats: int, seed: int, as_json: bool
 ) -> None:
-    """Show how exact tests are, ours and DLRover's: simulated clusters with faults at random nodes.
+    """Measure how exact tests of nodes are, in simulation.
+
+    Compares ours with those of DLRover, on simulated clusters with faults at random nodes.
 
     Figures are shares of the trials: all nodes right (exact), a healthy node convicted, a faulty one called healthy
     (missed), some node left undecided (indeterminate); and the mean number of rounds.

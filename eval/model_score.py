@@ -28,9 +28,8 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.llm.exchanges import Answered, Exchange
+from logdoctor.model_types import Answered, Exchange
 from logdoctor.pipeline import LogFile, ReadLimits
-from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 from logdoctor.whole_log import WholeLog
@@ -203,23 +202,23 @@ class PreparedFailure(NamedTuple):
 def read_failures(
     folders: Sequence[Path],
     rules: Rules,
-    book: RuleBook,
+    scanner: Scanner,
     tables: Path,
     limits: ReadLimits,
     scratch: Path,
-    cache: Path | None,
 ) -> list[PreparedFailure]:
     """Return the failures of some corpora as `rules` leave them; `InputError` when there are none.
 
-    `tables` are the knowledge tables of the book; those without a reason are written to `scratch`, which must stay.
+    `scanner` has all rules, `tables` are the knowledge tables of its book; those without a reason are written to
+    `scratch`, which must stay.
     """
     failures = labelled_failures(folders)
-    whole = None if rules == "unseen" else Scanner(book if rules == "all" else without_reasons(book, tables), cache)
+    whole = scanner.of_fewer(without_reasons(scanner.book, tables)) if rules == "none" else scanner
     read: list[PreparedFailure] = []
     for number, (reason, logs) in enumerate(failures.items()):
         (own := scratch / str(number)).mkdir()
-        scanner = whole or scanner_without(reason, book, tables, own, cache)
-        read += [prepared(folder, log, scanner, limits, len(read) + place) for place, (folder, log) in enumerate(logs)]
+        taught = scanner_without(reason, scanner, tables, own) if rules == "unseen" else whole
+        read += [prepared(folder, log, taught, limits, len(read) + place) for place, (folder, log) in enumerate(logs)]
     return read
 
 

@@ -141,26 +141,22 @@ def _other_rows(table: Path, reason: str) -> Iterator[str]:
 
 
 class _Unlearning(NamedTuple):
-    book: RuleBook
+    scanner: Scanner
     tables: Path
     judge: Judge
-    cache: Path | None
 
 
 _unlearning: _Unlearning | None = None  # of a worker process
 
 
-def run(
-    folders: Sequence[Path], book: RuleBook, tables: Path, judge: Judge, cache: Path | None, workers: int = 0
-) -> UnseenReport:
+def run(folders: Sequence[Path], scanner: Scanner, tables: Path, judge: Judge, workers: int = 0) -> UnseenReport:
     """Return the report over the failures of some corpora; reasons are distributed over forked processes, one per core.
 
-    `tables` are the knowledge tables of the book, `cache` is the folder of compiled rules. One worker runs in this
-    process.
+    `scanner` has all rules, `tables` are the knowledge tables of its book. One worker runs in this process.
     """
     failures = labelled_failures(folders)
     workers = min(workers or len(os.sched_getaffinity(0)), len(failures))
-    parts = _Unlearning(book, tables, judge, cache)
+    parts = _Unlearning(scanner, tables, judge)
     if workers == 1:
         _adopt(parts)
         answers = [_of_reason(reason, logs) for reason, logs in failures.items()]
@@ -193,13 +189,13 @@ def _of_reason(reason: str, logs: Sequence[tuple[str, LabelledLog]]) -> list[Uns
     """The answers for the failures of a reason by rules that do not know it."""
     assert _unlearning is not None
     with tempfile.TemporaryDirectory(prefix="logdoctor-unseen-") as folder:
-        scanner = scanner_without(reason, _unlearning.book, _unlearning.tables, Path(folder), _unlearning.cache)
+        scanner = scanner_without(reason, _unlearning.scanner, _unlearning.tables, Path(folder))
         return [answer_of(folder_, log, _unlearning.judge(log.path, scanner)) for folder_, log in logs]
 
 
-def scanner_without(reason: str, book: RuleBook, tables: Path, folder: Path, cache: Path | None) -> Scanner:
-    """Return the compiled rules that know nothing of a reason; see `without_reason`."""
-    return Scanner(without_reason(book, tables, reason, folder), cache)
+def scanner_without(reason: str, scanner: Scanner, tables: Path, folder: Path) -> Scanner:
+    """Return those of the compiled rules that know nothing of a reason; see `without_reason`."""
+    return scanner.of_fewer(without_reason(scanner.book, tables, reason, folder))
 
 
 # ---- scoring

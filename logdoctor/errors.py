@@ -34,19 +34,35 @@
     │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
     ├── SendError        the sender cannot begin: what it was told is missing or wrong
     │   └── NotTaken     the service did not take a request now; it is tried again
+    ├── ServiceError     a running service cannot be asked: not trusted, not a logdoctor, of another version, no token
+    │   └── ServiceAway  it does not answer now; the same may be asked again later
     ├── CheckoutNeeded   a command measures logdoctor itself, and only a checkout of the repository has its code
-    └── StoreError       the data folder or database cannot be used: held by another service, damaged, too new
+    └── StoreError       the data folder, database or archive cannot be used: held by another, away, too new, damaged
+        └── StoreDamaged  what was stored is missing or damaged; to try again is of no use
 
-Every message names the thing, the cause and the next step. The command line prints it and exits with code 2;
-the service answers with it as JSON.
+Every message names the thing, the cause and the next step; a cause begins with a verb where it can. The command line
+prints it and exits with code 2; the service answers with it as JSON.
 """
+
+_VERBS = frozenset(
+    "answered answers are asks can cannot captures contains contradicts did do does exists failed fails gives had "
+    "has have hold holds includes is leaves lists matched matches may measures must names needs refused says stands "
+    "unpacks was were works would".split()
+)
+
+
+def sentence(thing: str, cause: str) -> str:
+    """Return thing and cause as one sentence: a cause that begins with a verb continues the thing, others follow a
+    colon."""
+    said = cause.removeprefix("it ")
+    return f"{thing} {said}" if said.partition(" ")[0] in _VERBS else f"{thing}: {cause}"
 
 
 class LogdoctorError(Exception):
     """Base of all errors raised on purpose; `str(error)` can be shown to a person."""
 
     def __init__(self, thing: str, cause: str, next_step: str) -> None:
-        super().__init__(f"{thing}: {cause}. {next_step}")
+        super().__init__(f"{sentence(thing, cause)}. {next_step}")
         self.thing = thing
         self.cause = cause
         self.next_step = next_step
@@ -167,7 +183,11 @@ class CheckoutNeeded(LogdoctorError):
 
 
 class StoreError(LogdoctorError):
-    """The data folder or the database cannot be used."""
+    """The data folder, the database or the archive cannot be used, maybe only for now."""
+
+
+class StoreDamaged(StoreError):
+    """What was stored is missing or damaged."""
 
 
 class CursorError(LogdoctorError):
@@ -223,6 +243,14 @@ class NotTaken(SendError):
 
     def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool]]:  # type: ignore[override]
         return NotTaken, (self.cause, self.retry_after, self.only_this)
+
+
+class ServiceError(LogdoctorError):
+    """A running service cannot be asked, or its answer cannot be used."""
+
+
+class ServiceAway(ServiceError):
+    """A running service does not answer now."""
 
 
 class RequestRefused(LogdoctorError):

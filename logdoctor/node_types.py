@@ -209,7 +209,5 @@ class NodeHistory(msgspec.Struct, frozen=True):
 def checked_name(name: str) -> str:
     """Return the name, when it is a valid node name; `InputError` otherwise."""
     if not NAME.fullmatch(name):
-        raise InputError(
-            f"node {name[:80]!r}", "this is not a valid node name", "Use letters, digits, '.', '_' and '-'."
-        )
+        raise InputError(f"node {name[:80]!r}", "is not a valid node name", "Use letters, digits, '.', '_' and '-'.")
     return name

@@ -47,7 +47,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         about("folder for logs and records; default: ~/.local/share/logdoctor, under $XDG_DATA_HOME if set"),
     ] = None
     database_url: Annotated[
-        str, about("SQLAlchemy URL of the database; default: a SQLite file in the data folder", secret=True)
+        str,
+        about("URL of the database, SQLite or PostgreSQL 15+; default: a SQLite file in the data folder", secret=True),
     ] = ""
     auth: Annotated[
         Literal["auto", "on"], about("`on`: require tokens on loopback too (behind a proxy); `auto`: only elsewhere")
@@ -60,9 +61,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 64 << 20
     max_stream_bytes: Annotated[int, about("largest size of one stream", 1)] = 1 << 40
     max_streams: Annotated[int, about("most streams per attempt", 1, 1_000_000)] = 20_000
-    max_open_streams: Annotated[
-        int, about("most streams in memory at once; further ones are asked to retry later", 1, 1_000_000)
-    ] = 20_000
     rate_limit: Annotated[int, about("requests per second per token (per address without tokens); 0: no limit", 0)] = (
         5000
     )
@@ -76,9 +74,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     abandon_seconds: Annotated[float, about("treat an attempt that has sent nothing for this long as ended", 1)] = (
         86_400.0
     )
-    journal_bytes: Annotated[
-        int, about("bytes the journal holds before they move to the archive", 1 << 20, 1 << 34)
-    ] = 64 << 20
+    archive_url: Annotated[
+        str, about("where logs are archived: s3://BUCKET/PREFIX, or a folder; default: archive in the data folder")
+    ] = ""
+    lease_seconds: Annotated[
+        float, about("seconds after which others take over the jobs of a worker that was not heard of", 0.5, 3600)
+    ] = 10.0
+    role: Annotated[
+        Literal["all", "web", "worker"],
+        about("what `serve` does: take logs and answer (`web`), compress and judge (`worker`), or both"),
+    ] = "all"
+    redis_url: Annotated[
+        str, about("Redis for wake-ups and limits that several processes share; needed by none", secret=True)
+    ] = ""
+    serve_workers: Annotated[
+        int, about("processes that compress and judge; 1: the one that serves does it, too", 1, 1024)
+    ] = 1
+    log_bytes: Annotated[
+        int, about("bytes that may wait for compression and archiving before senders wait, too", 1 << 20, 1 << 36)
+    ] = 256 << 20
     min_free_bytes: Annotated[int, about("refuse new bytes (507) below this much free disk space", 0)] = 256 << 20
     retention_days: Annotated[
         float, about("days after which raw logs of settled attempts are deleted, verdicts never; 0: never", 0)
@@ -87,9 +101,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, about("delete the oldest raw logs of settled attempts above this size; 0: no limit", 0)
     ] = 0
 
+    otlp_url: Annotated[
+        str,
+        about("OpenTelemetry collector that traces are sent to, `http://collector:4318`; empty: none", secret=True),
+    ] = ""
+
     # Sending logs (`run`, `ship`)
-    url: Annotated[str, about("service to send to")] = "http://127.0.0.1:8080"
-    token: Annotated[str, about("token to send with", secret=True)] = ""
+    url: Annotated[
+        str,
+        about(
+            "URL of the service that commands such as `logdoctor incidents` ask, and that `run` and `ship` send to; "
+            "default: the data folder, and http://127.0.0.1:8080"
+        ),
+    ] = ""
+    token: Annotated[str, about("token to ask and to send with", secret=True)] = ""
     job: Annotated[str, about("job to send as, when --job is not given")] = ""
     spool_dir: Annotated[
         Path | None, about("folder for bytes that could not be sent yet; default: ~/.cache/logdoctor/spool")
@@ -290,7 +315,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS = {
     "rules": "Diagnosis",
     "host": "Service",
-    "url": "Sending logs",
+    "url": "Asking a service, sending logs",
     "learn": "Learning filter rules",
     "llm_base_url": "Language model",
     "mask": "Masking",
@@ -313,17 +338,30 @@ class Help(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of this process; `SettingsError` for an unknown LOGDOCTOR_* variable or a bad value."""
+    """Return the settings of this process; `SettingsError` for an unknown LOGDOCTOR_* variable or a bad value."""
+    settings, errors = lenient_settings(environment)
+    if errors:
+        raise errors[0]
+    return settings
+
+
+def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Settings, list[SettingsError]]:
+    """Return the settings of this process as far as they are right, and everything that is wrong with the others."""
     environment = os.environ if environment is None else environment
     given: dict[str, Any] = {}
+    unknown, bad = [], []
     for variable, value in environment.items():
         if not variable.startswith(PREFIX) or variable.endswith("_COMPLETE"):  # shell completion is click's own
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in Settings.__struct_fields__:
-            raise SettingsError(variable, "there is no such setting", _NEXT_STEP)
-        given[name] = value
-    return Settings(**{name: _converted(name, value) for name, value in given.items()})
+            unknown.append(SettingsError(variable, "is not a setting", _NEXT_STEP))
+            continue
+        try:
+            given[name] = _converted(name, value)
+        except SettingsError as error:
+            bad.append(error)
+    return Settings(**given), unknown + bad
 
 
 def _converted(name: str, value: str) -> Any:
@@ -332,8 +370,9 @@ def _converted(name: str, value: str) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        shown = "its value" if (_meta(name).extra or {})["secret"] else repr(value)
-        raise SettingsError(f"{PREFIX}{name.upper()}", f"{shown} is not valid ({error})", _NEXT_STEP) from error
+        shown = "a value" if (_meta(name).extra or {})["secret"] else f"the value {value!r}"
+        cause = f"has {shown} that is not valid ({error})"
+        raise SettingsError(f"{PREFIX}{name.upper()}", cause, _NEXT_STEP) from error
 
 
 def _meta(name: str) -> Meta:
@@ -349,12 +388,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def environment() -> dict[str, str]:
-    """The environment that programs of others, such as srun, are started with."""
+    """Return the environment that programs of others, such as srun, are started with."""
     return dict(os.environ)
 
 
 def rules_folder(settings: Settings) -> Path:
-    """The folder with the rules: as set, of the wheel, or of the source tree."""
+    """Return the folder with the rules: as set, of the wheel, or of the source tree."""
     if settings.rules:
         return settings.rules
     package = Path(__file__).resolve().parent
@@ -363,14 +402,14 @@ def rules_folder(settings: Settings) -> Path:
 
 
 def prompts_folder(settings: Settings) -> Path:
-    """The folder with the prompts: of the wheel, or of the source tree."""
+    """Return the folder with the prompts: of the wheel, or of the source tree."""
     package = Path(__file__).resolve().parent
     bundled = package / "data" / "prompts"
     return bundled if bundled.is_dir() else package.parent / "prompts"
 
 
 def llm_key(settings: Settings) -> str:
-    """The key of the model: as set, else out of its file; "" when there is none. `SettingsError` for a bad file."""
+    """Return the key of the model: as set, else out of its file; "" without one. `SettingsError` for a bad file."""
     if settings.llm_key or settings.llm_key_file is None:
         return settings.llm_key
     try:
@@ -382,7 +421,7 @@ def llm_key(settings: Settings) -> str:
 
 
 def cache_folder(settings: Settings) -> Path:
-    """The folder for compiled rules; it may not exist yet."""
+    """Return the folder for compiled rules; it may not exist yet."""
     if settings.cache_dir:
         return settings.cache_dir
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -390,7 +429,7 @@ def cache_folder(settings: Settings) -> Path:
 
 
 def data_folder(settings: Settings) -> Path:
-    """The folder for logs and records; it may not exist yet."""
+    """Return the folder for logs and records; it may not exist yet."""
     if settings.data_dir:
         return settings.data_dir
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from rich.console import Console, Group
@@ -204,14 +204,19 @@ def tokens(every: "Sequence[Token]", as_json: bool) -> None:
 
 
 def day(time: float | None) -> str:
-    """Return a time, in seconds since the epoch, as a date and minute in UTC; "" for None."""
-    return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
+    """Return a time, in seconds since the epoch, as a date and minute in UTC; "" for None, "?" for none that can be."""
+    try:
+        return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def _role_or_outcome(rule: Rule) -> str:
     assert not isinstance(rule, FilterRule)
     claim = rule.verdict
-    return claim.outcome or f"{claim.role}: {claim.reason or f'by table {claim.lookup}'}"
+    if claim.lookup:
+        return f"by table {claim.lookup}"  # which gives the role, too
+    return claim.outcome or f"{claim.role}: {claim.reason}"
 
 
 def rule(one: Rule, as_json: bool = False) -> None:
@@ -240,7 +245,7 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
         if number or not alone:
             console.print()
         _kind(console, kind, list(mine))
-    waiting = sum(waits(one) for one in every)
+    waiting = sum(one.waits for one in every)
     if waiting:
         ending = "rule is" if waiting == 1 else "rules are"
         console.print(
@@ -296,14 +301,9 @@ def _print_indented(console: Console, text: str, style: str) -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, 6)))
 
 
-def waits(one: "Learned") -> bool:
-    """Return whether a rule waits for a human: a proposed one, or one in shadow that may take nodes out."""
-    return one.waits
-
-
 def _wait(one: "Learned") -> str:
-    """What a rule waits for; "" when it does not."""
-    return f"waiting for approval: {one.waits_for or 'it was demoted'}" if waits(one) else ""
+    """Return what a rule waits for; "" when it does not."""
+    return f"waiting for approval: {one.waits_for or 'it was demoted'}" if one.waits else ""
 
 
 def _claimed(one: "Learned") -> str:
@@ -328,16 +328,12 @@ def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> No
         print(ascii_json({"rule": one, "events": events}))
         return
     console = Console(highlight=False)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _facts(one):
-        table.add_row(name, Text(value, style=_STATUS_COLOURS.get(value, "")))
+    table = facts((name, Text(value, style=_STATUS_COLOURS.get(value, ""))) for name, value in _facts(one))
     console.print(Text(safe(one.id, 400), style="bold"), soft_wrap=True)
     console.print(Padding(table, (0, 0, 1, 2)))
     for event in reversed(events):
         _print_event(console, event)
-    if waits(one):
+    if one.waits:
         console.print(f"\nnext: logdoctor rules approve {one.id}  (or retire)", style="yellow", soft_wrap=True)
 
 
@@ -391,6 +387,29 @@ def step(before: str, one: "Learned") -> None:
         print(f"  watched from now on; it {does} once it has matched often enough, or when approved again")
 
 
+_EFFECTS = {
+    "evidence": "evidence",
+    "marks": "looks like an error",
+    "taken by": "removed by",
+    "would take": "would be removed by",
+    "in vain": "matched without effect",
+    "named by": "cause named by",
+    "would name": "cause would be named by",
+}
+"""What the words of `rules.why` and `rule_files.why` say to people."""
+_MARKS = {
+    "frame": "a frame of a traceback",
+    "chain": "a chain of exceptions",
+    "exception": "the name of an exception",
+    "cpp": "the end of a C++ program",
+    "level": "a log level",
+    "word": "an error word",
+    "signal": "the name of a signal",
+}
+_WORD = 11  # characters of such a word with its blanks
+_EFFECT = max(map(len, _EFFECTS.values()))
+
+
 def why(effects: "Sequence[Said]") -> None:
     """Print what the rules do with a line."""
     for one in effects:
@@ -399,7 +418,10 @@ def why(effects: "Sequence[Said]") -> None:
                 f"jobs of the kind {safe(one.kind, 300)}:" if one.kind != "diagnosis" else "diagnosis rules, all jobs:"
             )
         for finding in one.findings:
-            print(safe(finding, 2000))
+            word, rest = finding[:_WORD].strip(), finding[_WORD:]
+            if word == "marks":
+                rest = ", ".join(_MARKS.get(mark, mark) for mark in rest.split(", "))
+            print(safe(f"{_EFFECTS.get(word, word):<{_EFFECT}}  {rest}", 2000))
 
 
 def imported(results: "Sequence[Imported]", as_json: bool) -> None:
@@ -429,13 +451,12 @@ def _imported(one: "Imported") -> str:
 
 def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
     """Print some lines, or one JSON object, for each past case."""
-    console = Console(highlight=False)
-    none = True
-    for one in every:
-        none = False
-        if as_json:
+    if as_json:
+        for one in every:
             print(ascii_json(one))
-            continue
+        return
+    console = Console(highlight=False)
+    for one in each(every, "no cases"):
         head = Text(f"{one.id:>5}  ").append(safe(one.reason, 100), style="dim" if one.withdrawn else "bold")
         head.append(f"  {safe(one.job, 300)}/{one.attempt}")
         head.append(f"  {day(one.at)} UTC by {_said_by(one)}{', withdrawn' if one.withdrawn else ''}", style="dim")
@@ -443,8 +464,6 @@ def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
         _print_indented(console, safe(one.title or (one.evidence[0].quote if one.evidence else ""), 300), "")
         if one.fix:
             _print_indented(console, f"fixed by: {safe(one.fix, 300)}", "green")
-    if none and not as_json:
-        console.print("no cases")
 
 
 def case(one: "Confirmation", as_json: bool) -> None:
@@ -453,12 +472,7 @@ def case(one: "Confirmation", as_json: bool) -> None:
         print(ascii_json(one))
         return
     console = Console(highlight=False)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _facts_of_case(one):
-        if value:
-            table.add_row(name, Text(safe(value, 4000)))
+    table = facts((name, Text(safe(value, 4000))) for name, value in _facts_of_case(one) if value)
     console.print(Text(f"case {one.id}: {safe(one.reason, 100)}", style="bold"), soft_wrap=True)
     console.print(Padding(table, (0, 0, 0, 2)))
     for cited in one.evidence:
@@ -493,6 +507,29 @@ def entered(one: "Confirmation") -> None:
     print(f"case {one.id}: {safe(one.reason, 100)}: {taxonomy.ADVICE[recovery]}")
     if not one.digests and not one.summary:
         print("  no line that identifies it was kept, so no other failure is recognised by it; name lines with --line")
+
+
+_Row = TypeVar("_Row")
+
+
+def each(every: "Iterable[_Row]", empty: str) -> "Iterator[_Row]":
+    """Yield all; print `empty` when there is none."""
+    none = True
+    for one in every:
+        none = False
+        yield one
+    if none:
+        print(empty)
+
+
+def facts(rows: Iterable[tuple[str, Text]]) -> Table:
+    """Return a table of names and values."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def safe(text: str, width: int) -> str:

@@ -24,7 +24,7 @@ REASONS: dict[str, Reason] = {
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Take the node out and reset its GPUs and switches; check the NVLink counters before you return it to service.",
+        "Cordon the node and reset its GPUs and switches; check the NVLink counters before you uncordon it.",
     ),
     "CUDA Error": Reason(
         _INFRASTRUCTURE,
@@ -36,13 +36,13 @@ REASONS: dict[str, Reason] = {
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Take the node out, restart on the others, and check its console and kernel log for why it disappeared.",
+        "Cordon the node, restart on the others, and check its console and kernel log for why it disappeared.",
     ),
     "ECC Error": Reason(
         _INFRASTRUCTURE,
         "infrastructure",
         "isolate_and_restart",
-        "Take the node out and reset the GPU so that the row is remapped; return the board if it fails again.",
+        "Cordon the node and reset the GPU so that the row is remapped; return the board if it fails again.",
     ),
     "Network Error": Reason(
         _INFRASTRUCTURE,
@@ -407,7 +407,7 @@ def _is_of_family(part: str, name: str, words: set[str]) -> bool:
 _FIND_NODE = "find the faulty node: test the job's nodes, then restart"
 ADVICE = {
     "restart": "restart from the last checkpoint",
-    "isolate_and_restart": "take out the node, then restart",
+    "isolate_and_restart": "cordon the node, then restart",
     "rollback_and_skip": "roll back before the spike, skip the data",
     "fix_first": "do not restart: fix first",
     "ask_human": "do not restart yet: ask a person",
@@ -417,7 +417,7 @@ ADVICE = {
 
 
 def advice(recovery: str, nodes: bool) -> str:
-    """Return a recovery in words; `nodes` says whether a node is named that could be taken out."""
+    """Return a recovery in words; `nodes` says whether a node is named that could be cordoned."""
     return _FIND_NODE if recovery == "isolate_and_restart" and not nodes else ADVICE[recovery]
 
 

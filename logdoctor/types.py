@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """How many lines begin in the segment."""
+        """Return how many lines begin in the segment."""
         if self.piece is not None:
             return int(self.piece == 0)
         return len(self.newlines) + (not self.data.endswith(b"\n") and len(self.data) > 0)
@@ -276,5 +276,5 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def names_node(verdict: Verdict) -> bool:
-    """Return whether a verdict names a node that could be taken out."""
+    """Return whether a verdict names a node that could be cordoned."""
     return any(suspect.node for suspect in verdict.suspects)

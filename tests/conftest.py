@@ -16,6 +16,8 @@ from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
+from tests.databases import KINDS, databases
+from tests.postgres import SharedServer, new_folder
 
 HERE = Path(__file__).parent
 _COMMON: dict[str, Any] = {
@@ -27,31 +29,46 @@ settings.register_profile("soak", max_examples=3000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 WORLDS = {
-    "browser/": "browser",
-    "nodes/test_slurm": "clusters",
-    "nodes/test_ssh_namespaces": "clusters",
-    "nodes/test_stories": "clusters",
+    "nodes/test_slurm.py": "slurm",
+    "nodes/test_slurm_cordon.py": "slurm",
+    "nodes/test_ssh_namespaces.py": "namespaces",
+    "nodes/test_stories.py": "namespaces",
 }
-"""Browsers and real clusters, one of each at a time, by the beginnings of the paths of the tests that use them."""
+"""What only one at a time should make, by the beginnings of the paths of the tests that do. The story of Slurm waits
+for most of its minutes, and has a cluster of its own."""
 
 SLOWEST = (
-    "browser",
-    "clusters",
+    "nodes/test_slurm_story.py",
+    "browser/test_triage.py",
     "rule_files/test_files.py",
     "service/test_learning.py",
     "crash/test_crash.py",
+    "browser/test_pages.py",
     "nodes/test_kubernetes.py",
+    "nodes/test_ssh.py",
     "web/test_openapi.py",
     "web/test_service_process.py",
+    "web/test_traces.py",
+    "web/test_worker_metrics.py",
+    "service/test_consulting.py",
+    "namespaces",
+    "slurm",
+    "deploy/test_running.py",
     "eval/test_learning_curve.py",
+    "browser/test_scale.py",
     "log_agent/test_miner.py",
     "eval/replay/test_run.py",
+    "eval/test_model_score.py",
+    "failure_agent/test_brief.py",
+    "service/test_delivering.py",
+    "service/test_recheck.py",
+    "deploy/test_prometheus.py",
     "send/test_run.py",
     "send/test_shipping.py",
     "crash/test_node_tests.py",
     "service/test_model_faults.py",
+    "service/test_streaming.py",
     "service/test_restart.py",
-    "service/test_consulting.py",
     "llm/test_langchain.py",
     "test_laws.py",
 )
@@ -75,6 +92,24 @@ class ByGroup(LoadScopeScheduling):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order of groups is that of `pytest_collection_modifyitems`
+    given = getattr(config, "workerinput", None)
+    folder = Path(given["postgres"]) if given else new_folder()
+    databases.shared = SharedServer(folder, given["owner"] if given else os.getpid())
+    # taken out of the environment: logdoctor refuses settings that it does not know
+    databases.kind = given["database"] if given else os.environ.pop("LOGDOCTOR_TEST_DATABASE", KINDS[0])
+    assert databases.kind in KINDS, f"LOGDOCTOR_TEST_DATABASE is none of {', '.join(KINDS)}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that runs tests what all of them share."""
+    assert databases.shared is not None
+    node.workerinput |= {"postgres": str(databases.shared.folder), "database": databases.kind, "owner": os.getpid()}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if databases.shared is not None and not hasattr(config, "workerinput"):
+        databases.shared.end()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
@@ -117,6 +152,31 @@ def _no_network() -> Iterator[None]:
 
             patch.setattr(socket.socket, name, guarded)
         yield
+
+
+@pytest.fixture(params=KINDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new database, one of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/records.sqlite"
+        return
+    name = databases.pool.lend()
+    yield databases.server.url(name)
+    databases.pool.take_back(name)
+
+
+@pytest.fixture(params=KINDS)
+def each_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data folders have their database in SQLite, and again in PostgreSQL."""
+    monkeypatch.setattr(databases, "kind", request.param)
+
+
+@pytest.fixture(autouse=True)
+def _databases_end() -> Iterator[None]:
+    """What a test leaves in databases of PostgreSQL goes with its folders."""
+    before = set(databases.lent)
+    yield
+    databases.forget(databases.lent.keys() - before)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, R
 from logdoctor.nodes.launching import STARTED, LaunchTask, ProbeAnswer
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Records
+from tests.databases import url_in
 
 NOW = 1_795_250_000.0
 NODES = tuple(Node(f"gpu-0{number}", f"10.0.0.{number}", "leaf-1") for number in range(1, 5))
@@ -77,7 +78,7 @@ CORDON = Action("cordon", ("gpu-02",), "ask", "test 1 found gpu-02 faulty", None
 def opened(folder: Path) -> NodeRecords:
     """The records of nodes of a data folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    return NodeRecords(Records(f"sqlite:///{folder / 'logdoctor.db'}").database)
+    return NodeRecords(Records(url_in(folder / "logdoctor.db")).database)
 
 
 def kept_test(records: NodeRecords, conclusion: Conclusion | None = FAULTY, worlds: int = 4, at: float = NOW) -> int:

@@ -65,7 +65,7 @@ def test_only_files_are_logs(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.log: does not exist"):
+    with pytest.raises(InputError, match=r"none\.log does not exist"):
         attempts(tmp_path / "none.log")
 
 

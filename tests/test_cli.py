@@ -187,7 +187,7 @@ def test_json_of_many_files_is_one_line_each_in_order(run: Callable[..., Ran]) -
 def test_json_of_the_files_that_can_be_read_is_still_printed(run: Callable[..., Ran]) -> None:
     ran = run("diagnose", "--json", ECC_LOG, "nowhere.log", GOOD_LOG)
     assert [verdict["outcome"] for verdict in ran.verdicts] == ["failed", "completed"]
-    assert ran.err == "logdoctor: nowhere.log: does not exist. Check the path.\n"
+    assert ran.err == "logdoctor: nowhere.log does not exist. Check the path.\n"
 
 
 def test_json_is_the_same_from_one_process_and_from_many(run: Callable[..., Ran]) -> None:
@@ -247,7 +247,7 @@ def test_standard_input_of_the_real_program() -> None:
 def test_standard_input_is_read_once(run: Callable[..., Ran]) -> None:
     ran = run("diagnose", "--json", "-", "-", stdin=b"KeyError: 'a'\n")
     assert (ran.code, ran.raw) == (2, b"")
-    assert "standard input" in ran.err
+    assert "Standard input" in ran.err
 
 
 def test_people_see_reason_advice_and_the_quoted_line(run: Callable[..., Ran]) -> None:
@@ -255,7 +255,7 @@ def test_people_see_reason_advice_and_the_quoted_line(run: Callable[..., Ran]) -
     plain = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ran.out).split())
     assert ran.err == ""
     assert "ECC Error" in plain
-    assert "take out the node, then restart" in plain
+    assert "cordon the node, then restart" in plain
     assert "os-a100-03" in plain
     assert "> 126 [os-a100-03] Cuda failure 'uncorrectable ECC error encountered'" in plain
     for number in (124, 125, 127, 128):  # two lines of context
@@ -426,7 +426,7 @@ def test_a_truncated_archive_is_diagnosed_as_far_as_it_goes(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("WORKER", "2", ["LOGDOCTOR_WORKER", "no such setting"]),
+        ("WORKER", "2", ["LOGDOCTOR_WORKER", "is not a setting"]),
         ("WORKERS", "many", ["WORKERS"]),
         ("WORKERS", "-1", ["LOGDOCTOR_WORKERS", "is not valid"]),
         ("BLOCK_BYTES", "10", ["LOGDOCTOR_BLOCK_BYTES", "is not valid"]),
@@ -634,13 +634,19 @@ def test_export_and_import(run: Callable[..., Ran], data: Path, tmp_path: Path) 
 def test_why_asks_learned_rules(run: Callable[..., Ran], data: Path) -> None:
     rule = active(opened(data))
     line = SHARD.examples[0]
-    assert run("rules", "why", line).out == f"jobs of the kind {KIND}:\ntaken by   {rule.id}\n"
+    assert run("rules", "why", line).out == f"jobs of the kind {KIND}:\nremoved by               {rule.id}\n"
     assert "no rule matches it" in run("rules", "why", line, "--kind", "none").out
     ran = program("rules", "why", os.fsdecode(b"\xff\x1b[31m"), LOGDOCTOR_DATA_DIR=str(data))
     assert ran.code == 0 and "no rule matches it" in ran.out
 
 
 # ---- rules, eval, schema, completion
+
+
+def test_no_short_help_is_cut_off(run: Callable[..., Ran]) -> None:
+    for group in ([], ["rules"], ["cases"], ["incidents"], ["nodes"], ["notify"], ["eval"], ["tokens"]):
+        shown = run(*group, "--help").out
+        assert "..." not in shown.partition("Commands:")[2], shown
 
 
 def test_rules_check_finds_nothing_in_good_rules(run: Callable[..., Ran], rule_folder: Path) -> None:
@@ -667,12 +673,15 @@ def test_rules_show_of_none(run: Callable[..., Ran]) -> None:
 
 def test_rules_why(run: Callable[..., Ran], rule_folder: Path) -> None:
     taken = run("rules", "why", "hello 12", rules=str(rule_folder)).out
-    assert "taken by   filter/x/hello" in taken and "kept" not in taken
+    assert "removed by               filter/x/hello" in taken and "kept" not in taken
     evident = run("rules", "why", "hello 7 you gpu").out
-    assert "evidence   diagnosis/x/rude: cause of Node Failure {'node': 'gpu'}" in evident
-    assert "kept       the line stays in the residual" in evident
-    assert "in vain    diagnosis/x/rude: unless 'dear'" in run("rules", "why", "dear, hello 7 you gpu").out
-    kept = "kept       the line stays in the residual\nbecause    no rule matches it\n"
+    assert "evidence                 diagnosis/x/rude: cause of Node Failure {'node': 'gpu'}" in evident
+    assert "kept                     the line is kept for diagnosis" in evident
+    assert (
+        "diagnosis/x/rude: the line also matches 'dear', which the rule excludes"
+        in run("rules", "why", "dear, hello 7 you gpu").out
+    )
+    kept = "kept                     the line is kept for diagnosis\nbecause                  no rule matches it\n"
     assert run("rules", "why", "good bye").out == kept
     assert run("rules", "why", "a\nb").code == 2
 

@@ -66,7 +66,7 @@ def test_cases_are_listed_and_shown(run: Callable[..., Ran], data: Path) -> None
     told = [json.loads(line) for line in run("cases", "list", "--json", "--withdrawn").out.splitlines()]
     assert [one["id"] for one in told] == [3, 2, 1]
     shown = run("cases", "show", "1").out
-    for words in ("case 1: ECC Error", "take out the node", "board returned", "the third", "gpu-12:126 the raw line"):
+    for words in ("case 1: ECC Error", "cordon the node", "board returned", "the third", "gpu-12:126 the raw line"):
         assert words in shown, words
     assert "ops: it was the cable" in run("cases", "show", "3").out
     assert json.loads(run("cases", "show", "1", "--json").out)["by"] == "user-17"
@@ -89,7 +89,7 @@ def test_people_confirm_and_withdraw(run: Callable[..., Ran], data: Path) -> Non
     stored = records.publish("j", 1, changed(), True, 1.0)
     assert stored is not None
     ran = run("cases", "confirm", stored.id, "--fix", "board returned", "--by", "user-18")
-    assert (ran.code, ran.out.splitlines()[0]) == (0, "case 1: ECC Error: take out the node, then restart")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "case 1: ECC Error: cordon the node, then restart")
     assert (confirmed.one(1).by, confirmed.one(1).fix, confirmed.one(1).evidence[0].quote) == (
         "user-18",
         "board returned",
@@ -264,6 +264,6 @@ def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data:
     shown = run("rules", "show", one.id).out
     assert "NVLink Error: restart" in shown and "reseat it" in shown and "kind of jobs" not in shown
     said = run("rules", "why", line).out
-    assert f"would name {one.id}: NVLink Error (shadow)" in said and other.id not in said
+    assert f"cause would be named by  {one.id}: NVLink Error (shadow)" in said and other.id not in said
     assert "no rule matches it" in said, "filter rules know nothing of it"
     assert build.learned_rules(Settings(data_dir=data)).one(one.id).claim == plain.claim

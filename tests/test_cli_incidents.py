@@ -89,8 +89,8 @@ def test_an_incident_is_shown(run: Callable[..., Ran], filled: Incidents) -> Non
     shown = run("incidents", "show", "1").out
     for words in (
         "acknowledged  ECC Error  on gpu-12",
-        "take out the node",
-        "Take the node out.",
+        "cordon the node",
+        "Cordon the node.",
         "by ops: draining",
         "llama-0/2  verdict 3",
         "joined llama-1/1",

@@ -289,14 +289,14 @@ def cordons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cordoned"
 
 
-def test_a_node_is_taken_out_and_put_back(run: Callable[..., Ran], data: Path, cordons: Path) -> None:
+def test_a_node_is_cordoned_and_uncordoned(run: Callable[..., Ran], data: Path, cordons: Path) -> None:
     ran = run("nodes", "cordon", "gpu-02", "--reason", "wrong data", "--yes", "--by", "user-17")
     assert (ran.code, ran.out) == (0, "gpu-02: cordoned (cordon 1, file)\n"), ran.err
     assert "gpu-02  # logdoctor cordon 1: wrong data" in cordons.read_text()
     assert "1 (file)" in run("nodes", "list", "--cluster").out
     assert_refused(run("nodes", "cordon", "gpu-02", "--reason", "x", "--yes"), "already cordoned")
     assert run("nodes", "uncordon", "gpu-02", "--why", "board replaced").out == (
-        "gpu-02: back in service (cordon 1, file)\n"
+        "gpu-02: uncordoned (cordon 1, file)\n"
     )
     assert "gpu-02" not in cordons.read_text()
     assert_refused(run("nodes", "uncordon", "gpu-02"), "no cordon by logdoctor")
@@ -305,7 +305,7 @@ def test_a_node_is_taken_out_and_put_back(run: Callable[..., Ran], data: Path, c
 
 def test_a_cordon_is_asked_for(run: Callable[..., Ran], data: Path, cordons: Path) -> None:
     ran = run("nodes", "cordon", "gpu-02", "--reason", "wrong data", stdin=b"n\n")
-    assert ran.code == 2 and "Take gpu-02 out (wrong data)?" in ran.err and not cordons.exists()
+    assert ran.code == 2 and "Cordon gpu-02 (wrong data)?" in ran.err and not cordons.exists()
     assert run("nodes", "cordon", "gpu-02", "--reason", "wrong data", stdin=b"y\n").code == 0
     assert cordons.exists()
     assert run("nodes", "cordon", "gpu-03", "--yes").code == 2, "for no reason"

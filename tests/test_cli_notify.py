@@ -45,7 +45,7 @@ def test_one_that_does_not_arrive(folder: Path, receiver: Receiver) -> None:
     assert run(folder, "retry", "1").exit_code != 0, "a test is not sent again"
     assert run(folder, "retry", "99").exit_code != 0
     assert "dead" in run(folder, "list", "--state", "dead").output
-    assert run(folder, "list", "--state", "waiting").output == ""
+    assert run(folder, "list", "--state", "waiting").output == "no messages\n"
 
 
 def test_what_is_not_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_what_is_not_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WEBHOOKS", "WEBHOOK_SECRETS", "SLACK"):
         monkeypatch.delenv(f"LOGDOCTOR_NOTIFY_{name}")
     found = run(folder, "test")
-    assert found.exit_code == 2 and "No target is configured" in found.output
+    assert found.exit_code == 2 and "No target is set" in found.output
     assert run(folder.parent / "none", "list").exit_code != 0
 
 

@@ -125,7 +125,7 @@ def test_works_without_extras(environment: Callable[[str], Command], arguments: 
 def test_a_missing_extra_is_named(environment: Callable[[str], Command], arguments: tuple[str, ...]) -> None:
     done = environment("")(*CLI, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("logdoctor: the extra 'service': is not installed (no library ")
+    assert done.stderr.startswith("logdoctor: the extra 'service' is not installed (no library ")
     assert done.stderr.endswith("Run `pip install 'logdoctor[service]'`.\n")
     assert done.stderr.count("\n") == 1
 
@@ -137,10 +137,12 @@ MODEL = {"LOGDOCTOR_LLM_BASE_URL": "http://127.0.0.1:9/v1", "LOGDOCTOR_LLM_MODEL
     ("extra", "arguments", "settings"),
     [
         ("agents", ("serve", "--port", "0"), MODEL),
+        ("cluster", ("serve", "--port", "0"), {"LOGDOCTOR_DATABASE_URL": "postgresql+psycopg://u@127.0.0.1/x"}),
         ("nodes", ("serve", "--port", "0"), {"LOGDOCTOR_CORDON_WITH": "kubernetes"}),
+        ("tracing", ("serve", "--port", "0"), {"LOGDOCTOR_OTLP_URL": "http://127.0.0.1:9"}),
         ("nodes", ("nodes", "test", "--launcher", "ssh", "--nodes", "a,b"), {}),
     ],
-    ids=["model", "cordon", "ssh"],
+    ids=["model", "database", "cordon", "traces", "ssh"],
 )
 def test_the_service_names_the_extra_that_it_lacks(
     environment: Callable[[str], Command], extra: str, arguments: tuple[str, ...], settings: dict[str, str]
@@ -188,6 +190,17 @@ def test_nodes_have_their_libraries(environment: Callable[[str], Command]) -> No
     done = environment("nodes")("-c", REACHED)
     assert done.returncode == 0, done.stderr
 
+
+def test_traces_have_their_libraries(environment: Callable[[str], Command]) -> None:
+    done = environment("tracing")("-c", TRACED)
+    assert done.returncode == 0, done.stderr
+
+
+TRACED = """
+import logdoctor.build.tracing
+from logdoctor.settings import Settings
+logdoctor.build.tracing.tracer(Settings(otlp_url="http://127.0.0.1:9"))
+"""
 
 REACHED = """
 import logdoctor.nodes.cordon.kubernetes, logdoctor.nodes.launch.kubernetes, logdoctor.nodes.launch.ssh

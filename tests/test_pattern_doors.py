@@ -16,6 +16,7 @@ from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rule_files.imports import File, Imported, import_files
 from logdoctor.rules.load import load_book
 from logdoctor.rules.match import Matcher, hyperscan_complaint
+from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
 from logdoctor.service.sifting import sieve
@@ -54,6 +55,12 @@ DOORS: dict[str, Callable[[Path], object]] = {
 def test_a_huge_pattern_is_refused_at_once(door: Callable[[Path], object], tmp_path: Path) -> None:
     with pytest.raises(RuleError, match=r"too large"):
         door(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["x{4000}", "(a?){0,4000}", "[", "[^a", "[[:a"])
+def test_a_long_pattern_is_measured_at_once(part: str) -> None:
+    with pytest.raises(RuleError, match=r"too large"):
+        require_small((part * 9000)[:9000], WRITTEN_OUT)
 
 
 def test_the_model_is_told_that_its_pattern_is_refused(ask: Ask) -> None:

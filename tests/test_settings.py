@@ -31,7 +31,7 @@ def test_every_setting_can_be_set() -> None:
 
 @pytest.mark.parametrize("variable", ["LOGDOCTOR_WORKER", "LOGDOCTOR_", "LOGDOCTOR_RULES_"])
 def test_an_unknown_variable_is_named(variable: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^{variable}: there is no such setting"):
+    with pytest.raises(SettingsError, match=rf"^{variable} is not a setting"):
         read_settings({variable: "1"})
 
 

@@ -110,7 +110,7 @@ def reasons(root: Path, revision: str, source: str) -> Iterator[Message]:
 
 
 def node_reasons(root: Path, revision: str, source: str) -> Iterator[Message]:
-    """Why the controller took a node out, as sinfo and scontrol print it."""
+    """Why the controller drained a node, as sinfo and scontrol print it."""
     for path, text in files(root, below(_CONTROLLER, "c"), (revision,)):
         for match in _NODE_DOWN.finditer(text):
             said = filled(literals(match["text"])).removeprefix("word-7").strip()

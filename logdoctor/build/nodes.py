@@ -1,7 +1,7 @@
 """Build what tests and cordons nodes: launchers, cordoners and the actor."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,38 +12,38 @@ from logdoctor.build.stored import made_folder, records
 from logdoctor.errors import InputError, LaunchError, SettingsError
 from logdoctor.extras import missing
 from logdoctor.launchers import LauncherName
+from logdoctor.node_types import Node, checked_name
+from logdoctor.nodes.board import NodeTestTerms
+from logdoctor.nodes.cordon.caps import Caps
+from logdoctor.nodes.cordon.cordoner import Cordoner
+from logdoctor.nodes.cordon.cordoning import Cordoning
+from logdoctor.nodes.cordon.dry_run import DryRun
+from logdoctor.nodes.cordon.file import FileCordoner
+from logdoctor.nodes.cordon.slurm import SlurmCordoner
+from logdoctor.nodes.launch.local import LocalLauncher
+from logdoctor.nodes.launch.slurm import SlurmLauncher
+from logdoctor.nodes.launching import Launcher, ProbeOptions
+from logdoctor.nodes.policy import Modes
+from logdoctor.nodes.slurm import expanded
+from logdoctor.nodes.topology import groups
+from logdoctor.service.acting import Actor, Means
+from logdoctor.service.leading import alone
+from logdoctor.service.testing import Bench
 from logdoctor.settings import PREFIX, Settings, environment
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.records import Records
 
 if TYPE_CHECKING:
-    from logdoctor.node_types import Node
-    from logdoctor.nodes.cordon.cordoner import Cordoner
     from logdoctor.nodes.kubernetes_api import Cluster
-    from logdoctor.nodes.launching import Launcher
-    from logdoctor.service.acting import Actor
-    from logdoctor.service.testing import Bench
-    from logdoctor.store.node_records import NodeRecords
-    from logdoctor.store.records import Records
 
 
-def node_records(settings: Settings) -> "NodeRecords":
-    """Return the records of nodes, for commands that run beside a service."""
-    from logdoctor.store.node_records import NodeRecords
-
-    return NodeRecords(records(settings).database)
-
-
-def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = False) -> "Actor":
+def actor(
+    settings: Settings, kept: Records | None = None, taking_up: bool = False, leads: Callable[[], bool] = alone
+) -> Actor:
     """Return what tests and cordons nodes, over the records of the data folder; not yet started.
 
-    `taking_up` is for the service: it continues interrupted tests.
+    `taking_up` is for the service: it continues interrupted tests, and acts upon verdicts while it `leads`.
     """
-    from logdoctor.nodes.cordon.caps import Caps
-    from logdoctor.nodes.cordon.cordoning import Cordoning
-    from logdoctor.nodes.policy import Modes
-    from logdoctor.nodes.slurm import expanded
-    from logdoctor.service.acting import Actor, Means
-    from logdoctor.store.node_records import NodeRecords
-
     kept = kept or records(settings)
     nodes = NodeRecords(kept.database)
     cordons = cordoner(settings, nodes)
@@ -59,15 +59,11 @@ def actor(settings: Settings, kept: "Records | None" = None, taking_up: bool = F
         Modes(*modes),
         settings.test_repeats_after_steps,
     )
-    return Actor(means, kept, nodes, made_folder(settings), taking_up)
+    return Actor(means, kept, nodes, made_folder(settings), taking_up, leads)
 
 
-def bench(settings: Settings) -> "Bench":
+def bench(settings: Settings) -> Bench:
     """Return the bench: the launcher, parameters and limits of node tests."""
-    from logdoctor.nodes.board import NodeTestTerms
-    from logdoctor.nodes.launching import ProbeOptions
-    from logdoctor.service.testing import Bench
-
     floors = tuple((name, _number("TEST_FLOORS", value)) for name, value in _pairs("TEST_FLOORS", settings.test_floors))
     terms = NodeTestTerms(
         repeats=settings.test_repeats,
@@ -88,7 +84,7 @@ def bench(settings: Settings) -> "Bench":
     return Bench(partial(launcher, settings), grouped, terms, probe, settings.test_minutes, settings.test_port)
 
 
-def launcher(settings: Settings, name: str) -> "Launcher":
+def launcher(settings: Settings, name: str) -> Launcher:
     """Return the launcher of this name; `LaunchError` when there is none, or it lacks settings or a library."""
     try:
         return _launcher(settings, name)
@@ -98,14 +94,10 @@ def launcher(settings: Settings, name: str) -> "Launcher":
         raise
 
 
-def _launcher(settings: Settings, name: str) -> "Launcher":
+def _launcher(settings: Settings, name: str) -> Launcher:
     if name == "local":
-        from logdoctor.nodes.launch.local import LocalLauncher
-
         return LocalLauncher(settings.local_nodes)
     if name == "slurm":
-        from logdoctor.nodes.launch.slurm import SlurmLauncher
-
         inherited = environment()
         return SlurmLauncher(inherited, inherited.get("SLURM_JOB_ID", ""), _slurm_options(settings))
     if name == "ssh":
@@ -129,17 +121,13 @@ def _launcher(settings: Settings, name: str) -> "Launcher":
         resources = dict(_pairs("KUBE_RESOURCES", settings.kube_resources))
         pod = PodOptions(settings.kube_image, settings.kube_namespace, resources, **_pod_options(settings.kube_pod))
         return KubernetesLauncher(_cluster(settings), pod, settings.cordon_owner, settings.kube_selector)
-    raise LaunchError(f"launcher {name[:40]!r}", "there is none", f"Use one of {', '.join(get_args(LauncherName))}.")
+    raise LaunchError(f"launcher {name[:40]!r}", "does not exist", f"Use one of {', '.join(get_args(LauncherName))}.")
 
 
-def cordoner(settings: Settings, nodes: "NodeRecords") -> "Cordoner":
+def cordoner(settings: Settings, nodes: NodeRecords) -> Cordoner:
     """Return the cordoner of the settings."""
-    from logdoctor.nodes.cordon.dry_run import DryRun
-    from logdoctor.nodes.cordon.file import FileCordoner
 
     def fleet() -> list[str]:
-        from logdoctor.nodes.slurm import expanded
-
         return expanded(settings.fleet) if settings.fleet else nodes.tested()
 
     if settings.cordon_with == "file":
@@ -151,8 +139,6 @@ def cordoner(settings: Settings, nodes: "NodeRecords") -> "Cordoner":
     cluster = settings.launcher if settings.cordon_with == "dry-run" else settings.cordon_with
     real: Cordoner | None = None
     if cluster == "slurm":
-        from logdoctor.nodes.cordon.slurm import SlurmCordoner
-
         real = SlurmCordoner(environment())
     elif cluster == "kubernetes":
         from logdoctor.nodes.cordon.kubernetes import KubernetesCordoner
@@ -167,10 +153,8 @@ def _cluster(settings: Settings) -> "Cluster":
     return Cluster(str(settings.kube_config or ""), settings.kube_context)
 
 
-def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "list[Node]":
+def _grouped(topology: Path | None, nodes: Sequence[Node], other: str) -> list[Node]:
     """Return the nodes with the switches that a file gives for them; `InputError` when it cannot be read."""
-    from logdoctor.nodes.topology import groups
-
     path = Path(other) if other else topology
     if path is None:
         return list(nodes)
@@ -181,11 +165,9 @@ def _grouped(topology: Path | None, nodes: "Sequence[Node]", other: str) -> "lis
     return [msgspec.structs.replace(node, group=known.get(node.name, node.group)) for node in nodes]
 
 
-def _hosts(path: Path | None) -> tuple[list[str], "list[Node]"]:
+def _hosts(path: Path | None) -> tuple[list[str], list[Node]]:
     """Return the SSH hosts of nodes, and the addresses for their peers, from lines `NAME [USER@]HOST[:PORT] [ADDRESS]
     [GROUP]`; `InputError` for a file that cannot be read."""
-    from logdoctor.node_types import Node, checked_name
-
     hosts, nodes = [], []
     if path is not None:
         try:
@@ -206,7 +188,7 @@ _POD_LISTS = {"capability": "capabilities", "pull_secret": "pull_secrets"}
 
 
 def _pod_options(text: str) -> dict[str, Any]:
-    """What is said of the pods of probes; `SettingsError` for what is not a pod option."""
+    """Return what is said of the pods of probes; `SettingsError` for what is not a pod option."""
     options: dict[str, Any] = {}
     for key, value in _pairs("KUBE_POD", text):
         if key in _POD_LISTS:

@@ -1,21 +1,21 @@
 """Build what sends notifications about incidents: targets, terms and the outbox."""
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from logdoctor.build.stored import records
 from logdoctor.errors import SettingsError
+from logdoctor.notify.quiet import Quiet, read_quiet, read_zone
+from logdoctor.notify.sending import Target, Way
+from logdoctor.notify.signing import key
+from logdoctor.service.delivering import NotifyTerms
+from logdoctor.service.leading import alone
+from logdoctor.service.notifying import Notifier
 from logdoctor.settings import PREFIX, Settings
+from logdoctor.store.notices import Notices
+from logdoctor.store.records import Records
 from logdoctor.taxonomy import RECOVERIES
-
-if TYPE_CHECKING:
-    from logdoctor.notify.quiet import Quiet
-    from logdoctor.notify.sending import Target
-    from logdoctor.service.delivering import NotifyTerms
-    from logdoctor.service.notifying import Notifier
-    from logdoctor.store.notices import Notices
-    from logdoctor.store.records import Records
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _MOST_TARGETS = 20
@@ -23,29 +23,18 @@ _LONGEST_URL = 2000
 _LONGEST_PUBLIC = 200
 
 
-def notifier(settings: Settings, kept: "Records | None" = None) -> "Notifier":
-    """Who tells of incidents, over the records of the data folder; not yet started. `SettingsError` names a setting
-    that cannot be used, and shows no secret."""
-    from logdoctor.notify.sending import Way
-    from logdoctor.service.notifying import Notifier
-    from logdoctor.store.notices import Notices
+def notifier(settings: Settings, kept: Records | None = None, leads: Callable[[], bool] = alone) -> Notifier:
+    """Return who announces incidents, over the records of the data folder; not yet started. `SettingsError` names a
+    setting that cannot be used, and shows no secret."""
 
     proxy = _checked_url("NOTIFY_PROXY", "the proxy", settings.notify_proxy) if settings.notify_proxy else ""
     way = Way(settings.notify_seconds, proxy)
-    outbox = Notices((kept or records(settings)).database)
-    return Notifier(targets(settings), outbox, terms(settings), way)
+    notices = Notices((kept or records(settings)).database)
+    return Notifier(targets(settings), notices, terms(settings), way, leads=leads)
 
 
-def notices(settings: Settings) -> "Notices":
-    """Return the outbox, for commands that run beside a service."""
-    from logdoctor.store.notices import Notices
-
-    return Notices(records(settings).database)
-
-
-def terms(settings: Settings) -> "NotifyTerms":
-    """How messages are told."""
-    from logdoctor.service.delivering import NotifyTerms
+def terms(settings: Settings) -> NotifyTerms:
+    """Return how messages are sent: pauses, limits and quiet hours."""
 
     return NotifyTerms(
         settings.notify_settle_seconds,
@@ -57,10 +46,8 @@ def terms(settings: Settings) -> "NotifyTerms":
     )
 
 
-def targets(settings: Settings) -> "list[Target]":
+def targets(settings: Settings) -> list[Target]:
     """Return the targets of notifications."""
-    from logdoctor.notify.sending import Target
-    from logdoctor.notify.signing import key
 
     secrets: dict[str, tuple[str, ...]] = {}
     for name, secret in _named("NOTIFY_WEBHOOK_SECRETS", settings.notify_webhook_secrets):
@@ -119,8 +106,7 @@ def _public_url(settings: Settings) -> str:
     return url
 
 
-def _quiet(settings: Settings) -> "Quiet | None":
-    from logdoctor.notify.quiet import read_quiet, read_zone
+def _quiet(settings: Settings) -> Quiet | None:
 
     try:
         read_zone(settings.notify_timezone)

@@ -3,13 +3,20 @@
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from logdoctor.errors import StoreError
+from logdoctor.service.reading import Logs
 from logdoctor.settings import Settings, data_folder
-
-if TYPE_CHECKING:
-    from logdoctor.store.records import Records
+from logdoctor.store.archive import Archive
+from logdoctor.store.bucket import Bucket
+from logdoctor.store.database import Database
+from logdoctor.store.learned import LearnedRules
+from logdoctor.store.log import LogLimits, LogTable
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.notices import Notices
+from logdoctor.store.objects import FolderObjects, Objects
+from logdoctor.store.records import Records
+from logdoctor.store.redis_state import RedisState
 
 
 def database_url(settings: Settings) -> str:
@@ -30,8 +37,39 @@ def made_folder(settings: Settings) -> Path:
     return folder.resolve()
 
 
-def records(settings: Settings) -> "Records":
+def records(settings: Settings) -> Records:
     """Return the records alone, for commands that run beside a service."""
-    from logdoctor.store.records import Records
-
     return Records(database_url(settings))
+
+
+def redis_state(settings: Settings) -> RedisState | None:
+    """Return what the processes of the service share in Redis; None where none is set."""
+    return RedisState(settings.redis_url) if settings.redis_url else None
+
+
+def objects(settings: Settings) -> Objects:
+    """Return the place of the archive: a bucket or a folder."""
+    if "://" in settings.archive_url:
+        return Bucket(settings.archive_url)
+    return FolderObjects(Path(settings.archive_url) if settings.archive_url else data_folder(settings) / "archive")
+
+
+def logs(settings: Settings, database: Database) -> Logs:
+    """Return the logs alone, for commands that run beside a service."""
+    log = LogTable(database, LogLimits(0, 0, 0))  # nothing is appended
+    return Logs(log, Archive(database, objects(settings)))
+
+
+def learned_rules(settings: Settings) -> LearnedRules:
+    """Return the learned rules of the data folder, for commands that run beside a service."""
+    return LearnedRules(records(settings).database)
+
+
+def node_records(settings: Settings) -> NodeRecords:
+    """Return the records of nodes, for commands that run beside a service."""
+    return NodeRecords(records(settings).database)
+
+
+def outbox(settings: Settings) -> Notices:
+    """Return the outbox of notifications, for commands that run beside a service."""
+    return Notices(records(settings).database)

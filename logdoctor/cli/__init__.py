@@ -9,10 +9,12 @@ import sys
 
 import click
 
+from logdoctor.cli.backup import backup, restore
 from logdoctor.cli.cases import cases
 from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
+from logdoctor.cli.doctor import doctor
 from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
 from logdoctor.cli.incidents import incidents
 from logdoctor.cli.nodes import nodes
@@ -21,20 +23,24 @@ from logdoctor.cli.report import report
 from logdoctor.cli.rules import rules
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
+from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
 
 measure = CheckoutCommand(
     "eval",
     "measure",
-    "Score the diagnoses of a labelled corpus (`logdoctor eval FOLDER`), or how well filter rules are learned.",
+    "Measure how well logdoctor diagnoses and learns.\n\n"
+    "`logdoctor eval FOLDER` scores the diagnoses of a labelled corpus.",
 )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="logdoctor")
 def cli() -> None:
-    """Finds the cause of a failed LLM training job in its log.
+    """Find the cause of a failed LLM training job in its log.
+
+    Start with `logdoctor diagnose train.log`. The other commands need a data folder, which `logdoctor serve` fills.
 
     Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work.
     """
@@ -52,9 +58,13 @@ for _command in (
     schema,
     completion,
     serve,
+    worker,
     run_command,
     ship_command,
     tokens,
+    doctor,
+    backup,
+    restore,
 ):
     cli.add_command(_command)
 

@@ -2,21 +2,32 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, why_option
+from logdoctor.cli.options import (
+    Place,
+    beside_data,
+    by_option,
+    data_dir_option,
+    place_options,
+    served_settings,
+    why_option,
+)
 from logdoctor.errors import ConfirmationRefused
-from logdoctor.settings import data_folder
+from logdoctor.store.names import Key, checked, checked_attempt
 from logdoctor.taxonomy import FAULTS, REASONS, RECOVERIES
 
 if TYPE_CHECKING:
+    from logdoctor.client.cases import ServedCases
     from logdoctor.service.confirming import Ruling
-    from logdoctor.store.archive import Archive
+    from logdoctor.service.reading import Logs
     from logdoctor.store.confirmed import Confirmation, Confirmed
-    from logdoctor.store.records import Records, StoredVerdict
+
+Found = TypeVar("Found")
 
 
 @click.group()
@@ -24,31 +35,45 @@ def cases() -> None:
     """Look at past failures, and confirm or correct verdicts."""
 
 
-_REASON = click.Choice([name for name in REASONS if name != "Unknown"], case_sensitive=False)
+class _Reason(click.Choice):  # type: ignore[type-arg] # it takes no parameter before click 8.2
+    """A reason of the taxonomy in any case; messages list the reasons as verdicts print them."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"Choose from: {', '.join(self.choices)}."
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        return f"{value!r} is not a reason. Choose from: {', '.join(self.choices)}."
+
+
+_REASON = _Reason([name for name in REASONS if name != "Unknown"], case_sensitive=False)
 _verdict = click.argument("verdict", metavar="VERDICT")
 _fix = click.option("--fix", default="", help="What fixed it.")
-_comment = click.option("--comment", default="", help="Anything else.")
+_comment = click.option("--comment", default="", help="Anything else worth knowing.")
 _suggestion = click.option("--suggestion", default="", help="What to do next time.")
 
 
-def _confirmed(data_dir: Path | None) -> "Confirmed":
-    """Return the confirmations of the data folder; `StoreError` when there is no database."""
+def _confirmed(place: Place) -> "Confirmed | ServedCases":
+    """Return the confirmations; `StoreError` when the data folder has no database."""
+    if place.service is not None:
+        from logdoctor.client.cases import ServedCases
+
+        return ServedCases(place.service)
     from logdoctor import build
     from logdoctor.store.confirmed import Confirmed
 
-    return Confirmed(build.records(served_settings(data_dir)).database)
+    return Confirmed(build.records(served_settings(place.data_dir)).database)
 
 
 @cases.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per case and line.")
 @click.option("--reason", help="Only cases with this reason.")
-@click.option("--withdrawn", is_flag=True, help="Also those that were withdrawn or replaced.")
-@data_dir_option
-def cases_list(as_json: bool, reason: str | None, withdrawn: bool, data_dir: Path | None) -> None:
+@click.option("--withdrawn", is_flag=True, help="Also list those that were withdrawn or replaced.")
+@place_options
+def cases_list(as_json: bool, reason: str | None, withdrawn: bool, place: Place) -> None:
     """List past cases, newest first."""
     from logdoctor import show
 
-    found = _confirmed(data_dir)
+    found = _confirmed(place)
 
     def every() -> "Iterator[Confirmation]":
         cursor = None
@@ -64,12 +89,15 @@ def cases_list(as_json: bool, reason: str | None, withdrawn: bool, data_dir: Pat
 @cases.command("show")
 @click.argument("case_id", type=click.IntRange(1), metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@data_dir_option
-def cases_show(case_id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print one past case: its reason, who entered it, what fixed it, and the lines that prove it."""
+@place_options
+def cases_show(case_id: int, as_json: bool, place: Place) -> None:
+    """Print one past case.
+
+    With its reason, who entered it, what fixed it, and the lines that prove it.
+    """
     from logdoctor import show
 
-    show.case(_confirmed(data_dir).one(case_id), as_json)
+    show.case(_confirmed(place).one(case_id), as_json)
 
 
 @cases.command("confirm")
@@ -78,16 +106,15 @@ def cases_show(case_id: int, as_json: bool, data_dir: Path | None) -> None:
 @_comment
 @_suggestion
 @by_option
-@data_dir_option
-def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str | None, place: Place) -> None:
     """Confirm that a verdict is right.
 
-    VERDICT is its number, or JOB/ATTEMPT for the current one.
-    It becomes a case, which decides similar failures.
+    VERDICT is its number, or JOB/ATTEMPT for the current one. The failure becomes a case, which decides similar ones.
     """
     from logdoctor.service.confirming import Ruling
 
-    _store_ruling(verdict, by, data_dir, Ruling(fix=fix, comment=comment, suggestion=suggestion))
+    _store_ruling(verdict, by, place, Ruling(fix=fix, comment=comment, suggestion=suggestion))
 
 
 @cases.command("correct")
@@ -104,7 +131,7 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
 @_comment
 @_suggestion
 @by_option
-@data_dir_option
+@place_options
 def cases_correct(
     verdict: str,
     reason: str,
@@ -115,19 +142,17 @@ def cases_correct(
     comment: str,
     suggestion: str,
     by: str | None,
-    data_dir: Path | None,
+    place: Place,
 ) -> None:
     """Correct the verdict on a failure.
 
-    VERDICT is its number, or JOB/ATTEMPT for the current one.
-    Without --line the most error-like lines identify the failure.
+    VERDICT is its number, or JOB/ATTEMPT for the current one. Without --line, the lines that look most like errors
+    identify the failure.
     """
     from logdoctor.service.confirming import Ruling
 
     evidence = tuple(_line(line) for line in lines)
-    _store_ruling(
-        verdict, by, data_dir, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence)
-    )
+    _store_ruling(verdict, by, place, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
 
 
 def _line(text: str) -> tuple[str, int]:
@@ -137,54 +162,61 @@ def _line(text: str) -> tuple[str, int]:
     return stream, int(number)
 
 
-def _store_ruling(verdict: str, by: str | None, data_dir: Path | None, ruling: "Ruling") -> None:
+def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") -> None:
     """Store a person's confirmation of a verdict; a running service learns from it."""
-    from functools import partial
+    from logdoctor import show
 
-    from logdoctor import build, show
+    who = place.who(by)
+    number, job = _reference(verdict)
+    if place.service is not None:
+        from logdoctor.client.cases import ServedCases
+
+        served = ServedCases(place.service)
+        id = served.current(job, number) if job else number
+        show.entered(served.confirm(_existing(id, verdict), ruling))
+    else:
+        show.entered(_entered(verdict, number, job, who, place.data_dir, ruling))
+
+
+def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
+    """Return the confirmation that is stored in the data folder."""
+    from logdoctor import build
     from logdoctor.compress.kept import revived
     from logdoctor.service.confirming import confirmation
-    from logdoctor.store.archive import Archive
     from logdoctor.store.confirmed import Confirmed
 
     settings = served_settings(data_dir)
     records = build.records(settings)
-    stored = _stored(records, verdict)
+    stored = _existing(records.current(job, number) if job else records.verdict(number), verdict)
     confirmed = Confirmed(records.database)
     scanner, past = build.scanner(settings), confirmed.kept(stored.job, stored.attempt)
     known = revived(past.lines, scanner) if past is not None else []
-    text_of = partial(_archived_line, Archive(data_folder(settings) / "archive"), stored.job, stored.attempt)
-    new = confirmation(stored, known, scanner.book, by or login(), ruling, text_of)
-    show.entered(confirmed.add(new, time.time()))
+    text_of = partial(_raw_line, build.logs(settings, records.database), stored.job, stored.attempt)
+    new = confirmation(stored, known, scanner.book, who, ruling, text_of)
+    return confirmed.add(new, time.time())
 
 
-def _stored(records: "Records", verdict: str) -> "StoredVerdict":
-    """Return the verdict with a number, or the current one of JOB/ATTEMPT."""
-    from logdoctor.store.names import checked, checked_attempt
-
+def _reference(verdict: str) -> tuple[int, str]:
+    """Return the number of a verdict and "", or the number of an attempt and its job."""
     job, _, number = verdict.rpartition("/")
     if not number.isascii() or not number.isdecimal() or len(number) > 18:
         raise click.UsageError(f"{verdict!r} is neither the number of a verdict nor JOB/ATTEMPT.")
-    if job:
-        found = records.current(checked("job", job), checked_attempt(int(number)))
-    else:
-        found = records.verdict(int(number))
+    return (checked_attempt(int(number)), checked("job", job)) if job else (int(number), "")
+
+
+def _existing(found: "Found | None", verdict: str) -> "Found":
     if found is None:
-        raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "Check the page of the job.")
+        raise ConfirmationRefused(f"verdict {verdict}", "does not exist", "Look for its number on the page of the job.")
     return found
 
 
-def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, number: int) -> str | None:
-    """Return a raw line of an attempt; None when its archive does not have it."""
-    from logdoctor.store.archive import lines_of
-    from logdoctor.store.names import Key
+def _raw_line(logs: "Logs", job: str, attempt: int, stream: str, number: int) -> str | None:
+    """Return a raw line of an attempt; None when its log does not have it."""
     from logdoctor.text import decode
 
-    if number < 1 or stream not in archive.streams(job, attempt):
+    if number < 1 or stream not in logs.streams(job, attempt):
         return None
-    file = archive.open(Key(job, attempt, stream))
-    begin, chunks = file.from_line(number, file.offset)
-    found = lines_of(chunks, begin, number, number, 1 << 20).lines
+    found = logs.lines(Key(job, attempt, stream), number, number, 1 << 20).lines
     return decode(found[0]) if found else None
 
 
@@ -192,15 +224,19 @@ def _archived_line(archive: "Archive", job: str, attempt: int, stream: str, numb
 @click.argument("case_id", type=click.IntRange(1), metavar="ID")
 @why_option
 @by_option
-@data_dir_option
-def cases_withdraw(case_id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Withdraw a case: it stays on record but no longer decides anything."""
-    withdrawn = _confirmed(data_dir).withdraw(case_id, by or login(), why, time.time())
+@place_options
+def cases_withdraw(case_id: int, why: str, by: str | None, place: Place) -> None:
+    """Withdraw a case.
+
+    It stays on record but no longer decides anything.
+    """
+    withdrawn = _confirmed(place).withdraw(case_id, place.who(by), why, time.time())
     click.echo(f"case {withdrawn.id} no longer decides anything")
 
 
 @cases.command("reindex")
 @data_dir_option
+@beside_data
 def cases_reindex(data_dir: Path | None) -> None:
     """Rebuild the vector index of past cases.
 

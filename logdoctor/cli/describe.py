@@ -1,12 +1,12 @@
 """`logdoctor schema` and `logdoctor completion`: describe the program itself."""
 
 import click
+import msgspec
 
 
 @click.command("schema")
 def schema() -> None:
     """Print the JSON Schema of a verdict."""
-    import msgspec
 
     from logdoctor.types import Verdict
 
@@ -16,7 +16,10 @@ def schema() -> None:
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL, to be sourced."""
+    """Print the completion script for SHELL.
+
+    Load it with, for example: source <(logdoctor completion bash)
+    """
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain
-from logdoctor.cli.options import settings_with
+from logdoctor.cli.options import local_only, settings_with
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="With --ask: the data folder with the past cases.",
 )
+@local_only("it reads files of this machine; `logdoctor run` and `ship` send logs to a service")
 def diagnose(
     paths: tuple[str, ...],
     as_json: bool,
@@ -44,12 +46,13 @@ def diagnose(
 ) -> None:
     """Diagnose why the job behind each PATH failed.
 
-    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for
-    standard input. A log in which neither an end nor a failure can be read has the outcome `unknown`; --died and
-    --exit-code say what it cannot, of every PATH.
+    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for standard input.
+
+    Where a log shows neither an end nor a failure, the outcome is `unknown`. Then --died or --exit-code says how the
+    job ended; they apply to every PATH.
     """
     if paths.count("-") > 1:
-        raise click.UsageError("standard input (-) can be given only once.")
+        raise click.UsageError("Standard input (-) can be given only once.")
     if data_dir and not ask:
         raise click.UsageError("--data-dir needs --ask: rules alone use no data folder.")
     reported = ReportedEnd(exit_code=exit_code, died=died)
@@ -184,7 +187,6 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
 
 def _json(verdict: "Verdict") -> bytes:
     """Return a verdict on one line; bytes of a file's name that are not UTF-8 become question marks."""
-    import msgspec
 
     try:
         return msgspec.json.encode(verdict)

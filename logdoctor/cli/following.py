@@ -3,21 +3,24 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.errors import ActionRefused
+from logdoctor.errors import ActionRefused, ServiceAway
 
 if TYPE_CHECKING:
+    from logdoctor.client.nodes import ServedActor, ServedNodeRecords
     from logdoctor.node_types import Result
     from logdoctor.service.acting import Actor
     from logdoctor.store.node_records import NodeRecords
     from logdoctor.store.node_tests import StoredTest
 
-_LOOKED_EVERY = 0.2  # seconds
+_LOOKED_EVERY = 0.5  # seconds
+_PATIENCE = 60.0  # seconds for which a service may be away while its test is followed
 
 
 class Interruption:
@@ -44,8 +47,8 @@ def interruptible() -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
-def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> "StoredTest":
-    """Return a test of this process when it has ended; print its start, and each world, on standard error."""
+def followed(actor: "Actor | ServedActor", test: int, by: str, interruption: Interruption) -> "StoredTest":
+    """Return a test when it has ended; print its start, and each world, on standard error."""
     from logdoctor.cli.node_tables import begun_line, world_line
     from logdoctor.nodes.launching import GRACE
 
@@ -53,16 +56,24 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
     click.echo(begun_line(stored, GRACE), err=True)
     news, printed, cancelled = threading.Event(), 0, False
     actor.listeners.append(lambda _: news.set())
+    heard = time.monotonic()
     while True:
         if interruption.wanted and not cancelled:
             cancelled = True
             click.echo("stopping: ending the running worlds", err=True)
             with contextlib.suppress(ActionRefused):  # it has just ended
                 actor.cancel(test, by)
-        stored, worlds = standing(actor.records, test)
-        for world in worlds[printed:]:
+        try:
+            stored, worlds = standing(actor.records, test, printed)
+            heard = time.monotonic()
+        except ServiceAway as error:
+            if time.monotonic() - heard > _PATIENCE:
+                step = f"It goes on there. Look later: logdoctor nodes show-test {test}"
+                raise ServiceAway(f"test {test}", f"is not followed any more ({error.cause})", step) from error
+            worlds = []
+        for world in worlds:
             click.echo(world_line(world), err=True)
-        printed = len(worlds)
+        printed += len(worlds)
         if stored.state != "running":
             actor.wait(test)  # for what follows from it: actions of the policy
             return stored
@@ -70,9 +81,12 @@ def followed(actor: "Actor", test: int, by: str, interruption: Interruption) -> 
         news.clear()
 
 
-def standing(records: "NodeRecords", test: int) -> "tuple[StoredTest, list[Result]]":
-    """Return a test, and its worlds that have ended; `ActionRefused` when there is no such test."""
+def standing(
+    records: "NodeRecords | ServedNodeRecords", test: int, after: int = 0
+) -> "tuple[StoredTest, list[Result]]":
+    """Return a test, and its worlds that have ended, without the first so many; `ActionRefused` when there is no such
+    test."""
     stored = records.test(test)  # before the worlds: when it has ended they are all there
     if stored is None:
         raise ActionRefused(f"test {test}", "does not exist", "List them: logdoctor nodes tests")
-    return stored, records.results(test)
+    return stored, records.results(test, after)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from logdoctor import taxonomy
-from logdoctor.show import ascii_json, day, safe
+from logdoctor.show import ascii_json, day, each, facts, safe
 from logdoctor.types import names_node
 
 if TYPE_CHECKING:
@@ -26,13 +25,12 @@ _COLOURS = {"new": "red", "acknowledged": "yellow", "resolved": "green"}
 
 def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
     """Print some lines, or one JSON object, for each incident."""
-    console = Console(highlight=False)
-    none = True
-    for one in every:
-        none = False
-        if as_json:
+    if as_json:
+        for one in every:
             print(ascii_json(one))
-            continue
+        return
+    console = Console(highlight=False)
+    for one in each(every, "no incidents"):
         console.print(_head(one), soft_wrap=True)
         console.print(Padding(Text(_size(one), style="dim"), (0, 0, 0, 7)))
         if one.newest is not None:
@@ -40,20 +38,13 @@ def incidents(every: "Iterable[Incident]", as_json: bool) -> None:
         if one.note:
             status = f"{one.state} by {safe(one.by, _NAME)}: {safe(one.note, _WORDS)}"
             console.print(Padding(Text(status, style="dim"), (0, 0, 0, 7)))
-    if none and not as_json:
-        console.print("no incidents")
 
 
 def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Sequence[IncidentEvent]") -> None:
     """Print everything known about an incident: the answer, its newest attempts, and its events."""
     console = Console(highlight=False)
     console.print(_head(one), soft_wrap=True)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _facts(one):
-        if value:
-            table.add_row(name, Text(value))
+    table = facts((name, Text(value)) for name, value in _facts(one) if value)
     console.print(Padding(table, (0, 0, 0, 2)))
     if members:
         console.print(Text("attempts, newest first", style="dim"))
@@ -94,7 +85,7 @@ def _cause(stored: "StoredVerdict") -> str:
 
 
 def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
-    """What is known of an incident, by name; what is "" is not known."""
+    """Yield what is known of an incident, by name; what is "" is not known."""
     yield "size", _size(one)
     yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
     if one.newest is not None:

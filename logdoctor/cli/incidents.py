@@ -2,21 +2,22 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from logdoctor.cli.options import by_option, data_dir_option, login, served_settings
+from logdoctor.cli.options import Place, by_option, place_options, served_settings
 from logdoctor.errors import IncidentRefused
 
 if TYPE_CHECKING:
+    from logdoctor.client.incidents import ServedIncidents
     from logdoctor.store.incidents import Incident, Incidents, Step
 
 
 @click.group()
 def incidents() -> None:
-    """Look at failures grouped by cause; acknowledge and resolve them."""
+    """List failures by cause; acknowledge and resolve them."""
 
 
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
@@ -24,12 +25,16 @@ _note = click.option("--note", default="", help="Note for whoever looks next.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per incident and line.")
 
 
-def _incidents(data_dir: Path | None) -> "Incidents":
-    """Return the incidents of the data folder, older failures included; `StoreError` when there is no database."""
+def _incidents(place: Place) -> "Incidents | ServedIncidents":
+    """Return the incidents, older failures included; `StoreError` when the data folder has no database."""
+    if place.service is not None:
+        from logdoctor.client.incidents import ServedIncidents
+
+        return ServedIncidents(place.service)
     from logdoctor import build
     from logdoctor.store.incidents import Incidents
 
-    found = Incidents(build.records(served_settings(data_dir)).database)
+    found = Incidents(build.records(served_settings(place.data_dir)).database)
     found.catch_up(time.time())
     return found
 
@@ -46,7 +51,7 @@ def _incidents(data_dir: Path | None) -> "Incidents":
 @click.option("--user", help="Only those with an attempt of this user.")
 @click.option("--job", help="Only those with an attempt of this job.")
 @click.option("--text", help="Search the reason, suspected nodes, job, user and first quoted line.")
-@data_dir_option
+@place_options
 def incidents_list(
     as_json: bool,
     state: str | None,
@@ -55,10 +60,9 @@ def incidents_list(
     user: str | None,
     job: str | None,
     text: str | None,
-    data_dir: Path | None,
+    place: Place,
 ) -> None:
     """List incidents, newest attempt first."""
-    import msgspec
 
     from logdoctor.cli import incident_tables
     from logdoctor.store.incidents import WantedIncidents
@@ -66,7 +70,7 @@ def incidents_list(
     wanted = WantedIncidents(reason=reason, node=node, user=user, job=job, text=text)
     if state is not None:
         wanted = msgspec.structs.replace(wanted, states=() if state == "all" else (state,))
-    found = _incidents(data_dir)
+    found = _incidents(place)
 
     def every() -> "Iterator[Incident]":
         cursor = None
@@ -82,16 +86,19 @@ def incidents_list(
 @incidents.command("show")
 @_id
 @_json
-@data_dir_option
-def incidents_show(id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print one incident: its cause, advice, newest attempts and history."""
+@place_options
+def incidents_show(id: int, as_json: bool, place: Place) -> None:
+    """Print one incident.
+
+    With its cause, advice, newest attempts and history.
+    """
     from logdoctor.cli import incident_tables
     from logdoctor.show import ascii_json
 
-    found = _incidents(data_dir)
+    found = _incidents(place)
     one = found.one(id)
     if one is None:
-        raise IncidentRefused(f"incident {id}", "does not exist", "List the incidents.")
+        raise IncidentRefused(f"incident {id}", "does not exist", "List them: logdoctor incidents list")
     if as_json:
         click.echo(ascii_json(one))
     else:
@@ -102,34 +109,37 @@ def incidents_show(id: int, as_json: bool, data_dir: Path | None) -> None:
 @_id
 @_note
 @by_option
-@data_dir_option
-def incidents_acknowledge(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def incidents_acknowledge(id: int, note: str, by: str | None, place: Place) -> None:
     """Acknowledge an incident: somebody is working on it."""
-    _step(id, "acknowledge", note, by, data_dir)
+    _step(id, "acknowledge", note, by, place)
 
 
 @incidents.command("resolve")
 @_id
 @_note
 @by_option
-@data_dir_option
-def incidents_resolve(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
-    """Resolve an incident; the next attempt that fails in the same way opens a new one."""
-    _step(id, "resolve", note, by, data_dir)
+@place_options
+def incidents_resolve(id: int, note: str, by: str | None, place: Place) -> None:
+    """Resolve an incident.
+
+    The next attempt that fails in the same way opens a new one.
+    """
+    _step(id, "resolve", note, by, place)
 
 
 @incidents.command("reopen")
 @_id
 @_note
 @by_option
-@data_dir_option
-def incidents_reopen(id: int, note: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def incidents_reopen(id: int, note: str, by: str | None, place: Place) -> None:
     """Reopen a resolved incident."""
-    _step(id, "reopen", note, by, data_dir)
+    _step(id, "reopen", note, by, place)
 
 
-def _step(id: int, step: "Step", note: str, by: str | None, data_dir: Path | None) -> None:
+def _step(id: int, step: "Step", note: str, by: str | None, place: Place) -> None:
     from logdoctor.cli import incident_tables
 
-    found = _incidents(data_dir)
-    incident_tables.step(found.step(id, step, login() if by is None else by, note, time.time(), None))
+    found = _incidents(place)
+    incident_tables.step(found.step(id, step, place.who(by), note, time.time(), None))

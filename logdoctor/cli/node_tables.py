@@ -15,7 +15,7 @@ from rich.text import Text
 
 from logdoctor.cli.nodesets import folded
 from logdoctor.node_types import Conclusion, Finding, NodeHistory, NodeState, PastCordon, Result, Standing
-from logdoctor.show import day, safe
+from logdoctor.show import day, each, safe
 
 if TYPE_CHECKING:
     from logdoctor.store.actions import StoredAction
@@ -137,13 +137,9 @@ def _worlds(numbers: Sequence[int]) -> str:
 def tests(every: "Iterable[StoredTest]") -> None:
     """Print some lines for each test."""
     console = Console(highlight=False)
-    none = True
-    for one in every:
-        none = False
+    for one in each(every, "no tests"):
         console.print(_head(one), soft_wrap=True)
         console.print(Padding(Text(_outcome(one)), (0, 0, 0, 6)))
-    if none:
-        console.print("no tests")
 
 
 def _head(one: "StoredTest") -> Text:
@@ -288,7 +284,7 @@ def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[_Dated]:
 
 def cordoned(one: PastCordon) -> None:
     """Print what became of a cordon, or of its undoing."""
-    done = {"standing": "cordoned", "undone": "back in service"}.get(one.state, one.state)
+    done = {"standing": "cordoned", "undone": "uncordoned"}.get(one.state, one.state)
     words = f"{safe(one.node, 255)}: {done} (cordon {one.id}, {safe(one.how, 30)})"
     if one.how == "dry-run":
         words += "; no node was changed: set LOGDOCTOR_CORDON_WITH to cordon for real"
@@ -298,9 +294,7 @@ def cordoned(one: PastCordon) -> None:
 def actions(every: "Iterable[StoredAction]") -> None:
     """Print some lines for each action."""
     console = Console(highlight=False)
-    none = True
-    for one in every:
-        none = False
+    for one in each(every, "no actions"):
         nodes = safe(folded(one.action.nodes), _NAMES)
         head = Text(f"{one.id:>5}  ").append(one.state, style=_COLOURS.get(one.state, "bold"))
         head.append(f"  {one.action.kind.replace('_', ' ')} {nodes}", style="bold")
@@ -312,14 +306,12 @@ def actions(every: "Iterable[StoredAction]") -> None:
             by = f" by {safe(one.by, 200)}" if one.by else ""
             status = Text(f"{one.state}{by}: {safe(one.why, _WORDS)}", style="dim")
             console.print(Padding(status, (0, 0, 0, 7)))
-    if none:
-        console.print("no actions")
 
 
 def audit(every: "Iterable[AuditEvent]") -> None:
     """Print a line for each audited step."""
     console = Console(highlight=False)
-    for one in every:
+    for one in each(every, "no entries"):
         when = datetime.datetime.fromtimestamp(one.at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
         line = Text(f"{one.id:>6}  {when}  ").append(f"{one.what} {one.subject}", style="bold")
         line.append(

@@ -11,12 +11,21 @@ import click
 from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
 from logdoctor.cli.following import followed, interruptible, standing
-from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with, why_option
+from logdoctor.cli.options import (
+    Place,
+    by_option,
+    log_to_stderr,
+    place_options,
+    served_settings,
+    settings_with,
+    why_option,
+)
 from logdoctor.errors import ActionRefused
 from logdoctor.launchers import LauncherName
 
 if TYPE_CHECKING:
-    from logdoctor.node_types import Conclusion
+    from logdoctor.client.nodes import ServedActor, ServedNodeRecords
+    from logdoctor.node_types import Conclusion, NodeState
     from logdoctor.service.acting import Actor
     from logdoctor.store.node_records import NodeRecords
     from logdoctor.store.node_tests import StoredTest
@@ -28,9 +37,7 @@ _STATES = ("waiting", "approved", "refused", "done", "failed", "superseded")
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 _node = click.argument("node", metavar="NODE")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-_verdict = click.option(
-    "--verdict", type=click.IntRange(1), metavar="ID", help="The verdict that is the reason for it."
-)
+_verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help="The verdict that is the reason.")
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 
 
@@ -40,24 +47,32 @@ def nodes() -> None:
 
 
 @nodes.command("test")
-@click.option("--launcher", type=click.Choice(get_args(LauncherName)), help="Default: LOGDOCTOR_LAUNCHER.")
+@click.option(
+    "--launcher",
+    type=click.Choice(get_args(LauncherName)),
+    help="How probes reach the nodes; default: LOGDOCTOR_LAUNCHER.",
+)
 @click.option(
     "--nodes",
     "sets",
     multiple=True,
     metavar="NODESET",
-    help="gpu-[01-08]; repeatable; default: those of the verdict's job, or else all that the launcher knows.",
+    help="Nodes to test, such as gpu-[01-08]; repeatable; default: those of the verdict's job, else all.",
 )
 @_verdict
 @click.option("--repeats", type=click.IntRange(1, 1000), help="How often each world repeats its all-gather.")
 @click.option("--seconds", type=click.FloatRange(1, 3600), help="Seconds after which a world is killed.")
-@click.option("--topology", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A topology.conf.")
+@click.option(
+    "--topology",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Topology file of Slurm (topology.conf).",
+)
 @click.option(
     "--regroup", type=click.IntRange(0, 100), help="How often all nodes are paired again while nothing passes."
 )
 @_as_json
 @by_option
-@data_dir_option
+@place_options
 def nodes_test(
     launcher: str | None,
     sets: tuple[str, ...],
@@ -68,20 +83,22 @@ def nodes_test(
     regroup: int | None,
     as_json: bool,
     by: str | None,
-    data_dir: Path | None,
+    place: Place,
 ) -> None:
-    """Find the faulty nodes: pairs run an all-gather, and those that fail are tried again with nodes that work.
+    """Find the faulty nodes.
 
-    Worlds are reported on standard error as they end.
+    Pairs of nodes ("worlds") run an all-gather. Nodes of a pair that fails are tried again with nodes that work.
+    Each world is reported on standard error when it ends.
+
     Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work:
     nothing was launched, or it was stopped.
     """
     from logdoctor.cli.nodesets import expanded
 
-    names, who = expanded(sets), by or login()
+    names, who = expanded(sets), place.who(by)
     if sets and not names:
         raise click.UsageError("--nodes names no node.")
-    with interruptible() as interruption, _acting(data_dir) as actor:
+    with interruptible() as interruption, _acting(place) as actor:
         number = actor.test(
             names,
             who,
@@ -96,7 +113,7 @@ def nodes_test(
     _finish(actor.records, stored, as_json)
 
 
-def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None:
+def _finish(records: "NodeRecords | ServedNodeRecords", stored: "StoredTest", as_json: bool) -> None:
     """Print what a test found, and exit with the matching code."""
     from logdoctor import show
     from logdoctor.cli import node_tables
@@ -106,7 +123,7 @@ def _finish(records: "NodeRecords", stored: "StoredTest", as_json: bool) -> None
     elif stored.conclusion is not None:
         node_tables.conclusion(stored.id, stored.conclusion)
     if stored.conclusion is None:
-        complain(ActionRefused(f"test {stored.id}", f"it was stopped ({stored.why})", "Start another one."))
+        complain(ActionRefused(f"test {stored.id}", f"was stopped ({stored.why})", "Start another one."))
         sys.exit(COULD_NOT_WORK)
     launched = any(world.ended != "void" for world in records.results(stored.id))
     sys.exit(_code(stored.conclusion) if launched else COULD_NOT_WORK)
@@ -123,25 +140,25 @@ def _code(found: "Conclusion") -> int:
 @click.option("--node", help="Only tests that include this node.")
 @_limit
 @_as_json
-@data_dir_option
-def nodes_tests(node: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+@place_options
+def nodes_tests(node: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List tests, newest first."""
     from logdoctor.cli import node_tables
 
-    found = _records(data_dir).tests(None, limit, node).items
+    found = _records(place).tests(None, limit, node).items
     _print_all(found, as_json, node_tables.tests)
 
 
 @nodes.command("show-test")
 @_id
 @_as_json
-@data_dir_option
-def nodes_show_test(id: int, as_json: bool, data_dir: Path | None) -> None:
+@place_options
+def nodes_show_test(id: int, as_json: bool, place: Place) -> None:
     """Print a test: its worlds and what they prove."""
     from logdoctor import show
     from logdoctor.cli import node_tables
 
-    stored, worlds = standing(_records(data_dir), id)
+    stored, worlds = standing(_records(place), id)
     if as_json:
         click.echo(show.ascii_json({"test": stored, "worlds": worlds}))
     else:
@@ -151,30 +168,32 @@ def nodes_show_test(id: int, as_json: bool, data_dir: Path | None) -> None:
 @nodes.command("cancel")
 @_id
 @by_option
-@data_dir_option
-def nodes_cancel(id: int, by: str | None, data_dir: Path | None) -> None:
-    """Stop test ID, whoever runs it: its worlds are stopped within seconds, and it reaches no conclusion.
+@place_options
+def nodes_cancel(id: int, by: str | None, place: Place) -> None:
+    """Stop a test, whoever runs it.
 
-    Also closes the record of a test whose process is gone.
+    Its worlds are stopped within seconds, and it reaches no conclusion. Also closes the record of a test whose process
+    is gone.
     """
-    with _acting(data_dir) as actor:
-        actor.cancel(id, by or login())
+    with _acting(place) as actor:
+        actor.cancel(id, place.who(by))
     click.echo(f"test {id}: cancelled")
 
 
 @nodes.command("list")
 @click.option("--cluster", "with_cluster", is_flag=True, help="Also show the state of the nodes in the cluster.")
 @_as_json
-@data_dir_option
-def nodes_list(with_cluster: bool, as_json: bool, data_dir: Path | None) -> None:
-    """List all recorded nodes, repeat offenders first: failures that suspect them, tests, cordons."""
-    from logdoctor import build, show
+@place_options
+def nodes_list(with_cluster: bool, as_json: bool, place: Place) -> None:
+    """List all recorded nodes, repeat offenders first.
+
+    For each node: the failures that suspect it, its last test and its cordon.
+    """
+    from logdoctor import show
     from logdoctor.cli import node_tables
 
-    settings = served_settings(data_dir)
-    records = build.node_records(settings)
-    every = records.nodes()
-    cluster = build.cordoner(settings, records).nodes() if with_cluster else []
+    every = _records(place).nodes()
+    cluster = _fleet(place) if with_cluster else []
     if as_json:
         click.echo(show.ascii_json({"items": every, "cluster": cluster}))
     else:
@@ -185,14 +204,17 @@ def nodes_list(with_cluster: bool, as_json: bool, data_dir: Path | None) -> None
 @_node
 @_limit
 @_as_json
-@data_dir_option
-def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print the history of NODE: failures that suspect it, test results, cordons."""
+@place_options
+def nodes_history(node: str, limit: int, as_json: bool, place: Place) -> None:
+    """Print the history of NODE.
+
+    Failures that suspect it, test results and cordons.
+    """
     from logdoctor import show
     from logdoctor.cli import node_tables
     from logdoctor.node_types import checked_name
 
-    found = _records(data_dir).history(checked_name(node), limit)
+    found = _records(place).history(checked_name(node), limit)
     if as_json:
         click.echo(show.ascii_json(found))
     else:
@@ -201,14 +223,14 @@ def nodes_history(node: str, limit: int, as_json: bool, data_dir: Path | None) -
 
 @nodes.command("cordon")
 @_node
-@click.option("--reason", default="", help="Reason, recorded on the node. Default: what --test found.")
+@click.option("--reason", default="", help="Reason, recorded on the node; default: what --test found.")
 @_verdict
 @click.option("--test", type=click.IntRange(1), metavar="ID", help="The test that proves the fault.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @by_option
-@data_dir_option
+@place_options
 def nodes_cordon(
-    node: str, reason: str, verdict: int | None, test: int | None, yes: bool, by: str | None, data_dir: Path | None
+    node: str, reason: str, verdict: int | None, test: int | None, yes: bool, by: str | None, place: Place
 ) -> None:
     """Cordon NODE, so that no new job starts on it.
 
@@ -218,17 +240,17 @@ def nodes_cordon(
     from logdoctor.node_types import checked_name
 
     name = checked_name(node)
-    with _acting(data_dir) as actor:
+    with _acting(place) as actor:
         if not reason and test is not None:
             reason = _found_of(actor.records, test, name)
         if not reason.strip():
-            raise click.UsageError("--reason is needed, or --test.")
+            raise click.UsageError("Give --reason, or a --test that found the node faulty or slow.")
         if not yes:
-            click.confirm(f"Take {name} out ({reason[:200]})?", abort=True, err=True)
-        node_tables.cordoned(actor.cordon(name, by or login(), reason, verdict, test))
+            click.confirm(f"Cordon {name} ({reason[:200]})?", abort=True, err=True)
+        node_tables.cordoned(actor.cordon(name, place.who(by), reason, verdict, test))
 
 
-def _found_of(records: "NodeRecords", test: int, node: str) -> str:
+def _found_of(records: "NodeRecords | ServedNodeRecords", test: int, node: str) -> str:
     """Return what a test found about a node; "" when it is nothing bad."""
     stored, _ = standing(records, test)
     findings = stored.conclusion.findings if stored.conclusion else ()
@@ -239,42 +261,43 @@ def _found_of(records: "NodeRecords", test: int, node: str) -> str:
 @_node
 @why_option
 @by_option
-@data_dir_option
-def nodes_uncordon(node: str, why: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def nodes_uncordon(node: str, why: str, by: str | None, place: Place) -> None:
     """Uncordon NODE, if logdoctor cordoned it."""
     from logdoctor.cli import node_tables
     from logdoctor.node_types import checked_name
 
-    with _acting(data_dir) as actor:
-        node_tables.cordoned(actor.uncordon(checked_name(node), by or login(), why))
+    with _acting(place) as actor:
+        node_tables.cordoned(actor.uncordon(checked_name(node), place.who(by), why))
 
 
 @nodes.command("actions")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
 @_limit
 @_as_json
-@data_dir_option
-def nodes_actions(state: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+@place_options
+def nodes_actions(state: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List actions on nodes, newest first."""
     from logdoctor.cli import node_tables
 
-    _print_all(_records(data_dir).actions(state, None, limit).items, as_json, node_tables.actions)
+    _print_all(_records(place).actions(state, None, limit).items, as_json, node_tables.actions)
 
 
 @nodes.command("approve")
 @_id
 @why_option
 @by_option
-@data_dir_option
-def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Approve action ID. A cordon or a test is carried out at once, and a test is followed here.
+@place_options
+def nodes_approve(id: int, why: str, by: str | None, place: Place) -> None:
+    """Approve an action.
 
-    If it cannot be carried out now, it goes back to waiting with the reason, and the exit code is 2.
+    A cordon or a test is carried out at once, and a test is followed here. If it cannot be carried out now, it goes
+    back to waiting with the reason, and the exit code is 2.
     """
     from logdoctor.cli import node_tables
 
-    who = by or login()
-    with interruptible() as interruption, _acting(data_dir) as actor:
+    who = place.who(by)
+    with interruptible() as interruption, _acting(place) as actor:
         approved = actor.approve(id, who, why)
         node_tables.actions([approved])
         if (number := actor.begun.get(id)) is None:
@@ -287,13 +310,13 @@ def nodes_approve(id: int, why: str, by: str | None, data_dir: Path | None) -> N
 @_id
 @why_option
 @by_option
-@data_dir_option
-def nodes_refuse(id: int, why: str, by: str | None, data_dir: Path | None) -> None:
-    """Refuse action ID."""
+@place_options
+def nodes_refuse(id: int, why: str, by: str | None, place: Place) -> None:
+    """Refuse an action."""
     from logdoctor.cli import node_tables
 
-    with _acting(data_dir) as actor:
-        node_tables.actions([actor.refuse(id, by or login(), why)])
+    with _acting(place) as actor:
+        node_tables.actions([actor.refuse(id, place.who(by), why)])
 
 
 @nodes.command("audit")
@@ -301,44 +324,61 @@ def nodes_refuse(id: int, why: str, by: str | None, data_dir: Path | None) -> No
 @click.option("--test", type=click.IntRange(1), metavar="ID", help="Only steps that concern this test.")
 @_limit
 @_as_json
-@data_dir_option
-def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """Print the audit log, newest first: who did what, when and why."""
+@place_options
+def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, place: Place) -> None:
+    """Print the audit log, newest first.
+
+    Who did what, when and why.
+    """
     from logdoctor.cli import node_tables
 
-    _print_all(_records(data_dir).audit(None, limit, node, test).items, as_json, node_tables.audit)
+    _print_all(_records(place).audit(None, limit, node, test).items, as_json, node_tables.audit)
 
 
 nodes.add_command(
     CheckoutCommand(
         "simulate",
         "simulate_nodes",
-        "Show how exact tests are, ours and DLRover's: simulated clusters with faulty nodes.",
+        "Measure how exact tests of nodes are, in simulation.",
     )
 )
 
 
-def _records(data_dir: Path | None) -> "NodeRecords":
+def _records(place: Place) -> "NodeRecords | ServedNodeRecords":
     """Return the records of nodes; `StoreError` when there is no database: none is created for a look."""
+    if place.service is not None:
+        from logdoctor.client.nodes import ServedNodeRecords
+
+        return ServedNodeRecords(place.service)
     from logdoctor import build
 
-    return build.node_records(served_settings(data_dir))
+    return build.node_records(served_settings(place.data_dir))
+
+
+def _fleet(place: Place) -> "list[NodeState]":
+    """Return the nodes as the cluster knows them."""
+    if place.service is not None:
+        from logdoctor.client.nodes import ServedNodeRecords
+
+        return ServedNodeRecords(place.service).fleet()
+    from logdoctor import build
+
+    settings = served_settings(place.data_dir)
+    return build.cordoner(settings, build.node_records(settings)).nodes()
 
 
 @contextmanager
-def _acting(data_dir: Path | None) -> "Iterator[Actor]":
-    """Yield what acts on nodes, until the block ends."""
-    import logging
+def _acting(place: Place) -> "Iterator[Actor | ServedActor]":
+    """Yield what acts on nodes, until the block ends: in this process, or the service."""
+    if place.service is not None:
+        from logdoctor.client.nodes import ServedActor
 
-    import structlog
-
+        yield ServedActor(place.service)
+        return
     from logdoctor import build
 
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # standard output is for answers
-    )
-    actor = build.actor(settings_with(data_dir))
+    log_to_stderr()
+    actor = build.actor(settings_with(place.data_dir))
     actor.start()
     try:
         yield actor

@@ -1,20 +1,21 @@
 """`logdoctor notify`: test notification targets, list messages and their delivery, send them again."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from logdoctor.cli.exits import ExitCodeGroup
-from logdoctor.cli.options import by_option, data_dir_option, login, served_settings, settings_with
+from logdoctor.cli.options import Place, by_option, log_to_stderr, place_options, served_settings, settings_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from logdoctor.client.notifications import ServedNotices
     from logdoctor.store.notices import Notice
 
 NOT_DELIVERED = 1
+_SECONDS = 90.0  # for a message to be tried
 _STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
 
 
@@ -25,7 +26,10 @@ def notify() -> None:
 
 @notify.command("secret")
 def notify_secret() -> None:
-    """Print a new secret for signing webhooks, for LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS."""
+    """Print a new secret for signing webhooks.
+
+    It goes into LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS and into the settings of the receiver.
+    """
     from logdoctor.notify.signing import new_secret
 
     click.echo(new_secret())
@@ -34,19 +38,22 @@ def notify_secret() -> None:
 @notify.command("test")
 @click.argument("target", required=False)
 @by_option
-@data_dir_option
-def notify_test(target: str | None, by: str | None, data_dir: Path | None) -> None:
-    """Send a test message to TARGET, or to all targets. The service may be running at the same time.
+@place_options
+def notify_test(target: str | None, by: str | None, place: Place) -> None:
+    """Send a test message to TARGET, or to all targets.
 
+    The service may be running at the same time.
     Exit codes: 0 all delivered, 1 one was not, 2 could not work.
     """
     from logdoctor import build
 
-    notifier = build.notifier(settings_with(data_dir))
+    who = place.who(by)
+    log_to_stderr()
+    notifier = _served(place) or build.notifier(settings_with(place.data_dir))
     names = [target] if target else [one.name for one in notifier.targets()]
     if not names:
-        raise click.UsageError("No target is configured: see docs/notifications.md.")
-    found = [notifier.test(name, by or login(), seconds=90.0) for name in names]
+        raise click.UsageError("No target is set. See docs/notifications.md.")
+    found = [notifier.test(name, who, _SECONDS) for name in names]
     _print(found)
     sys.exit(0 if all(one.state == "delivered" for one in found) else NOT_DELIVERED)
 
@@ -56,12 +63,13 @@ def notify_test(target: str | None, by: str | None, data_dir: Path | None) -> No
 @click.option("--target", help="Only those to this target.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@data_dir_option
-def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+@place_options
+def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List messages and their state, newest first."""
     from logdoctor import build, show
 
-    found = build.notices(served_settings(data_dir)).notices(None, limit, state, target).items
+    notices = _served(place) or build.outbox(served_settings(place.data_dir))
+    found = notices.notices(None, limit, state, target).items
     if not as_json:
         _print(found)
         return
@@ -72,24 +80,41 @@ def notify_list(state: str | None, target: str | None, limit: int, as_json: bool
 @notify.command("retry")
 @click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
 @by_option
-@data_dir_option
-def notify_retry(id: int, by: str | None, data_dir: Path | None) -> None:
-    """Send message ID now, if it is waiting or was given up.
+@place_options
+def notify_retry(id: int, by: str | None, place: Place) -> None:
+    """Send a message now.
+
+    Only a message that is waiting or was given up can be sent again.
 
     Exit codes: 0 delivered, 1 not delivered, 2 could not work.
     """
     from logdoctor import build
 
-    found = build.notifier(served_settings(data_dir)).retry(id, by or login())
+    who = place.who(by)
+    log_to_stderr()
+    served = _served(place)
+    if served is not None:
+        found = served.retry(id, who, _SECONDS)
+    else:
+        found = build.notifier(served_settings(place.data_dir)).retry(id, who)
     _print([found])
     sys.exit(0 if found.state == "delivered" else NOT_DELIVERED)
+
+
+def _served(place: Place) -> "ServedNotices | None":
+    """Return the notifications of the service; None without one."""
+    if place.service is None:
+        return None
+    from logdoctor.client.notifications import ServedNotices
+
+    return ServedNotices(place.service)
 
 
 def _print(found: "Sequence[Notice]") -> None:
     """Print a line for each message."""
     from logdoctor.notify.messages import describe, read
-    from logdoctor.show import day, safe
+    from logdoctor.show import day, each, safe
 
-    for one in found:
+    for one in each(found, "no messages"):
         words = (str(one.id), day(one.at), one.state, one.target, describe(read(one.body)), one.why)
         click.echo("  ".join(safe(word, 300) for word in words if word))

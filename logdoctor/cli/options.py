@@ -1,27 +1,90 @@
 """Options that several commands share, and what they resolve to."""
 
+import functools
 import os
+import pwd
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from logdoctor.errors import StoreError
 from logdoctor.settings import data_folder, read_settings
 
 if TYPE_CHECKING:
+    from logdoctor.client.connection import Connection
     from logdoctor.settings import Settings
 
 data_dir_option = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
 )
 why_option = click.option("--why", default="", help="Reason, for the audit log.")
-by_option = click.option("--by", help="Your name; default: your login name.")
+by_option = click.option("--by", help="Your name; default: your login name. With --url, your token says who you are.")
+
+
+class Place(NamedTuple):
+    """Where a command works: on a data folder (None: that of the settings), or through a service, if there is one."""
+
+    data_dir: Path | None
+    service: "Connection | None" = None
+
+    def who(self, by: str | None) -> str:
+        """Return who acts; "" where the service says so itself."""
+        if self.service is None:
+            return by or login()
+        if by is not None:
+            raise click.UsageError("--by is for a data folder: a service knows by the token who you are.")
+        return ""
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --url and --data-dir to a command, which is given the `place` that they name."""
+
+    @click.option("--url", help="URL of a running service to ask; default: LOGDOCTOR_URL, else the data folder.")
+    @data_dir_option
+    @functools.wraps(command)
+    def placed(*arguments: Any, url: str | None, data_dir: Path | None, **options: Any) -> Any:
+        return command(*arguments, place=chosen_place(url, data_dir), **options)
+
+    return placed
+
+
+def chosen_place(url: str | None, data_dir: Path | None) -> Place:
+    """Return where a command works: what is given as an option goes before what the settings have."""
+    if url is not None and data_dir is not None:
+        raise click.UsageError("--url and --data-dir cannot be combined.")
+    if data_dir is not None:
+        return Place(data_dir)
+    settings = read_settings()
+    url = url if url is not None else settings.url
+    return Place(None, _connection(url, settings)) if url else Place(None)
+
+
+def _connection(url: str, settings: "Settings") -> "Connection":
+    from logdoctor.client.connection import Connection
+    from logdoctor.send.target import checked_token, checked_url
+
+    return Connection(checked_url(url), checked_token(settings.token, "LOGDOCTOR_TOKEN"))
+
+
+def local_only(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what lets a command refuse --url, and say `why` it cannot work through a service."""
+
+    def refuse(context: click.Context, option: click.Parameter, url: str | None) -> None:
+        if url is not None:
+            raise click.UsageError(f"`{context.command_path}` takes no --url: {why}.")
+
+    return click.option("--url", hidden=True, expose_value=False, is_eager=True, callback=refuse)
+
+
+beside_data = local_only("it works on the data folder, on the machine of the service")
 
 
 def settings_with(data_dir: Path | None) -> "Settings":
     """Return the settings, with another data folder when one is given."""
-    import msgspec
 
     settings = read_settings()
     return msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
@@ -44,9 +107,20 @@ def has_records(settings: "Settings") -> bool:
 
 def login() -> str:
     """Return the login name of the user, which no variable can change."""
-    import pwd
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"user {os.getuid()}"
+
+
+def log_to_stderr() -> None:
+    """Let parts that log warn on standard error: standard output is for answers."""
+    import logging
+
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )

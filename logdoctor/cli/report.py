@@ -1,11 +1,11 @@
 """`logdoctor report`: what failures cost, by reason."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from logdoctor.cli.options import data_dir_option, served_settings
+from logdoctor.cli.options import Place, place_options, served_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,33 +19,44 @@ _WIDE = 130  # columns from which means stand beside medians
 
 @click.command("report")
 @click.option("--since", type=_day, metavar="DAY", help="First day of the report (YYYY-MM-DD, UTC).")
-@click.option("--until", type=_day, metavar="DAY", help="Last day of the report.")
+@click.option("--until", type=_day, metavar="DAY", help="Last day of the report (YYYY-MM-DD, UTC).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one row per reason.")
-@data_dir_option
-def report(since: object, until: object, as_json: bool, as_csv: bool, data_dir: Path | None) -> None:
-    """Report what failures cost, by reason: count, GPUs, time to failure, time to restart."""
-    import msgspec
+@place_options
+def report(since: object, until: object, as_json: bool, as_csv: bool, place: Place) -> None:
+    """Report what failures cost, by reason.
 
-    from logdoctor import build
+    For each reason: how many, GPUs, time to failure and time to restart.
+    """
     from logdoctor import report as reports
-    from logdoctor.store.report import Reports
 
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv cannot be combined")
+        raise click.UsageError("--json and --csv cannot be combined.")
     begin = reports.second(f"{since:%Y-%m-%d}") if since else None
     end = reports.second(f"{until:%Y-%m-%d}") + _DAY if until else None
-    records = build.records(served_settings(data_dir))
-    try:
-        found = reports.reckon(Reports(records.database).failures(begin, end), begin, end)
-    finally:
-        records.close()
+    found = _reckoned(begin, end, place)
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     elif as_csv:
         click.echo(reports.as_csv(found), nl=False)
     else:
         _show(found)
+
+
+def _reckoned(begin: float | None, end: float | None, place: Place) -> "Report":
+    """Return the report on a period."""
+    if place.service is not None:
+        from logdoctor.client.report import served_report
+
+        return served_report(place.service, begin, end)
+    from logdoctor import build, report
+    from logdoctor.store.report import Reports
+
+    records = build.records(served_settings(place.data_dir))
+    try:
+        return report.reckon(Reports(records.database).failures(begin, end), begin, end)
+    finally:
+        records.close()
 
 
 def _show(found: "Report") -> None:

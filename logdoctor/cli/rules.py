@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ import click
 
 from logdoctor.cli.exits import COULD_NOT_WORK, complain
 from logdoctor.cli.options import (
+    Place,
+    beside_data,
     by_option,
-    data_dir_option,
     has_records,
-    login,
+    place_options,
     served_settings,
     settings_with,
     why_option,
@@ -23,6 +25,9 @@ from logdoctor.errors import RuleRefused
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
+    from logdoctor.client.rules import ServedRules
+    from logdoctor.rule_files.imports import File, Imported
+    from logdoctor.rules.load import RuleBook
     from logdoctor.store.learned import Learned, LearnedRules
 
 
@@ -31,16 +36,31 @@ def rules() -> None:
     """List and check rules, and decide about learned ones."""
 
 
-def _learned(data_dir: Path | None) -> "LearnedRules":
-    """Return the learned rules of the data folder; `StoreError` when there is no database."""
+def _learned(place: Place) -> "LearnedRules | ServedRules":
+    """Return the learned rules; `StoreError` when the data folder has no database."""
+    if place.service is not None:
+        from logdoctor.client.rules import ServedRules
+
+        return ServedRules(place.service)
     from logdoctor import build
 
-    return build.learned_rules(served_settings(data_dir))
+    return build.learned_rules(served_settings(place.data_dir))
 
 
-def _learned_if_any(data_dir: Path | None) -> "LearnedRules | None":
+def _learned_if_any(place: Place) -> "LearnedRules | ServedRules | None":
     """Return the learned rules; None when there is no database, unless a folder was given."""
-    return _learned(data_dir) if data_dir or has_records(read_settings()) else None
+    return _learned(place) if place.service or place.data_dir or has_records(read_settings()) else None
+
+
+def _book(place: Place) -> "RuleBook":
+    """Return the rules that came with logdoctor: with that of the service where one is asked."""
+    if place.service is not None:
+        from logdoctor.client.rules import ServedRules
+
+        return ServedRules(place.service).book()
+    from logdoctor import build
+
+    return build.rule_book(read_settings())
 
 
 _STATUSES = ("proposed", "shadow", "active", "retired")
@@ -54,7 +74,7 @@ _kind = click.option("--kind", help="Only rules learned from this kind of job.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only rules with this status.")
 @_kind
 @click.option("--agent", help="Only rules learned by this agent.")
-@data_dir_option
+@place_options
 def rules_list(
     as_json: bool,
     learned: bool | None,
@@ -62,44 +82,45 @@ def rules_list(
     status: str | None,
     kind: str | None,
     agent: str | None,
-    data_dir: Path | None,
+    place: Place,
 ) -> None:
     """List the rules, shipped and learned."""
-    from logdoctor import build, show
+    from logdoctor import show
 
     if waiting and status not in (None, "proposed", "shadow"):
-        raise click.UsageError("waiting rules are `proposed` or in `shadow`.")
+        raise click.UsageError("Rules that wait are `proposed` or in `shadow`: give --status one of these, or none.")
     narrow = waiting or kind is not None or agent is not None
     if narrow and learned is False:
         raise click.UsageError("--waiting, --kind and --agent are for learned rules.")
     alone = bool(learned or narrow)
-    found = None if learned is False else _learned(data_dir) if alone else _learned_if_any(data_dir)
+    found = None if learned is False else _learned(place) if alone else _learned_if_any(place)
     if not alone:
-        show.rules(build.rule_book(read_settings()), as_json, status)
+        show.rules(_book(place), as_json, status)
     if found is not None:
         every = found.list(kind, status, agent)
-        show.learned_rules([one for one in every if show.waits(one)] if waiting else every, as_json, alone)
+        show.learned_rules([one for one in every if one.waits] if waiting else every, as_json, alone)
 
 
 @rules.command("show")
 @click.argument("rule_id")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; for a learned rule with its history.")
-@data_dir_option
-def rules_show(rule_id: str, as_json: bool, data_dir: Path | None) -> None:
+@place_options
+def rules_show(rule_id: str, as_json: bool, place: Place) -> None:
     """Print one rule.
 
-    For a learned rule, also its origin, votes, hits and history.
+    A learned rule is printed with its origin, votes, hits and history.
     """
-    from logdoctor import build, show
+    from logdoctor import show
 
     if rule_id.startswith("learned/"):
-        found = _learned(data_dir)
+        found = _learned(place)
         show.learned_rule(found.one(rule_id), found.events(rule_id, limit=500), as_json)
     else:
-        show.rule(build.rule_book(read_settings()).rule(rule_id), as_json)
+        show.rule(_book(place).rule(rule_id), as_json)
 
 
 @rules.command("check")
+@beside_data
 def rules_check() -> None:
     """Check every rule against its own examples."""
     from logdoctor import build
@@ -117,11 +138,12 @@ def rules_check() -> None:
 @rules.command("why")
 @click.argument("line")
 @_kind
-@data_dir_option
-def rules_why(line: str, kind: str | None, data_dir: Path | None) -> None:
+@place_options
+def rules_why(line: str, kind: str | None, place: Place) -> None:
     """Show what the rules do with LINE, and why.
 
-    Shows which rules match it, why other matching rules do not apply, and why it is kept if no rule removes it.
+    A filter rule removes lines that say nothing about a failure; a diagnosis rule names the cause of one ("evidence"),
+    and its lines are never removed. Rules that match without effect are listed with the reason.
     """
     from logdoctor import build, show
     from logdoctor.rule_files.why import why_learned
@@ -129,7 +151,12 @@ def rules_why(line: str, kind: str | None, data_dir: Path | None) -> None:
     line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
     if "\n" in line:
         raise click.UsageError("LINE must be one line.")
-    found = _learned(data_dir) if kind is not None else _learned_if_any(data_dir)
+    if place.service is not None:
+        from logdoctor.client.rules import ServedRules
+
+        show.why(ServedRules(place.service).why(line, kind))
+        return
+    found = _learned(place) if kind is not None else _learned_if_any(place)
     show.why(why_learned(build.unchecked_scanner(read_settings()), found.list(kind) if found else [], line))
 
 
@@ -146,42 +173,45 @@ _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
     type=click.Choice(_STATUSES[:2]),
     help="Only if the rule has this status, so that two people do not take two steps.",
 )
-@data_dir_option
-def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str | None, data_dir: Path | None) -> None:
+@place_options
+def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str | None, place: Place) -> None:
     """Approve learned rules.
 
-    Proposed and retired rules go to shadow, where they are watched; rules in shadow become active.
+    Proposed and retired rules go to shadow, where they are counted but change nothing; rules in shadow become active.
 
-    A rule that waits because its lines look like trouble may take such lines from then on.
+    Once approved, a rule that waits because its lines look like errors may remove such lines.
     """
-    _steps(ids, data_dir, lambda found, rule_id: found.approve(rule_id, by or login(), why, time.time(), seen_as))
+    who = place.who(by)
+    _steps(ids, place, lambda found, rule_id: found.approve(rule_id, who, why, time.time(), seen_as))
 
 
 @rules.command("retire")
 @_ids
 @why_option
 @by_option
-@data_dir_option
-def rules_retire(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def rules_retire(ids: tuple[str, ...], why: str, by: str | None, place: Place) -> None:
     """Retire learned rules; approve brings them back."""
-    _steps(ids, data_dir, lambda found, rule_id: found.retire(rule_id, by or login(), why, time.time()))
+    who = place.who(by)
+    _steps(ids, place, lambda found, rule_id: found.retire(rule_id, who, why, time.time()))
 
 
 @rules.command("undo")
 @_ids
 @why_option
 @by_option
-@data_dir_option
-def rules_undo(ids: tuple[str, ...], why: str, by: str | None, data_dir: Path | None) -> None:
+@place_options
+def rules_undo(ids: tuple[str, ...], why: str, by: str | None, place: Place) -> None:
     """Undo the latest step of rules, whoever took it."""
-    _steps(ids, data_dir, lambda found, rule_id: found.undo(rule_id, by or login(), why, time.time()))
+    who = place.who(by)
+    _steps(ids, place, lambda found, rule_id: found.undo(rule_id, who, why, time.time()))
 
 
-def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[LearnedRules, str], Learned]") -> None:
+def _steps(ids: tuple[str, ...], place: Place, step: "Callable[[LearnedRules | ServedRules, str], Learned]") -> None:
     """Apply a step to each rule; one that refuses it does not stop the others."""
     from logdoctor import show
 
-    found = _learned(data_dir)
+    found = _learned(place)
     refused = False
     for rule_id in dict.fromkeys(ids):
         try:
@@ -198,15 +228,16 @@ def _steps(ids: tuple[str, ...], data_dir: Path | None, step: "Callable[[Learned
 @click.option("--status", type=click.Choice(_STATUSES), default="active", show_default=True, help="Rules to export.")
 @_kind
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
-@data_dir_option
-def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_dir: Path | None) -> None:
+@place_options
+def rules_export(folder: Path, status: str, kind: str | None, force: bool, place: Place) -> None:
     """Write learned rules to files.
 
-    Each goes to a YAML file below FOLDER/filter/learned: for review, for `rules import`, or to be copied below rules/.
+    Each rule goes to a YAML file below FOLDER/filter/learned, for review, for `rules import`, or to be copied below
+    rules/.
     """
     from logdoctor.rule_files.files import export
 
-    found = _learned(data_dir)
+    found = _learned(place)
     exported = export(found.list(kind, status), found, folder, force)
     click.echo(f"{len(exported.written)} rules written, {len(exported.same)} unchanged")
 
@@ -216,26 +247,42 @@ def rules_export(folder: Path, status: str, kind: str | None, force: bool, data_
 @click.option("--kind", help="Kind of job for rules whose `scope` names none.")
 @by_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rule and line.")
-@data_dir_option
-def rules_import(
-    paths: tuple[Path, ...], kind: str | None, by: str | None, as_json: bool, data_dir: Path | None
-) -> None:
+@place_options
+def rules_import(paths: tuple[Path, ...], kind: str | None, by: str | None, as_json: bool, place: Place) -> None:
     """Import rules from files, if they pass the guards.
 
     PATHs are YAML files or folders of them. The rules start in shadow, or wait for approval.
     If one rule of a file is refused, nothing from that file is imported.
     """
-    from functools import partial
 
-    from logdoctor import build, show
-    from logdoctor.rule_files.files import MOST_RULES, content_of, files_below
-    from logdoctor.rule_files.imports import File, import_files
+    from logdoctor import show
+    from logdoctor.rule_files.files import content_of, files_below
+    from logdoctor.rule_files.imports import File
 
-    found, settings = _learned(data_dir), settings_with(data_dir)
     files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]
+    who = place.who(by)
+    results = _import_served(files, kind, place) if place.service else _import_here(files, kind, who, place.data_dir)
+    show.imported(results, as_json)
+    sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in results) else 0)
+
+
+def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path | None) -> "list[Imported]":
+    """Return what became of each rule, entered in the data folder."""
+    from logdoctor import build
+    from logdoctor.rule_files.files import MOST_RULES
+    from logdoctor.rule_files.imports import import_files
+
+    found, settings = build.learned_rules(served_settings(data_dir)), settings_with(data_dir)
     scanner, records = build.scanner(settings), build.records(settings)
     guards = build.guards(settings, scanner.book, records)
     others = build.diagnosis_guards(scanner, records)
-    results = import_files(files, kind, guards, found, by or login(), time.time(), MOST_RULES, others)
-    show.imported(results, as_json)
-    sys.exit(COULD_NOT_WORK if any(one.outcome in ("refused", "held") for one in results) else 0)
+    return import_files(files, kind, guards, found, by, time.time(), MOST_RULES, others)
+
+
+def _import_served(files: "list[File]", kind: str | None, place: Place) -> "list[Imported]":
+    """Return what became of each rule, entered by the service; each file for itself."""
+    from logdoctor.client.rules import ServedRules
+
+    assert place.service is not None
+    served = ServedRules(place.service)
+    return [one for file in files for one in served.enter(file, kind)]

@@ -4,7 +4,10 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
+from logdoctor.cli.options import beside_data
+from logdoctor.cli.worker import work
 from logdoctor.settings import read_settings
 
 
@@ -12,15 +15,23 @@ from logdoctor.settings import read_settings
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for logs and records.")
-def serve(host: str | None, port: int | None, data_dir: Path | None) -> None:
-    """Receive logs over HTTP while jobs run, and diagnose why they fail."""
-    import msgspec
+@beside_data
+@click.option("--workers", type=click.IntRange(1, 1024), help="Processes that compress and judge.")
+@click.option("--role", type=click.Choice(["all", "web", "worker"]), help="What this process does; default: all.")
+def serve(host: str | None, port: int | None, data_dir: Path | None, workers: int | None, role: str | None) -> None:
+    """Receive logs while jobs run, and diagnose failures.
 
+    Jobs send their logs over HTTP: see `logdoctor run` and `logdoctor ship`. The pages are at the same address.
+    """
     from logdoctor.web.serve import serve as serve_for_ever
 
-    given = {"host": host, "port": port, "data_dir": data_dir}
+    given = {"host": host, "port": port, "data_dir": data_dir, "serve_workers": workers, "role": role}
     chosen = {name: value for name, value in given.items() if value is not None}
-    serve_for_ever(msgspec.structs.replace(read_settings(), **chosen))
+    settings = msgspec.structs.replace(read_settings(), **chosen)
+    if settings.role == "worker":
+        work(settings)
+    else:
+        serve_for_ever(settings)
 
 
 _SENDER = {"ignore_unknown_options": True, "help_option_names": []}
@@ -29,14 +40,14 @@ _SENDER = {"ignore_unknown_options": True, "help_option_names": []}
 @click.command("run", context_settings=_SENDER, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(arguments: tuple[str, ...]) -> None:
-    """Run a command and ship its output to the service: run --job J -- COMMAND..."""
+    """Run a command and send its output to the service."""
     _send("run", arguments)
 
 
 @click.command("ship", context_settings=_SENDER, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def ship_command(arguments: tuple[str, ...]) -> None:
-    """Follow log files and ship them to the service: ship --job J FILE..."""
+    """Follow log files and send them to the service."""
     _send("ship", arguments)
 
 

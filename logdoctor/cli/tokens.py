@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.cli.options import data_dir_option, settings_with
+from logdoctor.cli.options import beside_data, data_dir_option, settings_with
 
 if TYPE_CHECKING:
     from logdoctor.store.tokens import Tokens
@@ -32,6 +32,7 @@ def _tokens(data_dir: Path | None) -> "Tokens":
 @click.option("--prefix", "prefixes", multiple=True, help="Limit to jobs whose names start with this; repeatable.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days until it expires.")
 @data_dir_option
+@beside_data
 def tokens_create(
     name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], days: float | None, data_dir: Path | None
 ) -> None:
@@ -44,6 +45,7 @@ def tokens_create(
 @tokens.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per token and line.")
 @data_dir_option
+@beside_data
 def tokens_list(as_json: bool, data_dir: Path | None) -> None:
     """List all tokens, without their secrets."""
     from logdoctor import show
@@ -54,6 +56,7 @@ def tokens_list(as_json: bool, data_dir: Path | None) -> None:
 @tokens.command("revoke")
 @click.argument("name")
 @data_dir_option
+@beside_data
 def tokens_revoke(name: str, data_dir: Path | None) -> None:
     """Revoke a token; it stops working within seconds."""
     _tokens(data_dir).revoke(name)

@@ -80,7 +80,8 @@ class FailureAgent:
         self.limits = limits or AgentLimits()
 
     def conclude(self, question: Question) -> RootCause | None:
-        """What the model's answers amount to; None, which means Unknown, when they agree on nothing that is proved.
+        """Return what the model's answers amount to; None, which means Unknown, when they agree on nothing that is
+        proved.
 
         `ModelError` when there is no first answer.
         """
@@ -116,13 +117,13 @@ class FailureAgent:
         )
 
     def _not_ours(self, said: str) -> str:
-        """Words of the model, or "" where they repeat the prompt: a log may ask for it."""
+        """Return words of the model, or "" where they repeat the prompt: a log may ask for it."""
         plain = " ".join(said[: 4 * _WORDS].split())
         pieces = (plain[at : at + _REPEATED] for at in range(0, max(1, len(plain) - _REPEATED + 1), _REPEATED // 4))
         return "" if any(len(piece) == _REPEATED and piece in self._own for piece in pieces) else said
 
     def cases(self, question: Question, text: str = "") -> list[str]:
-        """Confirmed failures like this one, or like a text, a line each; none when they cannot be looked up."""
+        """Return confirmed failures like this one, or like a text, a line each; none when they cannot be looked up."""
         if self._similar is None:
             return []
         lasting = [episode for episode in question.episodes if not episode.survived]
@@ -150,7 +151,7 @@ class FailureAgent:
 
     @property
     def knows_cases(self) -> bool:
-        """Whether there are earlier failures to be looked up."""
+        """Return whether there are earlier failures to be looked up."""
         return self._similar is not None
 
 
@@ -166,7 +167,7 @@ class _Asked:
         self._brief = self._written()
 
     def _written(self) -> Brief:
-        """The prompt; a search, and tools, only where not all lines that were kept of the log have room."""
+        """Return the prompt; a search, and tools, only where not all lines that were kept of the log have room."""
         agent, cases = self._agent, self._agent.cases(self._question)
         plain = briefs.write(agent.prompt, self._pages, cases)
         if plain.whole:
@@ -175,7 +176,7 @@ class _Asked:
         return briefs.write(agent.prompt, self._pages, cases, agent.search(), self._calls, ROOM if self._calls else 0)
 
     def answer(self, sample: int) -> Findings:
-        """One answer of the model. When its first claim does not stand it is told so, once."""
+        """Return one answer of the model. When its first claim does not stand it is told so, once."""
         agent, question, prompt = self._agent, self._question, self._agent.prompt
         seen: list[Findings] = []
         unmask = self._masker.unmask
@@ -209,7 +210,7 @@ class _Asked:
             return seen[0]  # it cannot be repaired; what stands of it stands
 
     def vote(self, findings: Findings) -> AgentClaim | None:
-        """What code takes of an answer."""
+        """Return what code takes of an answer."""
         grounded = ground(findings, self._brief.shown, self._question.log, self._masker.unmask)
         return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
 
@@ -230,23 +231,23 @@ def _case(neighbour: Neighbour) -> str:
 
 
 def _words(said: str, masker: Masker) -> str:
-    """Words of the model for people: short, and with hosts by their names; secrets stay hidden."""
+    """Return words of the model for people: short, and with hosts by their names; secrets stay hidden."""
     plain = harmless(" ".join(said[: 4 * _WORDS].split()), _WORDS)
     return _MARK.sub(lambda mark: masker.unmask(mark.group()), plain)
 
 
 def _advice(said: str, masker: Masker) -> str:
-    """What a person should do; "" for anything that looks like a command or an address."""
+    """Return what a person should do; "" for anything that looks like a command or an address."""
     return "" if _COMMAND.search(_MARK.sub("", said)) else _words(said, masker)
 
 
 def _others(answer: Findings) -> list[Rejected]:
-    """What an answer considered beside its first claim."""
+    """Return what an answer considered beside its first claim."""
     return [*answer.rejected, *(Rejected(one.reason, one.why) for one in answer.candidates[1:])]
 
 
 def _alternatives(rejected: Sequence[Rejected], reason: str, masker: Masker) -> tuple[Alternative, ...]:
-    """The reasons of the taxonomy that were considered and are not the one, each once."""
+    """Return the reasons of the taxonomy that were considered and are not the one, each once."""
     others: dict[str, Alternative] = {}
     for one in rejected[:50]:
         name = named(one.reason, taxonomy.REASONS)

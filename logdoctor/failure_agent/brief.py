@@ -95,7 +95,7 @@ class Pages:
         self._shown: dict[tuple[int, int], Shown] = {}
 
     def line(self, stream: int, number: int) -> Shown | None:
-        """A line of a record; None when the record does not hold it, or holds nothing that can be seen."""
+        """Return a line of a record; None when the record does not hold it, or holds nothing that can be seen."""
         known = self._shown.get((stream, number))
         if known is not None:
             return known
@@ -103,7 +103,7 @@ class Pages:
         return None if raw is None else self.taken(stream, number, raw)
 
     def taken(self, stream: int, number: int, raw: str) -> Shown | None:
-        """A line of the log, wherever it was read; None when there is nothing to be seen in it."""
+        """Return a line of the log, wherever it was read; None when there is nothing to be seen in it."""
         text = self.plain(raw)
         if not _says_something(text):
             return None
@@ -112,20 +112,20 @@ class Pages:
         return line
 
     def plain(self, text: str) -> str:
-        """Text as it may be shown to a model: as on a terminal, masked."""
+        """Return text as it may be shown to a model: as on a terminal, masked."""
         return harmless(self._mask(as_on_terminal(text)), len(text) + 4096)
 
     def numbers(self, stream: int) -> list[int]:
-        """The numbers of the lines that the record of a stream holds, in order."""
+        """Return the numbers of the lines that the record of a stream holds, in order."""
         return self._numbers[stream]
 
     def count(self) -> int:
-        """How many lines the records hold in which there is something to be seen."""
+        """Return how many lines the records hold in which there is something to be seen."""
         return self._count
 
 
 def _says_something(text: str) -> bool:
-    """Whether a line is more than a rule, or marks below a line of code."""
+    """Return whether a line is more than a rule, or marks below a line of code."""
     return any(map(str.isalnum, text))
 
 
@@ -136,12 +136,12 @@ def _texts(record: Record) -> dict[int, str]:
 
 
 def handle(line: Shown) -> str:
-    """A line as it is shown: its handle and its text."""
+    """Return a line as it is shown: its handle and its text."""
     return f"[{line.stream}:{line.number}] {line.text}"
 
 
 def check(prompt: Prompt) -> None:
-    """`PromptError` when a prompt is not one that a brief can fill, or leaves hardly any room for a log."""
+    """Raise `PromptError` when a prompt is not one that a brief can fill, or leaves hardly any room for a log."""
     if prompt.head.output != Findings.__name__ or prompt.head.inputs.keys() != INPUTS:
         raise PromptError(
             f"prompt {prompt.name}",
@@ -153,14 +153,14 @@ def check(prompt: Prompt) -> None:
 
 
 def bare(prompt: Prompt) -> str:
-    """The words of a prompt itself, without any log."""
+    """Return the words of a prompt itself, without any log."""
     return _filled(prompt, [], [], "", [], 1)
 
 
 def write(
     prompt: Prompt, pages: Pages, cases: Sequence[str] = (), search: Search | None = None, calls: int = 0, kept: int = 0
 ) -> Brief:
-    """The prompt for a question, within its tokens less those that are `kept` for what tools return.
+    """Return the prompt for a question, within its tokens less those that are `kept` for what tools return.
 
     `cases` are similar failures, a line each; the tools may be called so many times.
     """
@@ -205,7 +205,7 @@ def _filled(
 
 
 def _within(lines: Iterable[str], room: int) -> Iterator[str]:
-    """The lines that fit, whole and in order; the first that does not ends them."""
+    """Yield the lines that fit, whole and in order; the first that does not ends them."""
     for line in lines:
         room -= estimate(line) + 1
         if room < 0:
@@ -237,7 +237,7 @@ class _Picked:
 
 
 def _picked(pages: Pages, room: int, search: Search | None) -> _Picked:
-    """As many lines as have room, of those wished for first."""
+    """Return as many lines as have room, of those wished for first."""
     picked = _Picked(pages, room)
     for place in islice(_wishes(picked, search), _MOST):
         if picked.room < 2 * _GAP:
@@ -247,7 +247,7 @@ def _picked(pages: Pages, room: int, search: Search | None) -> _Picked:
 
 
 def _wishes(picked: _Picked, search: Search | None) -> Iterator[tuple[int, int]]:
-    """The places of lines, the most telling first; the later ones are wished for knowing what was `picked`."""
+    """Yield the places of lines, the most telling first; the later ones are wished for knowing what was `picked`."""
     pages, question = picked.pages, picked.pages.question
     episodes = question.episodes[:_EPISODES]
     yield from _of_episodes(episodes[:3])
@@ -267,7 +267,7 @@ def _wishes(picked: _Picked, search: Search | None) -> Iterator[tuple[int, int]]
 
 
 def _first(episode: Episode) -> tuple[float, int, int]:
-    """When or where an episode begins."""
+    """Return when or where an episode begins."""
     return episode.time or 0.0, episode.stream, min((*episode.lines, episode.line))
 
 
@@ -283,14 +283,14 @@ def _of_episodes(episodes: Sequence[Episode]) -> Iterator[tuple[int, int]]:
 
 
 def _ends(pages: Pages, episodes: Sequence[Episode]) -> Iterator[tuple[int, int]]:
-    """The last lines of the streams with the most suspicious episodes, or of the first ones."""
+    """Yield the last lines of the streams with the most suspicious episodes, or of the first ones."""
     streams = dict.fromkeys((*(episode.stream for episode in episodes), *range(len(pages.question.records))))
     for stream in list(streams)[:_ENDS]:
         yield from ((stream, number) for number in reversed(pages.numbers(stream)[-_END:]))
 
 
 def _marked(records: Sequence[Record]) -> Iterator[tuple[int, int]]:
-    """The lines with marks of trouble, the strong ones first; of lines that are alike one before the others."""
+    """Yield the lines with marks of trouble, the strong ones first; of lines that are alike one before the others."""
     seen: set[str] = set()
     again: list[tuple[int, int]] = []
     looked = 0
@@ -318,7 +318,7 @@ class _Passage(NamedTuple):
 
 
 def _found(pages: Pages, picked: dict[tuple[int, int], Shown], search: Search) -> Iterator[tuple[int, int]]:
-    """The passages that are nearest to what is asked, among those of which nothing is shown yet."""
+    """Yield the passages that are nearest to what is asked, among those of which nothing is shown yet."""
     passages = sorted(_passages(pages, picked), key=lambda passage: -passage.telling)[:_SEARCHED]
     if len(passages) <= _FOUND:
         yield from ((passage.stream, number) for passage in passages for number in passage.numbers)
@@ -352,7 +352,7 @@ def _passage(stream: int, run: list[Line]) -> _Passage:
 
 
 def _excerpt(chosen: dict[tuple[int, int], Shown]) -> list[str]:
-    """The lines in the order of the log, with words for what is left out between them."""
+    """Return the lines in the order of the log, with words for what is left out between them."""
     rows: list[str] = []
     before: tuple[int, int] | None = None
     for (stream, number), line in chosen.items():
@@ -366,7 +366,7 @@ def _excerpt(chosen: dict[tuple[int, int], Shown]) -> list[str]:
 
 
 def _overview(pages: Pages) -> Iterator[str]:
-    """What is known of the job: how far it came, its streams, and its errors by the lines that name them."""
+    """Yield what is known of the job: how far it came, its streams, and its errors by the lines that name them."""
     question = pages.question
     progress = Progress() if question.verdict.progress.learned else question.verdict.progress
     step = (
@@ -387,7 +387,7 @@ def _overview(pages: Pages) -> Iterator[str]:
 
 
 def _by_rules(pages: Pages) -> str:
-    """What the rules say of the cause, and what else they thought of: a claim to be judged by the lines."""
+    """Return what the rules say of the cause, and what else they thought of: a claim to be judged by the lines."""
     verdict = pages.question.verdict
     if verdict.reason == "Unknown":
         return "the rules know no cause"
@@ -399,7 +399,7 @@ def _by_rules(pages: Pages) -> str:
 
 
 def told(episode: Episode) -> str:
-    """An error in a line: where it is named, who told it, and what is known of it."""
+    """Return an error in a line: where it is named, who told it, and what is known of it."""
     ranks = f" by ranks {_ranks(episode.ranks)}" if episode.ranks else ""
     after = "survived: steps follow" if episode.survived else "lasting"
     known = _ROLES.get(episode.role, "not known to the rules")
@@ -412,7 +412,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _left_out(pages: Pages, chosen: dict[tuple[int, int], Shown], wide: int) -> str:
-    """How many lines are not shown, in words."""
+    """Return how many lines are not shown, in words."""
     written = sum(record.compression.lines_in for record in pages.question.records)
     missing = pages.count() - len(chosen)
     words = f"It has {written} lines; {pages.count()} of them are remarkable or near those that are."

@@ -56,11 +56,11 @@ def by_case(
     agreement: int,
     streams: Sequence[str],
 ) -> RootCause | None:
-    """What past cases say of a failure, or None when they do not prove it.
+    """Return what past cases say of a failure, or None when they do not prove it.
 
     Sure is the line that named a past failure, come again, when all cases that hold it agree in reason and recovery and
     nothing unknown stands before it; else `agreement` cases from that `similarity` on that agree, when none that is
-    nearly as close disagrees. Likeness alone never takes a node out. `streams` are the names of the records' streams.
+    nearly as close disagrees. Likeness alone never cordons a node. `streams` are the names of the records' streams.
     """
     known = [one for one in neighbours if one.case.reason in taxonomy.REASONS and one.case.reason != "Unknown"]
     telling = [one for one in found if not one.survived and one.role not in FOLLOWING and is_telling(one)]
@@ -68,7 +68,8 @@ def by_case(
 
 
 def is_telling(one: Episode) -> bool:
-    """Whether an episode has words of its own, or a traceback, so that another failure would hardly have the same."""
+    """Return whether an episode has words of its own, or a traceback, so that another failure would hardly have the
+    same."""
     words = _words(one.normal)
     traced = sum(bool(_FRAME.match(text)) for text in one.texts) >= _FRAMES
     return _GENERIC.search(one.normal) is None and len(words) >= (1 if traced else 2)
@@ -77,7 +78,7 @@ def is_telling(one: Episode) -> bool:
 def _by_line(
     telling: Sequence[Episode], neighbours: Sequence[Neighbour], agreement: int, streams: Sequence[str]
 ) -> RootCause | None:
-    """The claim of the cases whose naming line is there, when nothing speaks against it."""
+    """Return the claim of the cases whose naming line is there, when nothing speaks against it."""
     holding: dict[str, list[Case]] = {}
     for neighbour in neighbours:
         for digest in neighbour.case.digests if neighbour.same else ():
@@ -99,18 +100,18 @@ def _by_line(
 
 
 def _names(one: Episode, cases: Sequence[Case]) -> bool:
-    """Whether an episode named a past failure, and no case that holds it says otherwise."""
+    """Return whether an episode named a past failure, and no case that holds it says otherwise."""
     return any(case.digests[0] == one.digest for case in cases) and len({_claim(case) for case in cases}) == 1
 
 
 def _is_known(one: Episode, holding: Mapping[str, Sequence[Case]], claim: _Claim) -> bool:
-    """Whether cases hold an episode, and it named none that was something else."""
+    """Return whether cases hold an episode, and it named none that was something else."""
     cases = holding.get(one.digest, ())
     return bool(cases) and all(_claim(case) == claim for case in cases if case.digests[0] == one.digest)
 
 
 def _stands_before(one: Episode, proof: Episode) -> bool:
-    """Whether an episode that no case knows may have led to the one that is to be the proof."""
+    """Return whether an episode that no case knows may have led to the one that is to be the proof."""
     if one.suspicion > proof.suspicion:
         return False
     if one.stream == proof.stream:
@@ -126,7 +127,7 @@ def _by_likeness(
     agreement: int,
     streams: Sequence[str],
 ) -> RootCause | None:
-    """The claim of the nearest cases, when enough of them agree and none that is nearly as close disagrees."""
+    """Return the claim of the nearest cases, when enough of them agree and none that is nearly as close disagrees."""
     near = sorted((one for one in neighbours if one.similarity > 0), key=lambda one: -one.similarity)
     if not near:
         return None
@@ -151,7 +152,7 @@ def _by_likeness(
 
 
 def _is_about(case: Case, one: Episode) -> bool:
-    """Whether the line that named a case speaks of the same as an episode."""
+    """Return whether the line that named a case speaks of the same as an episode."""
     words = {word for word in _words(case.title) if not word.endswith(("error", "exception"))}
     return bool(words) and len(words & _words(one.normal)) >= _SHARED * len(words)
 
@@ -159,7 +160,7 @@ def _is_about(case: Case, one: Episode) -> bool:
 def _conclusion(
     cases: Sequence[Case], confidence: float, why: str, proofs: Sequence[Episode], streams: Sequence[str]
 ) -> RootCause:
-    """What the newest of the cases says, proved by these episodes."""
+    """Return what the newest of the cases says, proved by these episodes."""
     newest = max(cases, key=lambda case: (case.at, case.id))
     places = tuple((streams[one.stream], one.line) for one in proofs[:_PLACES])
     fix = f"What helped: {newest.fix}" if newest.fix else ""
@@ -175,11 +176,11 @@ def _claim(case: Case) -> _Claim:
 
 
 def _cited(cases: Sequence[Case]) -> str:
-    """The cases by their numbers, the newest first."""
+    """Return the cases by their numbers, the newest first."""
     newest = sorted(cases, key=lambda case: (-case.at, -case.id))[:3]
     return ", ".join(f"case {case.id}" for case in newest)
 
 
 def _words(text: str) -> set[str]:
-    """The words of a line that say something, in small letters."""
+    """Return the words of a line that say something, in small letters."""
     return {word.lower() for word in _WORD.findall(text[:2000])} - _CLASSES

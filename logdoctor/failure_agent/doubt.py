@@ -16,7 +16,7 @@ _CHEAPER = {frozenset({"restart", "isolate_and_restart"}): "restart"}
 
 
 def weighed(by_rules: Verdict, by_model: Verdict | None) -> Verdict:
-    """The verdict that stands when the rules were in doubt; None means that the model knows no cause."""
+    """Return the verdict that stands when the rules were in doubt; None means that the model knows no cause."""
     if by_model is None:
         why = f"{by_rules.why} A model could not confirm it.".strip()
         confidence = round(by_rules.confidence * _UNCONFIRMED, 2)
@@ -40,7 +40,7 @@ def weighed(by_rules: Verdict, by_model: Verdict | None) -> Verdict:
 
 
 def _agreed(by_rules: Verdict, by_model: Verdict) -> Verdict:
-    """The verdict by rules, surer now: each may err, but rarely both alike."""
+    """Return the verdict by rules, surer now: each may err, but rarely both alike."""
     both = 1 - (1 - by_rules.confidence) * (1 - by_model.confidence)
     recovery = _safe(by_rules.recovery, by_model.recovery)
     return msgspec.structs.replace(

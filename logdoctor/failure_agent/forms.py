@@ -54,7 +54,7 @@ class Findings(msgspec.Struct):
 
 
 def named(word: str, words: Iterable[str]) -> str:
-    """The one of the words that is meant, whatever its capitals, blanks and underscores; "" when none is."""
+    """Return the one of the words that is meant, whatever its capitals, blanks and underscores; "" when none is."""
     meant = _letters(word[:60])
     return next((name for name in words if _letters(name) == meant), "")
 

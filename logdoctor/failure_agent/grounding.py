@@ -95,7 +95,7 @@ def _holds(line: Shown, text: str, unmask: Unmask) -> bool:
 
 
 def _place(handle: str, shown: Places) -> tuple[int, int] | None:
-    """Stream and number of a handle as models write it; a number alone is of the only stream."""
+    """Return stream and number of a handle as models write it; a number alone is of the only stream."""
     match = _HANDLE.fullmatch(handle[:40])
     if match is None:
         return None
@@ -105,7 +105,7 @@ def _place(handle: str, shown: Places) -> tuple[int, int] | None:
 
 
 def _stands(line: Shown, log: Log | None) -> bool:
-    """Whether the log still has the line, where there is one that can show it."""
+    """Return whether the log still has the line, where there is one that can show it."""
     kept = [] if log is None else log.window(line.name, line.number, line.number)
     return all(number != line.number or line.raw.strip() in text or text.strip() in line.raw for number, text in kept)
 
@@ -115,6 +115,6 @@ def _plain(text: str) -> str:
 
 
 def _echo(words: str) -> str:
-    """Words of the model as they are told to it: short, on one line, in ASCII."""
+    """Return words of the model as they are told to it: short, on one line, in ASCII."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in _plain(words[:200]))
     return f'"{plain[:60]}"'

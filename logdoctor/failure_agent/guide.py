@@ -167,7 +167,7 @@ GUIDE: dict[str, Guide] = {
 
 
 def speaks_of(text: str, reason: str) -> bool:
-    """Whether a line has words of a reason."""
+    """Return whether a line has words of a reason."""
     return _words(reason).search(text) is not None
 
 
@@ -177,12 +177,12 @@ def _words(reason: str) -> regex.Pattern[str]:
 
 
 def allowed(reason: str) -> tuple[str, ...]:
-    """The recoveries that a reason may have, its usual one first."""
+    """Return the recoveries that a reason may have, its usual one first."""
     return (taxonomy.REASONS[reason].recovery, *GUIDE[reason].also)
 
 
 def reasons() -> str:
-    """All reasons for a prompt, a line each: name, recoveries, what tells it apart."""
+    """Return all reasons for a prompt, a line each: name, recoveries, what tells it apart."""
     return "\n".join(
         f"- {reason} [{' | '.join(allowed(reason))}]: {guide.tells}"
         for reason, guide in GUIDE.items()
@@ -191,12 +191,12 @@ def reasons() -> str:
 
 
 def recoveries() -> str:
-    """The recoveries for a prompt, with what they mean."""
+    """Return the recoveries for a prompt, with what they mean."""
     return "\n".join(f"- {name}: {words}" for name, words in taxonomy.ADVICE.items() if name != "none")
 
 
 def faults() -> str:
-    """Whose fault it may be, for a prompt."""
+    """Return whose fault it may be, for a prompt."""
     words = taxonomy.FAULT_WORDS.items()
     return "; ".join(
         f'"{name}" ({meaning})' if meaning not in (name, "none") else f'"{name}"' for name, meaning in words

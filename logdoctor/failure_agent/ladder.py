@@ -40,17 +40,17 @@ class Ladder:
         self._below = below
 
     def doubts(self, verdict: Verdict) -> bool:
-        """Whether a model is to be asked: the cause is open, or the rules are not sure enough of it."""
+        """Return whether a model is to be asked: the cause is open, or the rules are not sure enough of it."""
         by_rules = verdict.decided_by.kind in ("rule", "structure") and verdict.confidence < self._below
         return is_open(verdict) or (verdict.outcome == "failed" and by_rules)
 
     @property
     def asks_a_model(self) -> bool:
-        """Whether there is a model to ask."""
+        """Return whether there is a model to ask."""
         return self._agent is not None
 
     def by_case(self, question: Question) -> Verdict:
-        """The verdict of a past case where the one that was given is not sure; else that one.
+        """Return the verdict of a past case where the one that was given is not sure; else that one.
 
         One by structure, by the class of an exception alone, or in doubt, yields only to a case of the very same
         failure.
@@ -68,8 +68,8 @@ class Ladder:
         return question.verdict
 
     def by_agent(self, question: Question) -> Verdict:
-        """The verdict that was given if that is sure, else what the model's findings come to, weighed against what the
-        rules say. `ModelError` when it cannot be asked or talks nonsense."""
+        """Return the verdict that was given if that is sure, else what the model's findings come to, weighed against
+        what the rules say. `ModelError` when it cannot be asked or talks nonsense."""
         if not self.doubts(question.verdict) or self._agent is None:
             return question.verdict
         conclusion = self._agent(question)
@@ -79,23 +79,23 @@ class Ladder:
         return _kept(question, weighed(question.verdict, None if found is None or is_open(found) else found))
 
     def climb(self, question: Question) -> Verdict:
-        """The first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
+        """Return the first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
         verdict = self.by_case(question)
         return self.by_agent(question) if verdict is question.verdict else verdict
 
 
 def is_unsure(verdict: Verdict) -> bool:
-    """Whether a past case may say otherwise of a failure: its cause is open, or its structure alone spoke."""
+    """Return whether a past case may say otherwise of a failure: its cause is open, or its structure alone spoke."""
     return is_open(verdict) or (verdict.outcome == "failed" and verdict.decided_by.kind == "structure")
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Whether a verdict leaves the cause of a failure open."""
+    """Return whether a verdict leaves the cause of a failure open."""
     return verdict.outcome == "failed" and verdict.reason == "Unknown"
 
 
 def _concluded(question: Question, conclusion: RootCause | None) -> Verdict:
-    """The verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
+    """Return the verdict of a conclusion, unless there is none or it cannot be proved (law 3)."""
     if conclusion is None:
         return question.verdict
     said = question.verdict.reason, question.verdict.recovery
@@ -106,7 +106,7 @@ def _concluded(question: Question, conclusion: RootCause | None) -> Verdict:
 
 
 def _kept(question: Question, verdict: Verdict) -> Verdict:
-    """A verdict with what is known of the log whoever judges it."""
+    """Return a verdict with what is known of the log whoever judges it."""
     return msgspec.structs.replace(
         verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds
     )

@@ -11,15 +11,15 @@ class Log(Protocol):
     """The whole log of an attempt, to be looked into; what comes out is bounded in bytes and time."""
 
     def streams(self) -> list[str]:
-        """The names of the streams."""
+        """Return the names of the streams."""
         ...
 
     def window(self, stream: str, first: int, last: int) -> list[tuple[int, str]]:
-        """The lines of a stream from one number to another, those that are still there."""
+        """Return the lines of a stream from one number to another, those that are still there."""
         ...
 
     def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
-        """At most so many lines that a pattern matches, as (stream, number, text), of one stream or of all."""
+        """Return at most so many lines that a pattern matches, as (stream, number, text), of one stream or of all."""
         ...
 
 

@@ -1,7 +1,7 @@
 """From what the model claims to what is concluded: code weighs each claim, and lets several answers vote.
 
 A claim weighs as much as its status, less where its lines do not lead: a line of the end of a job, an error that it
-survived, or one that always follows another proves little, whatever the model says. What may restart a job or take out
+survived, or one that always follows another proves little, whatever the model says. What may restart a job or cordon
 a node needs more than words: a lasting error that stands in the log, and for a node one that names a machine's fault.
 """
 
@@ -92,7 +92,7 @@ class Outcome(NamedTuple):
 def claim(
     grounded: Sequence[Grounded], episodes: Sequence[Episode], mitigation: str = "", doubted: str = ""
 ) -> AgentClaim | None:
-    """The weightiest of the claims of one answer; None when there is none, which says Unknown.
+    """Return the weightiest of the claims of one answer; None when there is none, which says Unknown.
 
     `doubted` is the reason that the rules name, if they are in doubt: who confirms it stands on their word, too.
     """
@@ -108,8 +108,8 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
     best = max(max(leads.values()), _LEADING if one.reason == doubted else 0.0)
     status = named(one.candidate.status, STATUSES) or "hypothesis"
     weight = _BY_STATUS[status] * best * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
-    told = [text for line in lines for text in (line.raw, *_told_with(line.stream, line.number, episodes))]
-    weight *= 1.0 if any(speaks_of(text, one.reason) for text in told) else _SPEAKS_OF_ELSE
+    texts = [text for line in lines for text in (line.raw, *_texts_with(line.stream, line.number, episodes))]
+    weight *= 1.0 if any(speaks_of(text, one.reason) for text in texts) else _SPEAKS_OF_ELSE
     broken = any(_names_a_machine(line, episodes) for line in lines)
     if allowed(one.reason)[0] == "isolate_and_restart" and not broken:
         weight *= _SPEAKS_OF_ELSE
@@ -133,7 +133,8 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
 
 
 def _names_a_machine(line: Shown, episodes: Sequence[Episode]) -> bool:
-    """Whether a line of a lasting error that leads names a machine's fault, in a form in which that is reported."""
+    """Return whether a line of a lasting error that leads names a machine's fault, in a form in which that is
+    reported."""
     episode = _episode(line.stream, line.number, episodes)
     if episode is None or episode.survived or _LEADS.get(episode.role) != 1.0 or not _MACHINE.search(line.raw):
         return False
@@ -141,37 +142,37 @@ def _names_a_machine(line: Shown, episodes: Sequence[Episode]) -> bool:
 
 
 def _is_addressed(line: str) -> bool:
-    """Whether a line speaks to whom reads it here."""
+    """Return whether a line speaks to whom reads it here."""
     return bool(_ADDRESSED.search(line) or _TOLD.search(line) or _UNSEEN.search(line))
 
 
 def _lead(stream: int, number: int, episodes: Sequence[Episode]) -> float:
-    """How much a line proves."""
+    """Return how much a line proves."""
     episode = _episode(stream, number, episodes)
     if episode is None:
         return _NO_EPISODE
     return _SURVIVED if episode.survived else _LEADS.get(episode.role, _NO_EPISODE)
 
 
-def _told_with(stream: int, number: int, episodes: Sequence[Episode]) -> tuple[str, ...]:
-    """The texts of the episode that a line is of: a traceback's frames tell of what its last line does."""
+def _texts_with(stream: int, number: int, episodes: Sequence[Episode]) -> tuple[str, ...]:
+    """Return the texts of the episode that a line is of: a traceback's frames tell of what its last line does."""
     episode = _episode(stream, number, episodes)
     return episode.texts if episode is not None else ()
 
 
 def _episode(stream: int, number: int, episodes: Sequence[Episode]) -> Episode | None:
-    """The most suspicious episode that a line is of."""
+    """Return the most suspicious episode that a line is of."""
     of = (one for one in episodes if one.stream == stream and (number == one.line or number in one.lines))
     return next(of, None)
 
 
 def is_sure(taken: AgentClaim | None) -> bool:
-    """Whether one answer is enough: Unknown is, and a claim of great weight."""
+    """Return whether one answer is enough: Unknown is, and a claim of great weight."""
     return taken is None or taken.weight >= SURE
 
 
 def settled(votes: Sequence[AgentClaim | None], samples: int) -> bool:
-    """Whether further answers cannot change what most of the samples say."""
+    """Return whether further answers cannot change what most of the samples say."""
     if is_sure(votes[0]) or len(votes) >= samples:
         return True
     most = Counter(_ballot(vote) for vote in votes).most_common(1)[0][1]
@@ -179,7 +180,7 @@ def settled(votes: Sequence[AgentClaim | None], samples: int) -> bool:
 
 
 def decided(votes: Sequence[AgentClaim | None], threshold: float) -> Outcome | None:
-    """What more than half of the answers agree on; None when they do not, or when it is not sure enough.
+    """Return what more than half of the answers agree on; None when they do not, or when it is not sure enough.
 
     An answer that says Unknown, or that could not be had, is a vote against all others. Those who agree on the reason
     but not on the recovery leave it to a person.

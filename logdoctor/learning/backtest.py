@@ -54,7 +54,7 @@ class BackTest:
         self._hits: dict[tuple[int, Says], list[BacktestHit]] = {}
 
     def course(self, past: Iterable[Past]) -> Iterator[Past]:
-        """The attempts in their order, until the time is over."""
+        """Yield the attempts in their order, until the time is over."""
         for one in past:
             if self._clock() >= self._until:
                 self._complete = False
@@ -74,7 +74,7 @@ class BackTest:
             some.append(BacktestHit(*where, stream, line, text, says))
 
     def of(self, proposal: int | None) -> Tried:
-        """What came of one proposal; of None only on how many attempts the others were tried."""
+        """Return what came of one proposal; of None only on how many attempts the others were tried."""
         if proposal is None:
             return Tried(self._attempts, self._complete)
         sorts: tuple[Says, ...] = ("contradicts", "agrees", "open")

@@ -76,12 +76,12 @@ class Chars(NamedTuple):
 
     @property
     def literal(self) -> bool:
-        """Whether it is one character and no other, however often."""
+        """Return whether it is one character and no other, however often."""
         return len(self.members) == 1
 
     @property
     def free(self) -> bool:
-        """Whether it may hold words with blanks between them: free text, in which a sentence can hide."""
+        """Return whether it may hold words with blanks between them: free text, in which a sentence can hide."""
         repeated = self.most is None or self.most > 1
         blank = not self.members.isdisjoint(b" \t")
         return repeated and blank and not self.members.isdisjoint(_SPELLING | _HIGH)
@@ -105,27 +105,28 @@ class Pattern(NamedTuple):
 
     @property
     def letters(self) -> int:
-        """Letters in literal words (two letters and more) that every matching line holds at least."""
+        """Return letters in literal words (two letters and more) that every matching line holds at least."""
         return _letters(self.nodes)
 
     @property
     def characters(self) -> int:
-        """Literal characters other than blanks that every matching line holds at least."""
+        """Return literal characters other than blanks that every matching line holds at least."""
         return _characters(self.nodes)
 
     @property
     def literals(self) -> tuple[str, ...]:
-        """The literal text between fields and borders of groups, in the order of the pattern."""
+        """Return the literal text between fields and borders of groups, in the order of the pattern."""
         return tuple(run.decode("utf-8", "replace") for run in _runs(self.nodes))
 
     @property
     def fields(self) -> tuple[Chars, ...]:
-        """What may differ from line to line."""
+        """Return what may differ from line to line."""
         return tuple(chars for chars in _all_chars(self.nodes) if not chars.literal)
 
 
 def parse(source: str) -> Pattern:
-    """The pattern taken apart; `PatternRefused` with the guard that it fails ('anchor', 'grammar', 'compile')."""
+    """Return the pattern taken apart; `PatternRefused` with the guard that it fails ('anchor', 'grammar',
+    'compile')."""
     if not source.startswith("^"):
         raise PatternRefused(source, "anchor", "it does not start with ^")
     body = source[1:-1]
@@ -239,7 +240,7 @@ class _Parser:
         return _ALL - members if negated else members
 
     def _member(self, char: str, start: int, negated: bool) -> frozenset[int]:
-        """One member of a class: an escape, a character, a range."""
+        """Return one member of a class: an escape, a character, a range."""
         if char == "\\":
             members = self._escape(inside=True)
         elif char == "[" or self._body[self._at : self._at + 2] in ("--", "&&", "||", "~~"):
@@ -265,7 +266,7 @@ class _Parser:
         return frozenset(range(ends[0], ends[1] + 1))
 
     def _repeat(self) -> tuple[int, int | None]:
-        """(least, most) of the repeat that stands here, (1, 1) for none."""
+        """Return (least, most) of the repeat that stands here, (1, 1) for none."""
         found = _REPEAT.match(self._body, self._at)
         if not found:
             return 1, 1

@@ -1,5 +1,6 @@
 """A proposed pattern before it is tried on anything: whether it is fit to be a rule of either kind, or why not."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import regex
@@ -10,6 +11,7 @@ from logdoctor.llm.masking import mask
 
 LONGEST = 1000
 """Characters of a pattern."""
+_LONGEST_CAUSE = 500
 
 
 class Refusal(NamedTuple):
@@ -20,9 +22,27 @@ class Refusal(NamedTuple):
     cause: str
 
 
-def named(guard: str, cause: str | None) -> tuple[str, str] | None:
-    """Return the guard with its cause to refuse, None when it has none."""
-    return (guard, cause) if cause else None
+def refusal(pattern: object, guard: str, cause: str) -> Refusal:
+    """Return a refusal whose texts are bounded. Its cause may quote a log, but no secret of it."""
+    return Refusal(str(pattern)[:LONGEST], guard, mask(cause)[:_LONGEST_CAUSE])
+
+
+def first_refusal(pattern: object, guards: Iterable[tuple[str, str | None]]) -> Refusal | None:
+    """Return the refusal of the first guard that gives a cause, None when none does; no guard behind it is asked."""
+    return next((refusal(pattern, guard, cause) for guard, cause in guards if cause), None)
+
+
+def learnable(source: object, whole: str = "") -> Pattern | Refusal:
+    """Return a pattern taken apart that is fit to be tried as a rule of either kind, or what refuses it.
+
+    `whole` is the pattern that is parsed in its stead, where rules match the beginning of a line only.
+    """
+    if cause := form_cause(source):
+        return refusal(source, "form", cause)
+    pattern = parsed(whole or str(source))
+    if not isinstance(pattern, Pattern):
+        return refusal(source, *pattern)
+    return first_refusal(source, [("secret", secret_cause(pattern))]) or pattern
 
 
 def form_cause(source: object) -> str | None:

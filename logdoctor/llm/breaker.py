@@ -6,7 +6,7 @@ half-open  the while is over: one trial goes through; an answer closes, a failur
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 OPENS_AFTER = 5
 """Failures in a row that open the breaker."""
@@ -19,6 +19,18 @@ LONGEST_RETRY_AFTER = 3600.0
 """A server that asks to be left alone for longer is asked again after so many seconds."""
 
 State = Literal["closed", "open", "half-open"]
+
+
+class SharedPauses(Protocol):
+    """Tells other processes when something is to be left alone, as well as that can be told."""
+
+    def leave_alone(self, what: str, seconds: float) -> None:
+        """Let all leave it alone for so many seconds; 0 ends that."""
+        ...
+
+    def left_alone(self, what: str) -> float:
+        """Return the seconds for which it is to be left alone; 0 for none, and when that is not known."""
+        ...
 
 
 class Breaker:
@@ -36,21 +48,21 @@ class Breaker:
         self._trial = False
 
     def state(self, now: float) -> State:
-        """Which of the three it is."""
+        """Return which of the three it is."""
         if self.failures < OPENS_AFTER:
             return "closed"
         since, until = self._waits
         return "open" if since <= now < until else "half-open"
 
     def wait(self, now: float) -> float | None:
-        """The seconds for which no call may be made, None when one may."""
+        """Return the seconds for which no call may be made, None when one may."""
         since, until = self._waits
         if since <= now < until or (self.state(now) == "half-open" and self._trial):
             return max(until - now, SHORTEST_WAIT)
         return None
 
     def begin(self, now: float) -> bool:
-        """Notes that a call begins; whether it is the trial of a half-open breaker."""
+        """Note that a call begins; whether it is the trial of a half-open breaker."""
         trial = self.state(now) == "half-open"
         self._trial |= trial
         return trial

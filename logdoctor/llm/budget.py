@@ -4,6 +4,8 @@ import threading
 from collections import deque
 from typing import NamedTuple, Protocol
 
+from logdoctor.model_types import Spent
+
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
@@ -26,21 +28,8 @@ class Budget(NamedTuple):
     dollars_in_all: float = 0.0
 
     def price(self, tokens_in: int, tokens_out: int) -> float:
-        """What so many tokens cost, in dollars."""
+        """Return what so many tokens cost, in dollars."""
         return (tokens_in * self.dollars_in + tokens_out * self.dollars_out) / 1e6
-
-
-class Spent(Protocol):
-    """What calls came to."""
-
-    @property
-    def calls(self) -> int: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def dollars(self) -> float: ...
 
 
 class Ledger(Protocol):
@@ -57,11 +46,11 @@ class Ledger(Protocol):
         failure: str,
         at: float,
     ) -> None:
-        """Writes down one call; `failure` is "" for a good answer, else `unavailable` or `nonsense`."""
+        """Write down one call; `failure` is "" for a good answer, else `unavailable` or `nonsense`."""
         ...
 
     def spent(self, job: str | None, since: float) -> Spent:
-        """What the calls came to since a time: those of a job, or all for None."""
+        """Return what the calls came to since a time: those of a job, or all for None."""
         ...
 
 
@@ -76,14 +65,6 @@ class Entry(NamedTuple):
     dollars: float
     failure: str
     at: float
-
-
-class Sum(NamedTuple):
-    """The sum of some entries."""
-
-    calls: int
-    tokens: int
-    dollars: float
 
 
 class MemoryLedger:
@@ -104,18 +85,18 @@ class MemoryLedger:
         failure: str,
         at: float,
     ) -> None:
-        """Keeps one call."""
+        """Keep one call."""
         with self._lock:
             self._entries.append(Entry(job, model, purpose, tokens_in, tokens_out, dollars, failure, at))
 
-    def spent(self, job: str | None, since: float) -> Sum:
-        """What the kept calls came to."""
+    def spent(self, job: str | None, since: float) -> Spent:
+        """Return what the kept calls came to."""
         entries = [entry for entry in self.entries() if entry.at >= since and job in (None, entry.job)]
         tokens = sum(entry.tokens_in + entry.tokens_out for entry in entries)
-        return Sum(len(entries), tokens, sum(entry.dollars for entry in entries))
+        return Spent(len(entries), tokens, sum(entry.dollars for entry in entries))
 
     def entries(self) -> list[Entry]:
-        """The calls, the oldest first."""
+        """Return the calls, the oldest first."""
         with self._lock:
             return list(self._entries)
 
@@ -136,7 +117,7 @@ class Purse:
         self._running: dict[str, list[Cost]] = {}
 
     def overdrawn(self, job: str, cost: Cost, now: float) -> str:
-        """Which limit the next call would break, or nothing."""
+        """Return which limit the next call would break, or nothing."""
         budget, mine = self._budget, self._running.get(job, [])
         every = [one for costs in self._running.values() for one in costs]
         own = self._ledger.spent(job, 0.0)
@@ -165,16 +146,16 @@ class Purse:
         return ""
 
     def set_aside(self, job: str, cost: Cost) -> None:
-        """Keeps what a call may come to, so that calls at one time cannot overdraw together."""
+        """Keep what a call may come to, so that calls at one time cannot overdraw together."""
         self._running.setdefault(job, []).append(cost)
 
     def give_back(self, job: str, cost: Cost) -> None:
-        """Ends what `set_aside` began."""
+        """End what `set_aside` began."""
         self._running[job].remove(cost)
         if not self._running[job]:
             del self._running[job]
 
 
 def _sum(costs: list[Cost], one: Cost) -> Cost:
-    """The costs together with one more."""
+    """Return the costs together with one more."""
     return Cost(sum(cost.tokens for cost in costs) + one.tokens, sum(cost.dollars for cost in costs) + one.dollars)

@@ -60,7 +60,8 @@ class ChatModel(Protocol):
         max_tokens: int,
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The model's reply, after one try; with a `schema` (JSON Schema) it is told to answer in JSON of this form.
+        """Return the model's reply, after one try; with a `schema` (JSON Schema) it is told to answer in JSON of this
+        form.
 
         `ModelUnavailable` when it does not answer, `ModelNonsense` when its answer is empty or a refusal.
         The text is what the model wrote: whether it keeps to the schema is for the caller to see.
@@ -70,7 +71,7 @@ class ChatModel(Protocol):
 
 
 def flat(messages: Iterable[Message]) -> list[Message]:
-    """The conversation without tools: calls and what came of them as words, turns of one role joined.
+    """Return the conversation without tools: calls and what came of them as words, turns of one role joined.
 
     Servers refuse calls in a conversation that offers no tools, and templates refuse two turns of one role in a row.
     """
@@ -86,12 +87,12 @@ def flat(messages: Iterable[Message]) -> list[Message]:
 
 
 def as_words(call: ToolCall) -> str:
-    """A call as one would write it: `grep({"pattern": "x"})`."""
+    """Return a call as one would write it: `grep({"pattern": "x"})`."""
     return f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
 
 
 def weight(messages: Iterable[Message], tools: Iterable[Tool] = ()) -> int:
-    """About how many tokens a model reads when it is given these; rather too many, see `estimate`."""
+    """Return about how many tokens a model reads when it is given these; rather too many, see `estimate`."""
     said = sum(estimate(message.text) + sum(estimate(as_words(call)) for call in message.calls) for message in messages)
     return said + sum(estimate(f"{tool.name} {tool.description} {json.dumps(tool.schema)}") for tool in tools)
 
@@ -100,7 +101,7 @@ _PIECE = re.compile(r"[A-Za-z]{1,4}|[^A-Za-z\s]| {2,16}|[\n\t\r]")
 
 
 def estimate(text: str) -> int:
-    """About how many tokens a text has; rather too many, so that a budget holds with any tokenizer.
+    """Return about how many tokens a text has; rather too many, so that a budget holds with any tokenizer.
 
     Log lines are digits and signs, which many tokenizers take one by one; four letters count as one token, a
     character outside ASCII as its bytes. Texts joined by a newline have the sum of their tokens, and one.

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, as_words
+from logdoctor.model_types import Answered, Exchange
 
 
 class Request(NamedTuple):
@@ -22,70 +23,31 @@ class Request(NamedTuple):
     tools: tuple[Tool, ...]
 
     def key(self, model: str) -> str:
-        """The digest of the request to a model: the same for the same content."""
+        """Return the digest of the request to a model: the same for the same content."""
         return sha256(json.dumps([model, *self], sort_keys=True).encode()).hexdigest()
 
     def terms(self) -> str:
-        """What is sent beside the messages, as JSON."""
+        """Return what is sent beside the messages, as JSON."""
         terms = {name: value for name, value in self._asdict().items() if name not in ("messages", "tools")}
         return json.dumps(terms | {"tools": [tool._asdict() for tool in self.tools]})
 
     def said(self) -> tuple[tuple[str, str], ...]:
-        """The messages as (role, text), with their calls in words."""
+        """Return the messages as (role, text), with their calls in words."""
         return tuple(
             (message.role, "\n".join([message.text] * bool(message.text) + [as_words(call) for call in message.calls]))
             for message in self.messages
         )
 
 
-class Exchange(NamedTuple):
-    """One request to a model and its reply.
-
-    `at` is when it was sent in seconds since the epoch, `seconds` how long it took; a `cached` one was not sent and
-    cost nothing. `prompt` is the digest of the prompt's file. `sent` are (role, text), `request` (JSON) what else was
-    sent; `got` is the text that came back, `calls` (a JSON list) the tools that it calls. `failure` is "" for a good
-    answer, else `unavailable` or `nonsense`, and `cause` says more.
-    """
-
-    at: float
-    job: str
-    attempt: int | None
-    purpose: str
-    model: str
-    prompt: str
-    key: str
-    request: str
-    sent: tuple[tuple[str, str], ...]
-    got: str
-    calls: str
-    tokens_in: int
-    tokens_out: int
-    dollars: float
-    seconds: float
-    cached: bool
-    failure: str
-    cause: str
-
-
-class Answered(Protocol):
-    """What came back once."""
-
-    @property
-    def got(self) -> str: ...
-
-    @property
-    def calls(self) -> str: ...
-
-
 class ExchangeStore(Protocol):
     """Where exchanges are written down; any thread may call."""
 
     def enter(self, exchange: Exchange) -> None:
-        """Writes one down."""
+        """Write one down."""
         ...
 
     def cached(self, key: str) -> Answered | None:
-        """The last good answer to a request with this key, whole, if it is kept."""
+        """Return the last good answer to a request with this key, whole, if it is kept."""
         ...
 
 
@@ -97,16 +59,17 @@ class MemoryExchanges:
         self._lock = threading.Lock()
 
     def enter(self, exchange: Exchange) -> None:
-        """Keeps one."""
+        """Keep one."""
         with self._lock:
             self._kept.append(exchange)
 
-    def cached(self, key: str) -> Exchange | None:
-        """The last good answer that is kept."""
-        return next((one for one in reversed(self.entries()) if one.key == key and not one.failure), None)
+    def cached(self, key: str) -> Answered | None:
+        """Return the last good answer that is kept."""
+        kept = reversed(self.entries())
+        return next((Answered(one.got, one.calls) for one in kept if one.key == key and not one.failure), None)
 
     def entries(self) -> list[Exchange]:
-        """The exchanges, the oldest first."""
+        """Return the exchanges, the oldest first."""
         with self._lock:
             return list(self._kept)
 
@@ -136,10 +99,10 @@ class ExchangeTurns:
 
 
 def written(calls: tuple[ToolCall, ...]) -> str:
-    """Calls as JSON."""
+    """Return calls as JSON."""
     return json.dumps([call._asdict() for call in calls])
 
 
 def read(answered: Answered) -> Reply:
-    """The reply that an answer was; it costs nothing now."""
+    """Return the reply that an answer was; it costs nothing now."""
     return Reply(answered.got, 0, 0, tuple(ToolCall(**call) for call in json.loads(answered.calls)))

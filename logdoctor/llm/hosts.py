@@ -60,7 +60,7 @@ _PUBLIC = re.compile(
 
 
 def called(text: str) -> set[str]:
-    """The names that stand where a host is named: before messages, and in the words of launchers and NCCL."""
+    """Return the names that stand where a host is named: before messages, and in the words of launchers and NCCL."""
     found = [node for line in text.split("\n") if len(line) > 3 and (node := origin(line).node)]
     found += map(_group, _ANY.finditer(text))
     found += [name for name in map(_group, _NUMBERED.finditer(text)) if any(map(str.isdigit, name))]
@@ -68,17 +68,17 @@ def called(text: str) -> set[str]:
 
 
 def known(names: Iterable[str]) -> set[str]:
-    """Those of some names of hosts that are masked wherever they stand: all but ranks and `localhost`."""
+    """Return those of some names of hosts that are masked wherever they stand: all but ranks and `localhost`."""
     return {name for name in names if len(name) > 1 and _LIKE_A_NAME.search(name) and not _NEVER.match(name)}
 
 
 def is_name(word: str) -> bool:
-    """Whether a word that stands in the place of a host may be one; an address is none."""
+    """Return whether a word that stands in the place of a host may be one; an address is none."""
     return len(word) > 1 and any(c.isalpha() for c in word) and not _NONE.match(word) and ".py" not in word
 
 
 def is_full(word: str) -> bool:
-    """Whether a word has the form of a fully qualified host name, of one that is not public."""
+    """Return whether a word has the form of a fully qualified host name, of one that is not public."""
     if not _FULL.match(word):
         return False
     labels = word.lower().split(".")
@@ -87,7 +87,7 @@ def is_full(word: str) -> bool:
 
 
 def is_list(word: str) -> bool:
-    """Whether what `LIST` found is Slurm's short form of many hosts, and no index."""
+    """Return whether what `LIST` found is Slurm's short form of many hosts, and no index."""
     return bool(_WIDE.search(word))
 
 

@@ -68,7 +68,7 @@ class _Wish(NamedTuple):
     text: str
 
     def call(self) -> ToolCall:
-        """The call; without arguments when what was written is not JSON even leniently."""
+        """Return the call; without arguments when what was written is not JSON even leniently."""
         try:
             return ToolCall(self.id, self.name, parse(self.text or "{}", dict[str, Any]).value)
         except ModelNonsense:
@@ -112,7 +112,7 @@ class LangChainModel:
         max_tokens: int,
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The model's reply; see `ChatModel`."""
+        """Return the model's reply; see `ChatModel`."""
         asked = _Asked(messages, temperature, schema, max_tokens, tools)
         # a loop of its own, closed without waiting: a name that does not resolve must not hold the caller either
         loop = asyncio.new_event_loop()
@@ -126,7 +126,7 @@ class LangChainModel:
         return self._reply(asked, message)
 
     async def _understood(self, asked: _Asked) -> "AIMessage":
-        """The first answer that the server gives to any way of asking, which is remembered."""
+        """Return the first answer that the server gives to any way of asking, which is remembered."""
         free = self._free and asked.schema is not None
         dialect = (self._looking if asked.tools else None) or self._dialect
         while True:
@@ -146,13 +146,13 @@ class LangChainModel:
                 return message
 
     async def _sent(self, dialect: _Dialect, asked: _Asked) -> "AIMessage":
-        """The answer to one request. What the server refuses is raised as the client's own error."""
+        """Return the answer to one request. What the server refuses is raised as the client's own error."""
         openai = _clients().openai
         body: dict[str, Any] = {dialect.limit: asked.max_tokens}
         if dialect.temperature:
             body["temperature"] = asked.temperature
         if asked.schema is not None:
-            body |= _told(dialect.mode, asked.schema)
+            body |= _answer_form(dialect.mode, asked.schema)
         if dialect.looks:
             # whether to call one is for the model: the form of the answer is only one of them then
             body["tools"] = [_clients().tool(tool) for tool in asked.tools] + body.get("tools", [])
@@ -196,7 +196,7 @@ class LangChainModel:
         return chat
 
     def _reply(self, asked: _Asked, message: "AIMessage") -> Reply:
-        """The text of an answer, or the arguments of the tool that stands for it, with its tokens."""
+        """Return the text of an answer, or the arguments of the tool that stands for it, with its tokens."""
         wishes = _wishes(message)
         form = asked.schema.get("title", "answer") if asked.schema else None
         written = [wish.text for wish in wishes if not asked.tools or wish.name == form]
@@ -215,7 +215,7 @@ class LangChainModel:
         )
 
     def _refused(self, status: int, said: object, headers: Any) -> NoReturn:
-        """Raises what a status other than 2xx means. Only a part of what the server said is told, without keys."""
+        """Raise what a status other than 2xx means. Only a part of what the server said is told, without keys."""
         if 300 <= status < 400:
             raise self._unavailable(f"answers {status}, a redirect, which is not followed", "Set its last URL.")
         retry_after = _seconds(headers.get("retry-after"), headers.get("date")) if status in (429, 503) else None
@@ -225,7 +225,7 @@ class LangChainModel:
         raise self._unavailable(f"answers {status} ({self._shown(said)})", step, retry_after) from None
 
     def _broken(self, error: BaseException) -> NoReturn:
-        """Raises what a connection means that broke, by the error at its bottom."""
+        """Raise what a connection means that broke, by the error at its bottom."""
         kinds = []
         while error.__cause__ is not None:
             error = error.__cause__
@@ -243,7 +243,7 @@ class LangChainModel:
         return ModelUnavailable(f"the model {self.name} at {self._url}", cause, step, retry_after)
 
     def _shown(self, said: object) -> str:
-        """A part of what the server said, fit for a log: it may say the key, or the prompt, back to us."""
+        """Return a part of what the server said, fit for a log: it may say the key, or the prompt, back to us."""
         text = str(said)[:2000]
         return harmless(mask(text.replace(self._key, "<secret>") if self._key else text), 200)
 
@@ -265,14 +265,14 @@ def _check(url: str, key: str) -> None:
 
 
 def _wishes(message: "AIMessage") -> list[_Wish]:
-    """The tools that a message calls, those with broken arguments behind."""
+    """Return the tools that a message calls, those with broken arguments behind."""
     good = [(one, json.dumps(one["args"])) for one in getattr(message, "tool_calls", ())]
     bad = [(one, str(one["args"] or "")) for one in getattr(message, "invalid_tool_calls", ())]
     return [_Wish(str(one["id"] or ""), str(one["name"] or ""), text) for one, text in good + bad]
 
 
-def _told(mode: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """What a request says of the form of the answer."""
+def _answer_form(mode: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a request that asks for an answer of this form."""
     name = schema.get("title", "answer")
     form = {key: value for key, value in schema.items() if key != "title"}
     if mode == "json_schema":
@@ -289,12 +289,12 @@ def _told(mode: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_not_understood(dialect: _Dialect, status: int, said: object) -> bool:
-    """Whether a refusal is about how was asked; a server without tools may call that an error of its own."""
+    """Return whether a refusal is about how was asked; a server without tools may call that an error of its own."""
     return status in _NOT_UNDERSTOOD or (status == 500 and dialect.looks and bool(_OF_TOOLS.search(str(said)[:500])))
 
 
 def _weaker(dialect: _Dialect, said: object, free: bool) -> _Dialect | None:
-    """How to ask a server that did not understand: without what it complains of, else in the next weaker mode.
+    """Return how to ask a server that did not understand: without what it complains of, else in the next weaker mode.
 
     None when there is no other way; where tools were offered, it may be these.
     """
@@ -310,12 +310,12 @@ def _weaker(dialect: _Dialect, said: object, free: bool) -> _Dialect | None:
 
 
 def _tokens(count: object) -> int:
-    """A count of tokens as the server gives it, or 0 when it cannot be one."""
+    """Return a count of tokens as the server gives it, or 0 when it cannot be one."""
     return count if isinstance(count, int) and 0 < count < _MOST_TOKENS else 0
 
 
 def _seconds(retry_after: str | None, date: str | None) -> float | None:
-    """The seconds of a Retry-After, which may be a date; the server's own clock counts then, if it shows it."""
+    """Return the seconds of a Retry-After, which may be a date; the server's own clock counts then, if it shows it."""
     if not retry_after:
         return None
     try:
@@ -344,7 +344,7 @@ _loaded: list[_Clients] = []
 
 
 def _clients() -> _Clients:
-    """The libraries, imported at the first call."""
+    """Return the libraries, imported at the first call."""
     if not _loaded:
         _loaded.append(_imported())
     return _loaded[0]
@@ -367,7 +367,7 @@ def _imported() -> _Clients:
             self._key = key
 
         async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            """The response, read whole, at most `MAX_BODY` bytes of it."""
+            """Return the response, read whole, at most `MAX_BODY` bytes of it."""
             kept = {name: request.headers[name] for name in _HEADERS if name in request.headers}
             own = {"accept-encoding": "identity", "user-agent": "logdoctor"}
             key = {"authorization": f"Bearer {self._key}"} if self._key else {}

@@ -195,7 +195,7 @@ Hide = Callable[[str], str]
 
 
 def mask(text: str) -> str:
-    """The text with `<secret>` in place of each password, key, token and cookie; the rest of it as it was.
+    """Return the text with `<secret>` in place of each password, key, token and cookie; the rest of it as it was.
 
     Time is linear in the text, and what was masked once stays as it is.
     """
@@ -214,7 +214,7 @@ def mask(text: str) -> str:
 
 
 def hide_secrets(text: str, hide: Hide) -> str:
-    """The text with what `hide` makes of each password, key, token and cookie in its place."""
+    """Return the text with what `hide` makes of each password, key, token and cookie in its place."""
     text = _PEM.sub(lambda match: f"{match[1]}{hide(match[2])}{match[3]}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
@@ -237,17 +237,17 @@ def hide_secrets(text: str, hide: Hide) -> str:
 
 
 def _behind(hide: Hide, match: re.Match[str]) -> str:
-    """The match with what stands behind its first group hidden."""
+    """Return the match with what stands behind its first group hidden."""
     return f"{match[1]}{hide(match[0][len(match[1]) :])}"
 
 
 def _without_key(hide: Hide, match: re.Match[str]) -> str:
-    """The key of Weights & Biases has the form of a commit, which is none when it is called one."""
+    """Return a key of Weights & Biases hidden: it has the form of a commit, and is one when it is called one."""
     return match[0] if _COMMIT.search(match[2]) else _behind(hide, match)
 
 
 def _without_password(hide: Hide, match: re.Match[str]) -> str:
-    """The part of a URL before its host: the user may stay, unless the user is a key."""
+    """Return the part of a URL before its host: the user may stay, unless the user is a key."""
     user, password = match.groups()
     if password:
         return f"{user}:{hide(password[1:])}@"
@@ -255,7 +255,7 @@ def _without_password(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _without_arguments(hide: Hide, text: str) -> str:
-    """The text without the passwords that commands take behind a flag of one letter."""
+    """Return the text without the passwords that commands take behind a flag of one letter."""
     commands = list(_COMMAND.finditer(text))
     if not any(command.lastgroup for command in commands):
         return text
@@ -271,7 +271,7 @@ def _without_arguments(hide: Hide, text: str) -> str:
 
 
 def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str:
-    """A flag and what stands behind it, without the password if the kind of command takes one there."""
+    """Return a flag and what stands behind it, without the password if the kind of command takes one there."""
     flag, gap, value = match.group("flag", "gap", "value")
     letter = "u" if flag[1] == "-" else flag[1]
     if kind is None or letter not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
@@ -289,7 +289,7 @@ def _without_option(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
-    """All words of a password, unless they tell of a failure."""
+    """Return all words of a password, unless they tell of a failure."""
     first, rest = match.group("first", "rest")
     if _is_nothing(first) or _TROUBLE.search(rest) or _SAID_OF.match(match.string, match.start("first")):
         return match[0]
@@ -311,7 +311,7 @@ def _without_said(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
-    """Whether the word behind the name is the secret itself, and no word about it."""
+    """Return whether the word behind the name is the secret itself, and no word about it."""
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     if re.fullmatch(_PASSWORD, name):
         return quoted or not _OF_IT.match(value)
@@ -340,7 +340,7 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _unquoted(value: str) -> tuple[str, str, str]:
-    """The quote before a value, the value itself, and the quote behind it."""
+    """Return the quote before a value, the value itself, and the quote behind it."""
     quote = value[: len(value) - len(value.lstrip("\\"))] + value.lstrip("\\")[0]
     quote = quote if quote[-1] in "\"'" else ""
     ends = (quote, quote[-1:]) if quote else ()  # what was opened as \" may be closed by "
@@ -357,7 +357,7 @@ def _is_strong(name: str) -> bool:
 
 
 def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
-    """Whether the value is one, by its name: a token of a language model and a working folder are none."""
+    """Return whether the value is one, by its name: a token of a language model and a working folder are none."""
     lower = name.lower()
     if lower in ("pass", "pw"):
         return _is_pass(name, sign, value, quoted)
@@ -372,12 +372,12 @@ def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
 
 
 def _is_random(sign: str, value: str) -> bool:
-    """Whether a token of letters alone is no word: behind a colon, words of a language may stand."""
+    """Return whether a token of letters alone is no word: behind a colon, words of a language may stand."""
     return sign.strip("\\\"']") == "=" or len(value) >= 16
 
 
 def _is_pass(name: str, sign: str, value: str, quoted: bool) -> bool:
-    """Whether a `pass` is a password, and no step of training and no result of a test."""
+    """Return whether a `pass` is a password, and no step of training and no result of a test."""
     if _COUNT.match(value) or not ("=" in sign or "'" in sign or '"' in sign):
         return False
     return quoted or name.isupper() or (any(map(str.isdigit, value)) and any(map(str.isalpha, value)))
@@ -449,11 +449,11 @@ class Masker:
         return _MARK.sub(lambda match: self._values.get(match[0], match[0]), text)
 
     def _mark(self, kind: str, value: str) -> str:
-        """What stands in place of a value, in which something may be hidden already."""
+        """Return what stands in place of a value, in which something may be hidden already."""
         return self._given(kind, self.unmask(value))
 
     def _given(self, kind: str, value: str) -> str:
-        """The mark of a value as it was in the text: the one that it has, or a new one."""
+        """Return the mark of a value as it was in the text: the one that it has, or a new one."""
         with self._lock:
             if value not in self._marks:
                 self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -465,7 +465,7 @@ class Masker:
         return "\n".join(self._mark("secret", line) if line else "" for line in value.split("\n"))
 
     def _key_line(self, match: re.Match[str]) -> str:
-        """Hides what is no hash: small, large letters and digits."""
+        """Hide what is no hash: small, large letters and digits."""
         line = match[0]
         kinds = any(map(str.islower, line)), any(map(str.isupper, line)), any(map(str.isdigit, line))
         return self._mark("secret", line) if all(kinds) else line
@@ -477,7 +477,7 @@ class Masker:
         return self._mark("ip", address)
 
     def _word(self, match: re.Match[str]) -> str:
-        """A word without the host in it; marks stay."""
+        """Return a word without the host in it; marks stay."""
         word = match[0]
         if word[0] == "<":
             return word
@@ -490,7 +490,7 @@ class Masker:
         return self._without_pieces(word)
 
     def _without_pieces(self, word: str) -> str:
-        """A word whose pieces are no host: of the runs of pieces that are one, the longest is hidden."""
+        """Return a word whose pieces are no host: of the runs of pieces that are one, the longest is hidden."""
         pieces, parts, at = _PIECES.split(word), list[str](), 0
         while at < len(pieces):
             runs = (min(at + many, len(pieces)) for many in range(_MOST_PIECES, 0, -2))
@@ -501,7 +501,7 @@ class Masker:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether it is an address, and no name of C++ such as `a::b`."""
+    """Return whether it is an address, and no name of C++ such as `a::b`."""
     try:
         IPv6Address(text)
     except ValueError:

@@ -42,7 +42,7 @@ class Prompt:
         self._template = template
 
     def render(self, values: Mapping[str, str | int | Sequence[str]]) -> str:
-        """The text of the prompt. `PromptError` when the values are not those that it declares."""
+        """Return the text of the prompt. `PromptError` when the values are not those that it declares."""
         if values.keys() != self.head.inputs.keys():
             odd = sorted(values.keys() ^ self.head.inputs.keys())
             raise PromptError(f"prompt {self.name}", f"the inputs {odd} are missing or unknown", "Give those declared.")
@@ -53,7 +53,7 @@ class Prompt:
             raise PromptError(f"prompt {self.name}", str(error), "See README.md beside it.") from error
 
     def _input(self, name: str, value: str | int | Sequence[str]) -> str | int:
-        """The value as it stands in the prompt: lines of a log fenced, whoever wrote the template."""
+        """Return the value as it stands in the prompt: lines of a log fenced, whoever wrote the template."""
         log = not isinstance(value, (str, int))
         if log != (self.head.inputs[name] == "log"):
             raise PromptError(
@@ -62,7 +62,8 @@ class Prompt:
         return value if isinstance(value, (str, int)) else fenced(value)
 
     def fitted(self, blocks: Sequence[Sequence[str]], hidden: int = 0) -> tuple[str, int]:
-        """The prompt with the first so many blocks of lines that keep it within its tokens, and how many they are.
+        """Return the prompt with the first so many blocks of lines that keep it within its tokens, and how many they
+        are.
 
         The prompt's inputs are `lines` and `left_out`: the number of blocks that are not in it, `hidden` ones, which
         the caller left out before, included. Blocks that fit do so in any order.
@@ -80,7 +81,7 @@ class Prompt:
 
 
 def load(folder: Path, name: str) -> Prompt:
-    """The prompt of the file `name`.md. `PromptError` when it is not there, or wrong in itself."""
+    """Return the prompt of the file `name`.md. `PromptError` when it is not there, or wrong in itself."""
     path = folder / f"{name}.md"
     try:
         raw = path.read_bytes()
@@ -100,7 +101,7 @@ def load(folder: Path, name: str) -> Prompt:
 
 
 def fenced(lines: Sequence[str]) -> str:
-    """The lines between two fences, longer than any row of backticks in them, so that none can close the fence.
+    """Return the lines between two fences, longer than any row of backticks in them, so that none can close the fence.
 
     A line stays one: what breaks lines or does not print is a visible replacement.
     """

@@ -34,7 +34,7 @@ class ScriptedModel:
         max_tokens: int,
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The next reply of the script."""
+        """Return the next reply of the script."""
         self.asked.append(tuple(messages))
         self.temperatures.append(temperature)
         self.offered.append(tuple(tools))

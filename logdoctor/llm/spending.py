@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from logdoctor.errors import BudgetSpent, LogdoctorError, ModelNonsense, ModelUnavailable
 from logdoctor.llm.answers import Form, parse, schema
-from logdoctor.llm.breaker import Breaker, State
+from logdoctor.llm.breaker import OPENS_AFTER, Breaker, SharedPauses, State
 from logdoctor.llm.budget import Budget, Cost, Ledger, MemoryLedger, Purse
 from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, weight
-from logdoctor.llm.exchanges import Exchange, ExchangeStore, ExchangeTurns, Request, read, written
+from logdoctor.llm.exchanges import ExchangeStore, ExchangeTurns, Request, read, written
 from logdoctor.llm.masking import SECRET, Masker
 from logdoctor.llm.talk import Run, Talk
+from logdoctor.model_types import Exchange
 
 __all__ = ["Budget", "Counts", "Guarded", "Ledger", "MemoryLedger"]
 
@@ -64,7 +65,8 @@ class Guarded:
 
     `masker` makes what masks one conversation. With `exchanges` everything that is said is written down there, and
     nothing is asked twice. `key` is the secret of the server, which is neither sent in a message nor written down. One
-    that `bears_nonsense` leaves a model alone only when it is away, not when its answers cannot be used.
+    that `bears_nonsense` leaves a model alone only when it is away, not when its answers cannot be used. Through
+    `pauses` other processes learn that the breaker is open.
     """
 
     def __init__(
@@ -78,10 +80,11 @@ class Guarded:
         key: str = "",
         bears_nonsense: bool = False,
         masker: Callable[[], Masker] = Masker,
+        pauses: SharedPauses | None = None,
     ) -> None:
         self.name = model.name
         self.masker = masker
-        self._model = model
+        self._model, self._pauses, self._has_told = model, pauses, False
         self._ledger = ledger
         self._budget = budget or Budget()
         self._clock = clock
@@ -159,12 +162,13 @@ class Guarded:
                 raise
 
     def counts(self) -> Counts:
-        """What went through until now."""
+        """Return what went through until now."""
         with self._lock:
             return Counts(dict(self._calls), *self._tokens, self._dollars, self._breaker.state(self._clock()))
 
     def _answered(self, whose: _For, request: Request, form: type[Form]) -> tuple[Reply, Form | None]:
-        """The reply to a request, of now or of before, and its value; no value when it wants to look something up."""
+        """Return the reply to a request, of now or of before, and its value; no value when it wants to look
+        something up."""
         if self._exchanges is None:
             return self._asked(whose, request, "", form)
         key = request.key(self.name)
@@ -172,7 +176,7 @@ class Guarded:
             return self._known(whose, request, key, form) or self._asked(whose, request, key, form)
 
     def _known(self, whose: _For, request: Request, key: str, form: type[Form]) -> tuple[Reply, Form | None] | None:
-        """What was answered before, if it can be used."""
+        """Return what was answered before, if it can be used."""
         assert self._exchanges is not None
         kept = self._exchanges.cached(key)
         if kept is None:
@@ -212,8 +216,17 @@ class Guarded:
             with self._lock:
                 self._purse.give_back(whose.job, cost)
                 self._breaker.end(self._clock(), trial, failure, retry_after)
+                wait = self._breaker.wait(self._clock())
+            self._tell_others(wait)
             self._enter(whose, reply, failure)
             self._write(whose, request, key, reply, at, seconds, failure, cause)
+
+    def _tell_others(self, wait: float | None) -> None:
+        """Tell other processes that the breaker is open, and when it is not any more."""
+        is_open = self._breaker.failures >= OPENS_AFTER
+        if self._pauses is not None and (is_open or self._has_told):
+            self._has_told = is_open
+            self._pauses.leave_alone(f"model:{self.name}", (wait or 0.0) if is_open else 0.0)
 
     def _ask(self, request: Request) -> Reply:
         asked: dict[str, Any] = {"tools": request.tools} if request.tools else {}
@@ -226,10 +239,11 @@ class Guarded:
         )
 
     def _admit(self, job: str, cost: Cost) -> bool:
-        """Lets a call begin, with its cost set aside; whether the call is the trial of a half-open breaker."""
+        """Let a call begin, with its cost set aside; whether the call is the trial of a half-open breaker."""
+        shared = self._pauses.left_alone(f"model:{self.name}") if self._pauses is not None else 0.0
         with self._lock:
             now = self._clock()
-            if (wait := self._breaker.wait(now)) is not None:
+            if wait := self._breaker.wait(now) or shared:
                 self._calls["waiting"] += 1
                 failures = self._breaker.failures
                 raise ModelUnavailable(
@@ -245,7 +259,7 @@ class Guarded:
             return self._breaker.begin(now)
 
     def _enter(self, whose: _For, reply: Reply, failure: str) -> None:
-        """Counts a call. One that failed counts what was sent: the server may have read it."""
+        """Count a call. One that failed counts what was sent: the server may have read it."""
         tokens = reply.tokens_in, reply.tokens_out
         dollars = self._budget.price(*tokens)
         with self._lock:
@@ -266,7 +280,7 @@ class Guarded:
         cause: str,
         cached: bool = False,
     ) -> None:
-        """Writes down what was said."""
+        """Write down what was said."""
         if self._exchanges is None:
             return
         exchange = Exchange(
@@ -296,7 +310,7 @@ class Guarded:
         return masker.mask_rest(text.replace(self._key, SECRET) if self._key else text)
 
     def _cleaned(self, reply: Reply) -> Reply:
-        """The reply without the key of the server, which may say it back."""
+        """Return the reply without the key of the server, which may say it back."""
         if not self._key:
             return reply
         calls = tuple(call for call in reply.calls if self._key not in written((call,)))
@@ -335,12 +349,12 @@ class _Unfit(Exception):
 
 
 def _value(reply: Reply, request: Request, form: type[Form]) -> Form | None:
-    """The value of a reply, None when it calls tools that are on offer. `ModelNonsense` when it has none."""
+    """Return the value of a reply, None when it calls tools that are on offer. `ModelNonsense` when it has none."""
     return None if reply.calls and request.tools else parse(reply.text, form).value
 
 
 def _complaint(reply: str, nonsense: ModelNonsense) -> tuple[Message, Message]:
-    """The beginning of the bad answer and what is wrong with it; short, so that the call keeps to its tokens."""
+    """Return the beginning of the bad answer and what is wrong with it; short, so that the call keeps to its tokens."""
     return (
         Message("assistant", reply[:_SHOWN_TO_MODEL].encode("ascii", "replace").decode()),
         Message(

@@ -37,7 +37,7 @@ class Talk:
             self.tools = ()
 
     def look(self, reply: Reply) -> None:
-        """Makes the calls of a reply, as many as may be, and adds what came of them."""
+        """Make the calls of a reply, as many as may be, and add what came of them."""
         words = _plain(reply.text[:_MOST_WORDS])
         room = self._room() - estimate(words)
         calls: list[ToolCall] = []
@@ -66,7 +66,7 @@ class Talk:
         return self._most_tokens - weight(self.messages, self.tools)
 
     def _sound(self, call: ToolCall) -> ToolCall:
-        """The call as it can be sent back, with an id of ours: theirs may be missing, or another in each run."""
+        """Return the call as it can be sent back, with an id of ours: theirs may be missing, or another in each run."""
         self._made += 1
         arguments = json.dumps(call.arguments, ensure_ascii=False).encode("utf-8", "replace")
         given = json.loads(arguments) if len(arguments) <= _MOST_ARGUMENTS else {}
@@ -83,7 +83,7 @@ class Talk:
 
 
 def _fitted(text: str, tokens: int) -> str:
-    """The first lines of a text that have room."""
+    """Return the first lines of a text that have room."""
     if estimate(text) <= tokens:
         return text
     left, kept = tokens - estimate(_CUT), []

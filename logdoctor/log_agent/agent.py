@@ -96,7 +96,7 @@ class LogAgent:
 
     @property
     def enough(self) -> int:
-        """Lines of one attempt that a rule must match before it may take any of its kind."""
+        """Return lines of one attempt that a rule must match before it may take any of its kind."""
         return self._limits.terms.lines
 
     def refresh(self) -> None:
@@ -119,18 +119,18 @@ class LogAgent:
             self.books.refresh()
 
     def known(self, kind: str) -> set[int]:
-        """The shapes of lines of a kind that were shown before; it grows while lessons go on."""
+        """Return the shapes of lines of a kind that were shown before; it grows while lessons go on."""
         if kind not in self._known:
             self._known[kind] = self._rules.shapes.seen(kind)
         return self._known[kind]
 
     def knows(self, kind: str) -> bool:
-        """Whether anything was learned of a kind."""
+        """Return whether anything was learned of a kind."""
         return bool(self.books.scanner(kind).book.learned)
 
     def recognised(self, kind: str, groups: Sequence[ShapeGroup]) -> str:
-        """The kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be of: one
-        whose jobs printed most of these groups, too, else the one it is said to be of. What is told of a job is
+        """Return the kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be
+        of: one whose jobs printed most of these groups, too, else the one it is said to be of. What is told of a job is
         overruled by much only."""
         shapes = {group.shape for group in groups}
         if self.knows(kind) or len(shapes) < _FEW_ALIKE:
@@ -145,23 +145,23 @@ class LogAgent:
         return max(alike, key=lambda other: (alike[other], other == kind, other), default=kind)
 
     def new_kind(self, job: str, groups: Sequence[ShapeGroup]) -> str:
-        """The kind of which a job is the first, when nothing is said of it and it looks like no other; "" when there
-        are too many kinds, or too few of its lines come again."""
+        """Return the kind of which a job is the first, when nothing is said of it and it looks like no other; "" when
+        there are too many kinds, or too few of its lines come again."""
         again = sum(group.lines for group in groups if group.lines >= REPEATS)
         return like(job) if again >= _FIRST and len(self.books.kinds) < _KINDS else ""
 
     def noticed(self, job: str, attempt: int) -> list[Noticed]:
-        """The error lines that were noticed in an attempt."""
+        """Return the error lines that were noticed in an attempt."""
         return self._rules.noticed.of(job, attempt)
 
     def has_room(self, lessons: int) -> bool:
-        """Whether an attempt that had so many lessons may have another now."""
+        """Return whether an attempt that had so many lessons may have another now."""
         now = time.monotonic()
         full = len(self._begun) == self._limits.lessons_per_hour and now - self._begun[0] < _HOUR
         return lessons < (self._limits.free_lessons if self.agent.free else self._limits.lessons) and not full
 
     def is_due(self, left: Left, over: bool) -> bool:
-        """Whether what no rule explains is worth a lesson.
+        """Return whether what no rule explains is worth a lesson.
 
         The first comes soon, so that the rest of the same log shrinks, and each later one after twice as many lines. An
         agent that costs nothing is asked at the end of each attempt, too. Of a model's second job of a kind a lesson
@@ -226,7 +226,7 @@ class LogAgent:
         return learned.noticed, shapes
 
     def _unexplained(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
-        """The groups as far as no rule matches them that was learned since they were gathered."""
+        """Return the groups as far as no rule matches them that was learned since they were gathered."""
         scanner = self.books.scanner(kind)
         learned = {pattern for rule in scanner.book.learned for pattern in rule.patterns}
         if not learned:
@@ -252,7 +252,7 @@ class LogAgent:
             self._carried.pop(next(iter(self._carried)))
 
     def _with_carried(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
-        """The groups; one that another attempt of the kind had, too, counts as one that repeats."""
+        """Return the groups; one that another attempt of the kind had, too, counts as one that repeats."""
         carried = self._carried.get(kind, {})
         found = []
         for group in groups:
@@ -270,7 +270,8 @@ class LogAgent:
         self._promote(kind, earned, why)
 
     def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:
-        """Whether one of some rules was seen in fewer attempts than it takes without anything that speaks for it."""
+        """Return whether one of some rules was seen in fewer attempts than it takes without anything that speaks for
+        it."""
         enough = max(self._limits.terms.jobs, 1)
         young = {rule.id for rule in self._rules.list(kind, "active") if rule.jobs < enough}
         return not young.isdisjoint(rule_ids)

@@ -34,19 +34,19 @@ class Automaton:
         self._accepting = whole.last | (_START if whole.empty else 0)
 
     def holds(self, phrase: bytes) -> bool:
-        """Whether some line that the pattern matches holds the phrase."""
+        """Return whether some line that the pattern matches holds the phrase."""
         state = self._readers[phrase[0]]
         return bool(state and self._after(state, phrase[1:]))
 
     def forward(self, line: bytes) -> list[int]:
-        """For each place in the line the positions that are reached there from its beginning."""
+        """Return for each place in the line the positions that are reached there from its beginning."""
         states = [_START]
         for byte in line:
             states.append(self._after(states[-1], bytes([byte])))
         return states
 
     def backward(self, line: bytes) -> list[int]:
-        """For each place in the line the positions from which its rest is accepted."""
+        """Return for each place in the line the positions from which its rest is accepted."""
         states = [self._accepting]
         for byte in reversed(line):
             state = states[-1] & self._readers[byte]
@@ -54,11 +54,11 @@ class Automaton:
         return states[::-1]
 
     def message(self, line: bytes) -> int | None:
-        """The first place from which the line matches to its end; None when it matches from nowhere."""
+        """Return the first place from which the line matches to its end; None when it matches from nowhere."""
         return next((place for place, state in enumerate(self.backward(line)) if state & _START), None)
 
     def goes_on(self, state: int, text: bytes, wanted: int) -> int:
-        """The positions out of `wanted` that are reached when text is read from `state`."""
+        """Return the positions out of `wanted` that are reached when text is read from `state`."""
         return self._after(state, text) & wanted
 
     def _after(self, state: int, text: bytes) -> int:

@@ -1,7 +1,5 @@
 """The rule book of each kind of job: the shipped rules and what was learned, compiled."""
 
-import datetime
-import re
 import threading
 from collections.abc import Sequence
 
@@ -10,9 +8,10 @@ import regex
 import structlog
 
 from logdoctor.errors import LogdoctorError, RuleError
+from logdoctor.learning.form import as_filter
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
-from logdoctor.rules.schema import FilterRule, Origin, Retirement
+from logdoctor.rules.schema import FilterRule
 from logdoctor.store.learned import Learned, LearnedRules
 from logdoctor.store.rule_rows import DIAGNOSIS
 
@@ -21,54 +20,19 @@ log = structlog.get_logger()
 _HOT = 64  # rules that are tried first
 
 
-def as_filter(rule: Learned) -> FilterRule:
-    """A learned rule in the form of a rule file."""
-    retired = rule.status == "retired"
-    return FilterRule(
-        rule.id,
-        rule.status,  # type: ignore[arg-type]  # the store knows the same four words
-        rule.title,
-        (rule.pattern,),
-        rule.examples,
-        Origin(
-            rule.agent, day(rule.created), f"{rule.source.job}/{rule.source.attempt}" if rule.source.job else "imported"
-        ),
-        scope={"kind": rule.kind},
-        harmless=rule.harmless,
-        metrics=tuple(metric for metric in rule.metrics if _is_sound(metric)),
-        retired=Retirement(day(rule.changed), rule.agent, "see its events") if retired else None,
-    )
-
-
 def _hot(rules: Sequence[Learned]) -> set[str]:
-    """The ids of the rules that took or matched the most lines, when there are many."""
+    """Return the ids of the rules that took or matched the most lines, when there are many."""
     if len(rules) <= _HOT:
         return set()
     return {rule.id for rule in sorted(rules, key=lambda rule: rule.lines, reverse=True)[:_HOT]}
 
 
 def _complaint(pattern: str) -> str | None:
-    """Why a pattern cannot be used, which no guard lets in; databases outlive guards."""
+    """Return why a pattern cannot be used, which no guard lets in; databases outlive guards."""
     try:
         return hyperscan_complaint(pattern) or ("matches an empty line" if regex.fullmatch(pattern, "") else None)
     except regex.error as error:
         return str(error)
-
-
-def _is_sound(metric: str) -> bool:
-    try:
-        re.compile(metric.encode())
-    except (re.error, OverflowError, UnicodeEncodeError):
-        return False
-    return True
-
-
-def day(seconds: float) -> datetime.date:
-    """The day of a time; the first of all days for what is none."""
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
-    except (OverflowError, OSError, ValueError):
-        return datetime.date.min
 
 
 class Books:
@@ -82,16 +46,16 @@ class Books:
         self._compiling = threading.Lock()
 
     def scanner(self, kind: str) -> Scanner:
-        """The scanner for jobs of a kind; the shipped rules alone when nothing was learned or loaded yet."""
+        """Return the scanner for jobs of a kind; the shipped rules alone when nothing was learned or loaded yet."""
         return self._scanners.get(kind, self._shipped)
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that are loaded."""
+        """Return the kinds that are loaded."""
         return list(self._scanners)
 
     def load(self, kind: str) -> Scanner:
-        """The scanner of a kind as its rules are now stored."""
+        """Return the scanner of a kind as its rules are now stored."""
         with self._compiling:
             rules = [rule for rule in self._rules.list(kind) if rule.claim is None]
             learned = tuple(as_filter(rule) for rule in rules)
@@ -115,7 +79,7 @@ class Books:
         return True
 
     def _compiled(self, kind: str, learned: tuple[FilterRule, ...], hot: set[str]) -> Scanner:
-        """The scanner; what does not compile, which no guard lets in, is left out and named."""
+        """Return the scanner; what does not compile, which no guard lets in, is left out and named."""
         try:
             return self._shipped.learning(kind, learned, hot)
         except (RuleError, regex.error):
@@ -125,11 +89,11 @@ class Books:
             return self._shipped.learning(kind, tuple(fit), hot)
 
     def alive(self) -> list[FilterRule]:
-        """The learned rules in shadow or active of all loaded kinds."""
+        """Return the learned rules in shadow or active of all loaded kinds."""
         return [rule for scanner in list(self._scanners.values()) for rule in _alive(scanner)]
 
     def alive_that_match(self, line: str) -> list[FilterRule]:
-        """The learned rules in shadow or active, of all loaded kinds, that match a line."""
+        """Return the learned rules in shadow or active, of all loaded kinds, that match a line."""
         found: list[FilterRule] = []
         for scanner in list(self._scanners.values()):
             matching = scanner.matching(line)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor.learning.grammar import Pattern
-from logdoctor.learning.proposed import LONGEST, Refusal, form_cause, named, parsed, secret_cause
+from logdoctor.learning.proposed import Refusal, first_refusal, learnable, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.automaton import Automaton
 from logdoctor.log_agent.matching import compiled, taken_of
@@ -97,17 +97,28 @@ class FilterGuards:
     def __init__(self, causes: Iterable[str], past: Iterable[str] = ()) -> None:
         bare = tuple(dict.fromkeys(causes))
         self._causes = joined(prefix + line for prefix in ("", *_DISGUISES) for line in bare)
-        self._past = joined(dict.fromkeys(past))
+        self._cited = dict.fromkeys(past)
+        self._joined: Lines | None = None
         self._remembering = threading.Lock()
 
     def remember(self, lines: Iterable[str]) -> None:
         """Add lines that were cited as evidence; any thread may call."""
         with self._remembering:
-            self._past = joined(dict.fromkeys((*self._past.texts, *lines)))
+            before = len(self._cited)
+            self._cited.update(dict.fromkeys(lines))
+            if len(self._cited) > before:
+                self._joined = None
+
+    def _past(self) -> Lines:
+        """Return all lines that were cited. They are joined when they are asked for, not for each verdict."""
+        with self._remembering:
+            if self._joined is None:
+                self._joined = joined(self._cited)
+            return self._joined
 
     def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
-        """Those of some patterns that match a line of a cause or of past evidence, each with the line."""
-        past = self._past
+        """Return those of some patterns that match a line of a cause or of past evidence, each with the line."""
+        past = self._past()
         found: dict[str, str] = {}
         for lines in (self._causes, past):
             matched = taken_of(patterns, lines)
@@ -121,7 +132,7 @@ class FilterGuards:
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
     ) -> list[Outcome]:
-        """What the guards say of each candidate, in their order; all of them are compiled and matched together.
+        """Return what the guards say of each candidate, in their order; all of them are compiled and matched together.
 
         `live` are the patterns of live rules, `explained` the places of the sample that these take. Of two
         candidates that take the same lines the first passes.
@@ -137,11 +148,11 @@ class FilterGuards:
                 fits.append(fit)
                 known.add(candidate.proposal.pattern)
         taken: set[int] = set(explained)
-        for fit, cause in self._matched(fits, sample):
+        for fit, refused in self._matched(fits, sample):
             if fit.candidate.takes <= taken:
-                cause = cause or ("duplicate", "all of its lines are already removed")
-            outcomes[fit.place] = _refusal(fit.candidate, *cause) if cause else _approval(fit, sample)
-            if not cause:
+                refused = refused or refusal(fit.pattern.source, "duplicate", "all of its lines are already removed")
+            outcomes[fit.place] = refused or _approval(fit, sample)
+            if not refused:
                 taken |= fit.candidate.takes
         return outcomes
 
@@ -152,27 +163,27 @@ class FilterGuards:
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
     ) -> Outcome:
-        """What the guards say of one candidate."""
+        """Return what the guards say of one candidate."""
         return self.outcomes([candidate], sample, live, explained)[0]
 
     def outcome_of_rule(self, pattern: str, examples: Sequence[str], live: Collection[str] = ()) -> Outcome:
-        """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        """Return what the guards say of a pattern that was written elsewhere, by the examples that came with it."""
         places = range(len(examples))
         sample = Sample("", "", 0, tuple(examples), (("", 0),) * len(examples), (0,) * len(examples), (len(examples),))
         return self.outcome(FilterCandidate(Proposal(pattern, ""), frozenset(places), ()), sample, live)
 
-    def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, tuple[str, str] | None]]:
-        """Each candidate with (guard, cause) of its refusal by what it matches, or with None."""
+    def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, Refusal | None]]:
+        """Yield each candidate with its refusal by what it matches, or with None."""
         matcher = compiled([fit.pattern.source for fit in fits])
         if matcher is None:  # one of them is refused: each alone
             for fit in fits:
                 if len(fits) == 1:
-                    yield fit, ("compile", "Hyperscan refuses it")
+                    yield fit, refusal(fit.pattern.source, "compile", "Hyperscan refuses it")
                 else:
                     yield from self._matched([fit], sample)
             return
 
-        past = self._past
+        past = self._past()
         shuffles = list(shuffled(sample.lines, sample.groups))
         tried = (
             joined(sample.lines),
@@ -183,39 +194,36 @@ class FilterGuards:
             past,
         )
         for fit, *matched in zip(fits, *(hits(matcher, lines) for lines in tried), strict=True):
-            bare, ranked, stamped, noise, disorder, causes, cited = matched
-            yield (
-                fit,
-                named("claims", _claims_cause(fit.candidate, sample, (bare, ranked, stamped)))
-                or named("literal", _noise_cause(noise, disorder, shuffles, fit.candidate))
-                or named("literal", _spread_cause(fit, sample))
-                or named("evidence", _evidence_cause(causes, self._causes))
-                or named("evidence", _evidence_cause(cited, past))
-                or named("field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))),
-            )
+            yield fit, first_refusal(fit.pattern.source, self._asked(fit, sample, matched, shuffles, past))
 
-
-def _refusal(candidate: FilterCandidate, guard: str, cause: str) -> Refusal:
-    """A refusal; its cause may quote a log, but no secret of it."""
-    return Refusal(str(candidate.proposal.pattern)[:LONGEST], guard, mask(cause))
+    def _asked(
+        self, fit: _Fit, sample: Sample, matched: Sequence[set[int]], shuffles: Sequence[tuple[int, str]], past: Lines
+    ) -> Iterator[tuple[str, str | None]]:
+        """Yield the guards that look at what the pattern matched."""
+        bare, ranked, stamped, noise, disorder, causes, cited = matched
+        yield "claims", _claims_cause(fit.candidate, sample, (bare, ranked, stamped))
+        yield "literal", _noise_cause(noise, disorder, shuffles, fit.candidate)
+        yield "literal", _spread_cause(fit, sample)
+        yield "evidence", _evidence_cause(causes, self._causes)
+        yield "evidence", _evidence_cause(cited, past)
+        yield "field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))
 
 
 def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _Fit | Refusal:
-    """The candidate with its pattern taken apart, or why it need not be compiled at all."""
+    """Return the candidate with its pattern taken apart, or why it need not be compiled at all."""
     source = candidate.proposal.pattern
-    if cause := form_cause(source):
-        return _refusal(candidate, "form", cause)
-    pattern = parsed(source)
-    if not isinstance(pattern, Pattern):
-        return _refusal(candidate, *pattern)
-    automaton = Automaton(pattern)
-    refused_by = (
-        named("secret", secret_cause(pattern))
-        or named("duplicate", "another rule has the same pattern" if source in known else None)
-        or named("field", _field_cause(pattern, automaton))
-        or named("literal", _literal_cause(pattern, automaton))
-    )
-    return _refusal(candidate, *refused_by) if refused_by else _Fit(place, candidate, pattern, automaton)
+    pattern = learnable(source)
+    if isinstance(pattern, Refusal):
+        return pattern
+    fit = _Fit(place, candidate, pattern, Automaton(pattern))
+    return first_refusal(source, _asked_alone(fit, source in known)) or fit
+
+
+def _asked_alone(fit: _Fit, is_known: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield the guards that look at the pattern alone."""
+    yield "duplicate", "another rule has the same pattern" if is_known else None
+    yield "field", _field_cause(fit.pattern, fit.automaton)
+    yield "literal", _literal_cause(fit.pattern, fit.automaton)
 
 
 def _field_cause(pattern: Pattern, automaton: Automaton) -> str | None:
@@ -237,7 +245,7 @@ def _literal_cause(pattern: Pattern, automaton: Automaton) -> str | None:
 def _claims_cause(
     candidate: FilterCandidate, sample: Sample, matched: tuple[set[int], set[int], set[int]]
 ) -> str | None:
-    """Why it does not match what it claims: bare, behind a rank, behind a time."""
+    """Return why it does not match what it claims: bare, behind a rank, behind a time."""
     takes = candidate.takes
     if not takes or not takes <= set(range(len(sample.lines))):
         return "it matches no line of the sample"
@@ -252,7 +260,7 @@ def _claims_cause(
 def _noise_cause(
     noise: set[int], disorder: set[int], shuffles: Sequence[tuple[int, str]], candidate: FilterCandidate
 ) -> str | None:
-    """Whether it matches lines that mean nothing, or lines whose words stand in another order."""
+    """Return whether it matches lines that mean nothing, or lines whose words stand in another order."""
     if noise:
         return f"it matches a random line, {random_lines()[min(noise)]!r}"
     own = [number for number, (place, _) in enumerate(shuffles) if place in candidate.takes]
@@ -263,7 +271,7 @@ def _noise_cause(
 
 
 def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
-    """Whether it takes most of a log although it says little."""
+    """Return whether it takes most of a log although it says little."""
     groups = {sample.groups[place] for place in fit.candidate.takes}
     wide = len(groups) >= _MANY_GROUPS and 2 * len(groups) > len(sample.counts)
     if wide and fit.pattern.letters < _LETTERS:
@@ -276,7 +284,7 @@ def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
 
 
 def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
-    """Lines of the candidate, some of each group first."""
+    """Return lines of the candidate, some of each group first."""
     nth: dict[int, int] = {}
     ranked: list[tuple[int, int]] = []
     for place in sorted(candidate.takes):
@@ -287,7 +295,7 @@ def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
 
 
 def _approval(fit: _Fit, sample: Sample) -> Approval | None:
-    """Whether a human must approve: its text or one of its lines looks like trouble."""
+    """Return whether a human must approve: its text or one of its lines looks like trouble."""
     source = fit.pattern.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):

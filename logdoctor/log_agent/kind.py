@@ -40,9 +40,9 @@ _NUMBERED = regex.compile(
 
 
 def kind_of(job: str, facts: JobFacts) -> str:
-    """The kind of a job, a short text: what its log was recognised as, else its framework and program as far as they
-    are known, else its image, else its user and the family of its name. Jobs of one kind share what is learned; "" when
-    nothing but a number is known."""
+    """Return the kind of a job, a short text: what its log was recognised as, else its framework and program as far as
+    they are known, else its image, else its user and the family of its name. Jobs of one kind share what is learned; ""
+    when nothing but a number is known."""
     if facts.like:
         return facts.like
     framework, image = _plain(facts.framework), _plain(_image(facts.image or ""))
@@ -60,12 +60,12 @@ def kind_of(job: str, facts: JobFacts) -> str:
 
 
 def like(job: str) -> str:
-    """The kind of the jobs whose logs look like that of one of which nothing is known."""
+    """Return the kind of the jobs whose logs look like that of one of which nothing is known."""
     return f"like/{_named(job)}"
 
 
 def _program(command: str) -> str:
-    """What a command runs behind its launchers: the script without its folder, or the module."""
+    """Return what a command runs behind its launchers: the script without its folder, or the module."""
     words = _words(command)
     for word, following in zip(words, [*words[1:], ""], strict=False):
         if word.endswith((".py", ".sh")):
@@ -76,7 +76,7 @@ def _program(command: str) -> str:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command, those of a command in quotes too."""
+    """Return the words of a command, those of a command in quotes too."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -85,7 +85,7 @@ def _words(command: str) -> list[str]:
 
 
 def _commands(words: list[str]) -> Iterator[str]:
-    """Words that may name what is run: no option, not what follows an option, no assignment."""
+    """Yield words that may name what is run: no option, not what follows an option, no assignment."""
     option = False
     for word in words:
         is_path = word.startswith(("/", "./"))
@@ -95,22 +95,22 @@ def _commands(words: list[str]) -> Iterator[str]:
 
 
 def _image(image: str) -> str:
-    """The image without registry, tag and digest."""
+    """Return the image without registry, tag and digest."""
     return image.split("@")[0].rsplit("/", 1)[-1].split(":")[0]
 
 
 def _family(name: str) -> str:
-    """A name without what counts runs: numbers, dates, hashes."""
+    """Return a name without what counts runs: numbers, dates, hashes."""
     return _NUMBERED.sub("", _POD.sub("", name.lower())).strip("-_. ")
 
 
 def _plain(text: str | None) -> str:
-    """Text from outside as part of a kind."""
+    """Return text from outside as part of a kind."""
     return regex.sub(r"[^a-z0-9._-]+", "-", (text or "").lower()).strip("-.")[:_LONGEST]
 
 
 def _named(text: str | None) -> str:
-    """A name as part of a kind; one without a letter that may stand there comes as a number of its own."""
+    """Return a name as part of a kind; one without a letter that may stand there comes as a number of its own."""
     text = text or ""
     letters = any(c.isalnum() for c in text)
     return _plain(text) or (f"x{zlib.crc32(text.encode('utf-8', 'replace')):08x}" if letters else "")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from logdoctor.learning.proposed import Refusal
+from logdoctor.learning.proposed import Refusal, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.guards import Approval, FilterGuards, Outcome
 from logdoctor.log_agent.matching import taken
@@ -36,13 +36,13 @@ def lesson(
     source: Source,
     stopped: Callable[[], bool] = lambda: False,
 ) -> FilterLesson:
-    """What an agent learns from a sample. `live` are the patterns that the kind has. `ModelError` when the agent
+    """Return what an agent learns from a sample. `live` are the patterns that the kind has. `ModelError` when the agent
     does not answer, or is to stop; then nothing was learned."""
     polled = poll(agent, sample, runs, stopped)
     errors = {place for place, count in polled.noticed.items() if count > runs // 2}
     candidates = [one for one in polled.candidates if not one.takes & errors]
     refused = polled.refused + [
-        Refusal(one.proposal.pattern, "noticed", "the agent considers one of its lines an error")
+        refusal(one.proposal.pattern, "noticed", "the agent considers one of its lines an error")
         for one in polled.candidates
         if one.takes & errors
     ]
@@ -70,8 +70,8 @@ def _alone(
     errors: set[int],
     runs: int,
 ) -> list[tuple[FilterCandidate, Outcome]]:
-    """What the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow from the
-    lines alone, so every run would say the same."""
+    """Return what the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow
+    from the lines alone, so every run would say the same."""
     explained = {place for one, _ in passed for place in one.takes}
     proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
     matched = taken([proposal.pattern for proposal in proposals], sample.lines)
@@ -91,7 +91,8 @@ def _guarded(
     live: Collection[str],
     refused: list[Refusal],
 ) -> list[tuple[FilterCandidate, Outcome]]:
-    """The candidates that the guards let pass, in other words if need be; of the rest the first refusal is told."""
+    """Return the candidates that the guards let pass, in other words if need be; of the rest the first refusal is
+    told."""
     passed: list[tuple[FilterCandidate, Outcome]] = []
     first: dict[object, Refusal] = {}  # by what is taken, or by the pattern where that is nothing
     while candidates:
@@ -119,13 +120,13 @@ def _rule(
     judgement: Judgement,
     source: Source,
 ) -> NewRule | Refusal:
-    """A rule with its examples, or why there is none."""
+    """Return a rule with its examples, or why there is none."""
     pattern, title = one.proposal
     if not judgement.keep:
-        return Refusal(pattern, "judge", judgement.why)
+        return refusal(pattern, "judge", judgement.why)
     examples = _examples(pattern, [sample.lines[at] for at in sorted(one.takes)])
     if not examples:
-        return Refusal(pattern, "secret", "its lines hold secrets, and without these it does not match them")
+        return refusal(pattern, "secret", "its lines hold secrets, and without these it does not match them")
     waits = f"{ERROR_WORD}: {outcome.cause}" if isinstance(outcome, Approval) else ""
     return NewRule(
         sample.kind,
@@ -143,7 +144,7 @@ def _rule(
 
 
 def _examples(pattern: str, lines: Sequence[str]) -> tuple[str, ...]:
-    """Some of the lines without their secrets, as far as the pattern still matches them."""
+    """Return some of the lines without their secrets, as far as the pattern still matches them."""
     masked = list(dict.fromkeys(mask(line) for line in lines))
     matched = taken([pattern], masked)[0]
     return tuple(masked[at] for at in sorted(matched)[:_EXAMPLES])

@@ -23,7 +23,7 @@ class WatchTerms(NamedTuple):
 
 
 def quotes(evidence: Iterable[Evidence]) -> list[str]:
-    """The lines that a verdict rests on for what they say, without colours.
+    """Return the lines that a verdict rests on for what they say, without colours.
 
     Lines that are cited for where they stand (`progress/...`: the last step, the end of the log) are routine and stay
     quotable when a rule takes them; those that a model took for errors (`agent/...`) are an opinion, and prove nothing.
@@ -84,6 +84,6 @@ def promote(rules: LearnedRules, kind: str, ids: Iterable[str], why: str, at: fl
 
 
 def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None:
-    """Back to shadow with active rules that took what a verdict needed; there they stay until a human approves them."""
+    """Put active rules back to shadow that took what a verdict needed; there they stay until a human approves them."""
     for rule_id in ids:
         steps.take(rules, rule_id, "active", "shadow", "demote", why, at)

@@ -12,7 +12,7 @@ _TOGETHER = 64  # patterns of one compilation; one that Hyperscan refuses costs 
 
 
 def compiled(patterns: Sequence[str]) -> Matcher | None:
-    """The patterns in one matcher, None when Hyperscan refuses one of them. Costs about 13 ms a pattern.
+    """Return the patterns in one matcher, None when Hyperscan refuses one of them. Costs about 13 ms a pattern.
 
     Only for patterns that `grammar.parse` let through: others may need any amount of time and memory.
     """
@@ -23,12 +23,12 @@ def compiled(patterns: Sequence[str]) -> Matcher | None:
 
 
 def taken(patterns: Sequence[str], lines: Sequence[str]) -> list[set[int]]:
-    """For each pattern the numbers of the lines it matches; one that is not of the grammar matches nothing."""
+    """Return for each pattern the numbers of the lines it matches; one that is not of the grammar matches nothing."""
     return taken_of(patterns, joined(lines))
 
 
 def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
-    """The same of lines that are joined already."""
+    """Return the same of lines that are joined already."""
     wanted = [source for source in dict.fromkeys(patterns) if _fit(source)]
     found: dict[str, set[int]] = {}
     for start in range(0, len(wanted) if lines.texts else 0, _TOGETHER):
@@ -37,7 +37,7 @@ def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
 
 
 def _together(patterns: list[str], lines: Lines) -> dict[str, set[int]]:
-    """What each pattern matches; when one of them is refused, each is tried alone."""
+    """Return what each pattern matches; when one of them is refused, each is tried alone."""
     if matcher := compiled(patterns):
         return dict(zip(patterns, hits(matcher, lines), strict=True))
     if len(patterns) == 1:

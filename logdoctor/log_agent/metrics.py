@@ -46,7 +46,8 @@ _FORWARD = 0.9  # of the steps of a stream go forward, where it is steps that ar
 
 
 def metrics(lines: Sequence[tuple[str, int, str]]) -> tuple[str, ...]:
-    """Those expressions that read something from all of some lines, which are given as (stream, number, text)."""
+    """Return those expressions that read something from all of some lines, which are given as (stream, number,
+    text)."""
     lines = [(stream, number, last_state(text)) for stream, number, text in lines]
     texts = [text for _, _, text in lines]
     steps = next((one for one in (BAR, STEP_OF, STEP) if _reads(one, texts) and _goes_forward(one, lines)), None)
@@ -60,7 +61,7 @@ def _reads(expression: str, texts: Sequence[str]) -> bool:
 
 
 def _goes_forward(expression: str, lines: Sequence[tuple[str, int, str]]) -> bool:
-    """Whether what is read as steps grows along each stream."""
+    """Return whether what is read as steps grows along each stream."""
     steps: dict[str, list[int]] = {}
     for stream, _, text in sorted(lines):
         match = regex.search(expression, text, timeout=_SECONDS)

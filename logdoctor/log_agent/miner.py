@@ -80,7 +80,7 @@ class Miner:
     groups = 400  # Drain compares each with each when they begin alike
 
     def propose(self, sample: Sample, run: int) -> Answer:
-        """Patterns for each cluster of lines that repeat, and for each large family of lines that do not."""
+        """Return patterns for each cluster of lines that repeat, and for each large family of lines that do not."""
         places = order(sample, run)
         often = [place for place in places if sample.counts[sample.groups[place]] >= REPEATS]
         seldom = [place for place in places if sample.counts[sample.groups[place]] < REPEATS]
@@ -90,8 +90,8 @@ class Miner:
         return Answer(tuple(dict.fromkeys(wide + narrow)))
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
-        """A pattern for each form of each group that repeats: where Drain put lines together that have too little in
-        common, such as assignments of many names, each may still be known by itself."""
+        """Return a pattern for each form of each group that repeats: where Drain put lines together that have too
+        little in common, such as assignments of many names, each may still be known by itself."""
         forms: dict[tuple[object, ...], list[_Form]] = defaultdict(list)
         for place in sorted(places):
             group = sample.groups[place]
@@ -104,7 +104,7 @@ class Miner:
         return list(dict.fromkeys(_proposal(some) for some in forms.values()))
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
-        """Agreement is the miner's only judge, and code has counted it already."""
+        """Keep all: agreement is the miner's only judge, and code has counted it already."""
         return [Judgement(True, f"{len(one.runs)} of {runs} runs found it") for one in candidates]
 
 
@@ -117,16 +117,16 @@ class _Form(NamedTuple):
     group: int
 
     def shown(self) -> str:
-        """What Drain sees: fields of one kind look alike, bars are apart from other lines."""
+        """Return what Drain sees: fields of one kind look alike, bars are apart from other lines."""
         return " ".join(map(_shown, self.tokens)) + (f" {_EDGE}redrawn" if self.redrawn else "")
 
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        """What its words are made of: lines that differ there are of other forms, however alike they are."""
+        """Return what its words are made of: lines that differ there are of other forms, however alike they are."""
         return tuple(tuple(_ALIKE.get(piece.kind, piece.kind) for piece in token) for token in self.tokens)
 
 
 def _clusters(sample: Sample, places: Sequence[int], run: int) -> Iterable[list[_Form]]:
-    """The lines at these places, put together by Drain as far as they are made of the same kinds of fields."""
+    """Return the lines at these places, put together by Drain as far as they are made of the same kinds of fields."""
     depth, stride = _LOOKS[run % len(_LOOKS)]
     drains: dict[int, Drain] = {}
     clusters: dict[str, int] = {}
@@ -145,18 +145,19 @@ def _clusters(sample: Sample, places: Sequence[int], run: int) -> Iterable[list[
 
 
 def _similarity(words: int, stride: int) -> float:
-    """The least share of words that lines of so many words have in common: one may differ, of long lines some more."""
+    """Return the least share of words that lines of so many words have in common: one may differ, of long lines some
+    more."""
     differ = 1 + words // stride if words > 1 else 0
     return (words - differ) / words - 1e-9
 
 
 def _states(message: str) -> list[str]:
-    """What a message shows one after the other: all of it, or the states of a bar."""
+    """Return what a message shows one after the other: all of it, or the states of a bar."""
     return [state for state in message.split("\r") if state.strip()]
 
 
 def _tokens(message: str) -> list[Token]:
-    """The words of a message, each taken apart into fixed text and fields; a count of nought is fixed text."""
+    """Return the words of a message, each taken apart into fixed text and fields; a count of nought is fixed text."""
     fixed = [match.span() for match in marks.noughts(message)]
     tokens: list[list[Piece]] = [[]]
     for match in _PIECE.finditer(message):
@@ -175,7 +176,7 @@ def _tokens(message: str) -> list[Token]:
 
 
 def _shown(token: Token) -> str:
-    """A token with its fields named; no log can hold such a name."""
+    """Return a token with its fields named; no log can hold such a name."""
     return "".join(piece.text if piece.kind == "word" else _named(piece) for piece in token)
 
 
@@ -184,7 +185,7 @@ def _named(piece: Piece) -> str:
 
 
 def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
-    """The pattern that fits all members of a cluster, and its text with `…` for fields.
+    """Return the pattern that fits all members of a cluster, and its text with `…` for fields.
 
     A `narrow` one tells names apart where only a few occur (`(?:eth0|bond0)`): it knows less of other jobs, but may
     pass where any name is too much.
@@ -202,7 +203,7 @@ def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
 
 
 def _looks(column: Sequence[Token]) -> dict[str, list[Token]]:
-    """The tokens of a column by what Drain sees of them."""
+    """Return the tokens of a column by what Drain sees of them."""
     looks: dict[str, list[Token]] = {}
     for token in column:
         looks.setdefault(_shown(token), []).append(token)
@@ -210,13 +211,13 @@ def _looks(column: Sequence[Token]) -> dict[str, list[Token]]:
 
 
 def _come_again(values: list[str]) -> bool:
-    """Whether values are few, and each comes again."""
+    """Return whether values are few, and each comes again."""
     counts = Counter(values)
     return len(counts) <= _FEW and min(counts.values()) > 1
 
 
 def _expression(column: Sequence[Token], looks: dict[str, list[Token]], narrow: bool) -> str:
-    """The expression for a column whose tokens have these looks."""
+    """Return the expression for a column whose tokens have these looks."""
     if len(looks) > 1 and not _come_again([_shown(token) for token in column]):
         return _described([_text(token) for token in column])
     return _either(_fields(tokens, narrow) for tokens in looks.values())
@@ -232,7 +233,7 @@ def _text(token: Token) -> str:
 
 
 def _fields(column: Sequence[Token], narrow: bool) -> str:
-    """The expression for tokens of one form: their fixed text, and a class for each field."""
+    """Return the expression for tokens of one form: their fixed text, and a class for each field."""
     parts = []
     for pieces in zip(*column, strict=True):
         values = [piece.text for piece in pieces]
@@ -253,7 +254,7 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
 
 
 def _number(values: Iterable[str]) -> str:
-    """The class of printed numbers: whole ones stay whole ones, and one that is always nought is text."""
+    """Return the class of printed numbers: whole ones stay whole ones, and one that is always nought is text."""
     values = list(values)
     if len(values) >= REPEATS and set(values) == {"0"}:
         return "0"
@@ -263,7 +264,8 @@ def _number(values: Iterable[str]) -> str:
 
 
 def _described(values: list[str]) -> str:
-    """The expression for words that differ: what they have in common, and the characters that the rest is made of."""
+    """Return the expression for words that differ: what they have in common, and the characters that the rest is made
+    of."""
     distinct = sorted(set(values))
     if all(map(_HEX.fullmatch, distinct)):
         return "[0-9a-fA-F]+"
@@ -280,7 +282,7 @@ def _described(values: list[str]) -> str:
 
 
 def _common(values: list[str]) -> str:
-    """What all values begin with, up to the last mark between words."""
+    """Return what all values begin with, up to the last mark between words."""
     first, last = min(values), max(values)
     length = next(
         (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
@@ -297,7 +299,7 @@ _RANGES = (("0-9", regex.compile("[0-9]")), ("a-z", regex.compile("[a-z]")), ("A
 
 
 def _class(text: str) -> str:
-    """The class of the characters of a text; letters and digits as a whole."""
+    """Return the class of the characters of a text; letters and digits as a whole."""
     ranges = [name for name, expression in _RANGES if expression.search(text)]
     marks_ = sorted({c for c in text if c.isascii() and not c.isalnum() and c.isprintable()})
     if any(not c.isascii() for c in text):

@@ -82,7 +82,8 @@ class ModelAgent:
         self.room = 1 << 20  # few lines of each group are shown
 
     def propose(self, sample: Sample, run: int) -> Answer:
-        """The patterns and error lines that the model finds. Each run sees other lines of a group, in other order.
+        """Return the patterns and error lines that the model finds. Each run sees other lines of a group, in other
+        order.
 
         The largest groups are shown, as many as prompt and answer have room for. `ModelError` when there is no answer.
         """
@@ -105,11 +106,11 @@ class ModelAgent:
         return _mapped(answer, {number: places for block in blocks for number, places in block.places.items()})
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
-        """None: the model has seen each group, and said what it can."""
+        """Return none: the model has seen each group, and said what it can."""
         return []
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
-        """The model's vote on each candidate; a candidate that it does not vote on is dropped.
+        """Return the model's vote on each candidate; a candidate that it does not vote on is dropped.
 
         One call, or more when they do not fit into one. `ModelError` when there is no answer.
         """
@@ -182,7 +183,8 @@ def _message(line: str, masker: Masker) -> str:
 
 
 def _mapped(answer: Patterns, shown: dict[int, tuple[int, ...]]) -> Answer:
-    """The answer in terms of the sample. A pattern for a line that the model itself calls trouble is left out."""
+    """Return the answer in terms of the sample. A pattern for a line that the model itself calls trouble is left
+    out."""
     errors = [number for number in dict.fromkeys(answer.errors) if number in shown]
     patterns: dict[str, str] = {}
     for written in answer.patterns:
@@ -204,7 +206,7 @@ def _pattern(written: str) -> str:
 def _candidate(
     number: int, sample: Sample, messages: Sequence[str], candidate: FilterCandidate, runs: int
 ) -> list[str]:
-    """What the judge sees of a candidate."""
+    """Return what the judge sees of a candidate."""
     takes = _spread(sample, messages, sorted(candidate.takes), _TAKES)
     word = takes[0].split(" ", 1)[0] if takes else ""
     others = [place for place in range(len(sample.lines)) if place not in candidate.takes]
@@ -221,14 +223,14 @@ def _candidate(
 
 
 def _spread(sample: Sample, messages: Sequence[str], places: Sequence[int], most: int) -> list[str]:
-    """Messages at some of the places, from as many groups as there are, so that unlike lines show."""
+    """Return messages at some of the places, from as many groups as there are, so that unlike lines show."""
     firsts = set({sample.groups[place]: place for place in reversed(places)}.values())
     ordered = [place for place in places if place in firsts] + list(places)
     return list(dict.fromkeys(messages[place] for place in ordered[: 3 * most]))[:most]
 
 
 def _counted(answer: Votes, asked: set[int]) -> dict[int, Judgement]:
-    """The judgement by the place of its candidate; of two votes on one, the first that drops it counts."""
+    """Return the judgement by the place of its candidate; of two votes on one, the first that drops it counts."""
     judgements: dict[int, Judgement] = {}
     for vote in answer.votes:
         place = vote.candidate - 1

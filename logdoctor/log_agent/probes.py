@@ -47,7 +47,7 @@ _OPEN = 7
 
 
 def phrase_held(pattern: Pattern, automaton: Automaton) -> str | None:
-    """The first phrase with blanks that some line of the pattern could hold, None when it holds none.
+    """Return the first phrase with blanks that some line of the pattern could hold, None when it holds none.
 
     Phrases with a word that the pattern spells are left out: what it says itself is judged by other guards.
     """
@@ -60,12 +60,12 @@ def phrase_held(pattern: Pattern, automaton: Automaton) -> str | None:
 
 
 def holds_any_word(automaton: Automaton) -> bool:
-    """Whether some line of the pattern could hold letters that the pattern does not spell."""
+    """Return whether some line of the pattern could hold letters that the pattern does not spell."""
     return any(automaton.holds(word.encode()) for word in _ANY_WORD)
 
 
 def wide_field(pattern: Pattern) -> str | None:
-    """What is wrong with the widest field of a pattern, None when each is narrow."""
+    """Return what is wrong with the widest field of a pattern, None when each is narrow."""
     for chars in pattern.fields:
         if len(chars.members) == 255:
             return "a class that holds any character"
@@ -75,7 +75,8 @@ def wide_field(pattern: Pattern) -> str | None:
 
 
 def mutation_taken(automaton: Automaton, lines: Sequence[str]) -> str | None:
-    """How a word could stand in a line of the pattern where its own lines never have one; None when it could not.
+    """Return how a word could stand in a line of the pattern where its own lines never have one; None when it could
+    not.
 
     Where they have numbers, no word may stand, and where a count of trouble is 0, no other number. Where they have
     one of a few plain words, no other may: an open list of words is told by how many there are.
@@ -108,7 +109,7 @@ def mutation_taken(automaton: Automaton, lines: Sequence[str]) -> str | None:
 def _misplaced(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int], urls: "_Spans"
 ) -> str | None:
-    """A word that may stand for a number or a drawing of the message."""
+    """Return a word that may stand for a number or a drawing of the message."""
     for expression, replacements in ((_NUMBER, _FOR_A_NUMBER), (_DRAWING, _FOR_A_DRAWING)):
         for match in expression.finditer(message):
             letters = any(c.isalpha() for c in match.group().decode("utf-8", "replace"))
@@ -124,7 +125,7 @@ def _misplaced(
 def _counts(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """(place in the pattern, number) for each count of trouble in whose stead another could stand."""
+    """Yield (place in the pattern, number) for each count of trouble in whose stead another could stand."""
     for match in _NUMBER.finditer(message):
         if _COUNT_OF_TROUBLE.search(message[max(0, match.start() - 40) : match.start()]):
             if automaton.goes_on(forward[match.start()], b"7", backward[match.end()]):
@@ -134,7 +135,7 @@ def _counts(
 def _open_words(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int], urls: "_Spans"
 ) -> Iterator[tuple[int, bytes]]:
-    """(place in the pattern, word) for each plain word of the message in whose stead another could stand."""
+    """Yield (place in the pattern, word) for each plain word of the message in whose stead another could stand."""
     for match in _WORD.finditer(message):
         if _within(match.start(), urls):
             continue
@@ -154,7 +155,7 @@ def _within(place: int, spans: _Spans) -> bool:
 
 @cache
 def random_lines() -> tuple[str, ...]:
-    """Lines that mean nothing, the same ones each time: words, numbers and marks in no order."""
+    """Return lines that mean nothing, the same ones each time: words, numbers and marks in no order."""
     dice = random.Random(20261121)
     vowels, consonants = "aeiou", "bcdfghjklmnpqrstvwxz"
 
@@ -182,7 +183,7 @@ def random_lines() -> tuple[str, ...]:
 
 
 def shuffled(lines: Sequence[str], groups: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """(place of a line, its words in another order): twice for each of three lines of a group.
+    """Yield (place of a line, its words in another order): twice for each of three lines of a group.
 
     A shuffle that differs from its line in numbers alone is left out.
     """

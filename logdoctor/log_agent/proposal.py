@@ -71,13 +71,13 @@ class Agent(Protocol):
     """Whether asking it costs nothing but time."""
 
     def propose(self, sample: Sample, run: int) -> Answer:
-        """The patterns that this run finds."""
+        """Return the patterns that this run finds."""
         ...
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
-        """Patterns of one group of lines each, for the lines at these places, which no other pattern takes."""
+        """Return patterns of one group of lines each, for the lines at these places, which no other pattern takes."""
         ...
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
-        """One judgement for each candidate, in their order; `runs` is how many runs answered."""
+        """Return one judgement for each candidate, in their order; `runs` is how many runs answered."""
         ...

@@ -13,7 +13,8 @@ REPEATS = 3
 def sample(
     kind: str, job: str, attempt: int, groups: Sequence[ShapeGroup], room: int, most: int
 ) -> tuple[Sample, list[int]]:
-    """(sample of at most `most` groups with at most `room` characters of lines, shapes of its groups that repeat).
+    """Return (sample of at most `most` groups with at most `room` characters of lines, shapes of its groups that
+    repeat).
 
     Large groups come first; a group is taken with all its examples or, when room ends, not at all.
     """
@@ -39,7 +40,8 @@ def sample(
 
 
 def order(sample: Sample, run: int) -> list[int]:
-    """The places of a sample's lines in the order in which a run sees them: its own, backwards, then shuffled."""
+    """Return the places of a sample's lines in the order in which a run sees them: its own, backwards, then
+    shuffled."""
     places = list(range(len(sample.lines)))
     if run == 1:
         places.reverse()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import ModelError, ModelUnavailable
-from logdoctor.learning.proposed import Refusal
+from logdoctor.learning.proposed import Refusal, refusal
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Proposal, Sample
 
@@ -47,7 +47,7 @@ def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = 
     counted = count(sample, answers)
     most = runs // 2 + 1
     refused = [
-        Refusal(one.proposal.pattern, "vote", f"{len(one.runs)} of {runs} runs agree, {most} must")
+        refusal(one.proposal.pattern, "vote", f"{len(one.runs)} of {runs} runs agree, {most} must")
         for one in counted
         if len(one.runs) < most
     ]
@@ -56,7 +56,7 @@ def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = 
 
 
 def count(sample: Sample, answers: Sequence[tuple[int, Answer]]) -> list[FilterCandidate]:
-    """Candidates, one for each set of lines that agreeing proposals match, the most agreed on first.
+    """Return candidates, one for each set of lines that agreeing proposals match, the most agreed on first.
 
     What matches nothing is a candidate of its own; the guards tell why. Of proposals that agree those stand for all
     whose very lines most runs match; of these the one that most runs wrote, then the one that a run named first.

@@ -97,12 +97,12 @@ class Board:
 
     @property
     def last_number(self) -> int:
-        """The number of the last world, 0 before the first."""
+        """Return the number of the last world, 0 before the first."""
         return max(self.results, default=0)
 
     @property
     def has_passed(self) -> bool:
-        """Whether any world of several nodes has passed; until then nothing can be said of any node."""
+        """Return whether any world of several nodes has passed; until then nothing can be said of any node."""
         return any(world.good for world in self._ran)
 
     def is_out(self, node: int) -> bool:
@@ -122,22 +122,23 @@ class Board:
 
     @cached_property
     def works(self) -> WorldProof:
-        """What the worlds prove about nodes that work or fail."""
+        """Return what the worlds prove about nodes that work or fail."""
         return weigh(self._ran, self.groups, self._witnesses, self._out)
 
     @cached_property
     def slow_worlds(self) -> frozenset[int]:
-        """The numbers of worlds that passed and were slow."""
+        """Return the numbers of worlds that passed and were slow."""
         return frozenset(world.number for world in self._paced if not world.good)
 
     @cached_property
     def fast(self) -> WorldProof:
-        """What the worlds prove about nodes that gather fast or slowly; worlds that failed do not count."""
+        """Return what the worlds prove about nodes that gather fast or slowly; worlds that failed do not count."""
         return weigh(self._paced, self.groups, self._witnesses, self._out)
 
     @cached_property
     def slow_gpus(self) -> dict[int, str]:
-        """The nodes whose slowest GPU is slow for its type, with the figures; no other node affects that speed."""
+        """Return the nodes whose slowest GPU is slow for its type, with the figures; no other node affects that
+        speed."""
         usual: dict[str, list[float]] = {}
         for gpu, product in self._products.values():
             usual.setdefault(gpu, []).append(product)
@@ -158,7 +159,7 @@ class Board:
 
     @cached_property
     def _paced(self) -> list[WorldOutcome]:
-        """The worlds that passed: good when they were fast, bad when they were slow.
+        """Return the worlds that passed: good when they were fast, bad when they were slow.
 
         A world across groups may be slower because of the links between them. It is slow only if other worlds across
         groups are faster; where it is not as fast as worlds within groups it proves nothing.

@@ -174,11 +174,11 @@ class Cluster:
         self._opening = threading.Lock()
 
     def nodes(self, selector: str = "") -> list[KubeNode]:
-        """All nodes, or those that a label selector selects."""
+        """Return all nodes, or those that a label selector selects."""
         return self._all("/api/v1/nodes", selector, KubeNode)
 
     def node(self, name: str) -> KubeNode | None:
-        """A node; None when there is none of this name."""
+        """Return a node; None when there is none of this name."""
         if not NAME.fullmatch(name):  # as part of a path it could name something else
             return None
         try:
@@ -215,28 +215,28 @@ class Cluster:
         return True
 
     def jobs(self, namespace: str, selector: str) -> list[KubernetesJob]:
-        """The Jobs that a label selector selects."""
+        """Return the Jobs that a label selector selects."""
         return self._all("/apis/batch/v1/namespaces/{namespace}/jobs", selector, KubernetesJob, namespace)
 
     def pods(self, namespace: str, selector: str) -> list[Pod]:
-        """The pods that a label selector selects."""
+        """Return the pods that a label selector selects."""
         return self._all("/api/v1/namespaces/{namespace}/pods", selector, Pod, namespace)
 
     def log(self, namespace: str, pod: str, container: str, lines: int, limit: int) -> bytes:
-        """The last lines that a container wrote to its standard output and error, and of those at most the last
+        """Return the last lines that a container wrote to its standard output and error, and of those at most the last
         `limit` bytes."""
         query = (("container", container), ("tailLines", str(lines)))
         path = "/api/v1/namespaces/{namespace}/pods/{name}/log"
         return self._ask("GET", path, {"namespace": namespace, "name": pod}, query, tail=limit)
 
     def warnings(self, namespace: str, kind: str, name: str) -> list[str]:
-        """What the warning events of the cluster say of an object."""
+        """Return what the warning events of the cluster say of an object."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
         events = self._all("/api/v1/namespaces/{namespace}/events", fields, _Event, namespace, "fieldSelector")
         return [harmless(f"{event.reason}: {event.message}", _WIDTH) for event in events]
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Let go of the connections."""
         with self._opening:
             if self._client is not None:
                 self._client.rest_client.pool_manager.clear()
@@ -268,7 +268,8 @@ class Cluster:
         kind: str = "application/json",
         tail: int = 0,
     ) -> bytes:
-        """The answer to a request; what may be asked twice without harm is, when the cluster has a passing trouble."""
+        """Return the answer to a request; what may be asked twice without harm is, when the cluster has a passing
+        trouble."""
         for attempt in range(_TRIES):
             try:
                 return self._ask_once(method, path, names, query, body, kind, tail)
@@ -350,8 +351,8 @@ class _Refused(Exception):
 
 
 def _read(response: urllib3.BaseHTTPResponse, until: float, tail: int) -> bytes:
-    """The body of an answer, or the last bytes of it when there is a `tail`. `TimeoutError` when it has not come by
-    then, however slowly it drips."""
+    """Return the body of an answer, or the last bytes of it when there is a `tail`. `TimeoutError` when it has not
+    come by then, however slowly it drips."""
     kept = bytearray()
     try:
         while chunk := response.read1(1 << 16):
@@ -399,7 +400,7 @@ def _not_safe(thing: str, why: str) -> ClusterError:
 
 
 def _refusal(thing: str, status: int, text: bytes) -> ClusterError:
-    """What an answer of a status other than 2xx means, in its own words and with what helps."""
+    """Return what an answer of a status other than 2xx means, in its own words and with what helps."""
     try:
         said = msgspec.json.decode(text, type=_Status).message
     except (msgspec.MsgspecError, RecursionError, ValueError):

@@ -44,7 +44,7 @@ class _Failed(NamedTuple):
 
     @property
     def by_machines(self) -> bool:
-        """Whether machines are at fault, not the program."""
+        """Return whether machines are at fault, not the program."""
         return self.verdict.fault == "infrastructure" or self.verdict.recovery == "isolate_and_restart"
 
     @property
@@ -92,7 +92,7 @@ class _Tested(NamedTuple):
 
     @property
     def proves(self) -> bool:
-        """Whether no node of the job is faulty."""
+        """Return whether no node of the job is faulty."""
         return not unproven(self.conclusion, self.nodes)
 
 

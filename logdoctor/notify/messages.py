@@ -1,4 +1,4 @@
-"""What is told of incidents: messages that are made once, from which nothing private is left to be seen.
+"""Messages about incidents: they are made once, and nothing private can be read from them.
 
 All text in them comes from logs and people. Secrets in it are masked before it is cut, for half a secret has the form
 of none.
@@ -50,7 +50,7 @@ class EvidenceTold(msgspec.Struct, frozen=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True):
-    """An incident as receivers are told of it. `job` and `attempt` are the newest of its `attempts`, which are of
+    """An incident as receivers get it. `job` and `attempt` are the newest of its `attempts`, which are of
     `jobs` jobs; the verdict of that one is `provisional` when it may still change. `by` resolved it and said `note`;
     `link` is "" when nobody set where people reach logdoctor."""
 
@@ -80,8 +80,8 @@ class IncidentData(msgspec.Struct, frozen=True):
 
 
 class SummaryData(msgspec.Struct, frozen=True):
-    """Many incidents at once: how many were opened and how many of those told before were resolved, the first of them,
-    and the numbers of all."""
+    """Many incidents at once: how many were opened and how many of those announced before were resolved, the first of
+    them, and the numbers of all."""
 
     opened: int
     resolved: int
@@ -99,14 +99,14 @@ class TrialTold(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True, tag_field="type", tag=_OPENED):
-    """A new incident. `timestamp` is when it was told, as RFC 3339 has it."""
+    """A new incident. `timestamp` is when it was announced, as RFC 3339 has it."""
 
     timestamp: str
     data: IncidentData
 
 
 class Resolved(msgspec.Struct, frozen=True, tag_field="type", tag=_RESOLVED):
-    """An incident that was told is resolved."""
+    """An incident that was announced is resolved."""
 
     timestamp: str
     data: IncidentData
@@ -136,13 +136,13 @@ _decode = msgspec.json.Decoder(Message).decode
 
 
 def decode(body: str | bytes) -> Message:
-    """The message of a body; `msgspec.MsgspecError` for one that has another form."""
+    """Return the message of a body; `msgspec.MsgspecError` for one that has another form."""
     message: Message = _decode(body)
     return message
 
 
 def read(body: str) -> Message | None:
-    """A message that was stored; None for one that another version of logdoctor wrote, in another form."""
+    """Return a message that was stored; None for one that another version of logdoctor wrote, in another form."""
     try:
         return decode(body)
     except msgspec.MsgspecError:
@@ -150,12 +150,12 @@ def read(body: str) -> Message | None:
 
 
 def kind_of(message: Message) -> str:
-    """The type of a message."""
+    """Return the type of a message."""
     return str(message.__struct_config__.tag)
 
 
-def told(unsent: UnsentIncident, public_url: str) -> IncidentData:
-    """The incident without secrets, in texts of bounded length."""
+def incident_data(unsent: UnsentIncident, public_url: str) -> IncidentData:
+    """Return the incident without secrets, in texts of bounded length."""
     verdict = unsent.verdict.verdict
     return IncidentData(
         incident=unsent.id,
@@ -183,16 +183,16 @@ def told(unsent: UnsentIncident, public_url: str) -> IncidentData:
 
 
 def opened(unsent: UnsentIncident, public_url: str, now: float) -> Opened:
-    """The message of a new incident."""
-    return Opened(stamp(now), told(unsent, public_url))
+    """Return the message of a new incident."""
+    return Opened(stamp(now), incident_data(unsent, public_url))
 
 
 def resolved(before: Message, by: str, note: str, now: float, current: UnsentIncident | None = None) -> Resolved | None:
-    """The message that an incident is resolved, with what is known of it by now, when no attempt is left in it with
-    what told of it before; None when that told of none."""
+    """Return the message that an incident is resolved, with what is known of it by now, when no attempt is left in it
+    with what announced it before; None when that announced none."""
     if not isinstance(before, Opened):
         return None
-    known = before.data if current is None else told(current, "")
+    known = before.data if current is None else incident_data(current, "")
     said = {"state": "resolved", "by": private(by, MAX_NAME), "note": _prose(note), "link": before.data.link}
     return Resolved(stamp(now), msgspec.structs.replace(known, **said))
 
@@ -215,31 +215,31 @@ def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary
 
 
 def trial(by: str, public_url: str, now: float) -> TrialMessage:
-    """The message that somebody has sent to see whether it arrives."""
+    """Return the message that somebody has sent to see whether it arrives."""
     text = "This is a test message from logdoctor. Incidents will be reported here."
     return TrialMessage(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
 
 
 def recoveries(message: Message) -> set[str]:
-    """What is to be done about the incidents that a message tells of."""
+    """Return what is to be done about the incidents that a message tells of."""
     if isinstance(message, Opened | Resolved):
         return {message.data.recovery}
     return {one.recovery for one in message.data.incidents} if isinstance(message, Summary) else set()
 
 
 def private(text: str, most: int) -> str:
-    """A text from outside on one line, without secrets and without what steers a terminal, at most `most` characters;
-    a mark at the end tells that it was cut."""
+    """Return a text from outside on one line, without secrets and without what steers a terminal, at most `most`
+    characters; a mark at the end tells that it was cut."""
     return _cut(mask(harmless(text[:_LOOKED_AT], _LOOKED_AT)), most)
 
 
 def stamp(at: float) -> str:
-    """A time to the second, as RFC 3339 has it, in UTC."""
+    """Return a time to the second, as RFC 3339 has it, in UTC."""
     return datetime.datetime.fromtimestamp(int(at), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def describe(message: Message | None) -> str:
-    """A message in a few words, for lists of messages."""
+    """Return a message in a few words, for lists of messages."""
     if message is None:
         return "a message of another version of logdoctor"
     if isinstance(message, TrialMessage):
@@ -253,7 +253,7 @@ def describe(message: Message | None) -> str:
 
 
 def numbers(message: Message | None) -> list[int]:
-    """The incidents that a message tells of, of a summary those that it lists."""
+    """Return the incidents that a message tells of, of a summary those that it lists."""
     if isinstance(message, Opened | Resolved):
         return [message.data.incident]
     return list(message.data.numbers[:LISTED]) if isinstance(message, Summary) else []
@@ -270,7 +270,7 @@ def _suspect(one: Suspect) -> SuspectData:
 
 
 def _brief(one: IncidentData) -> IncidentData:
-    """An incident for a summary, in shorter texts."""
+    """Return an incident for a summary, in shorter texts."""
     evidence = one.evidence and msgspec.structs.replace(one.evidence, quote=_cut(one.evidence.quote, BRIEF))
     suspects = tuple(msgspec.structs.replace(who, why=_cut(who.why, BRIEF)) for who in one.suspects[:2])
     suggestion, note = _cut(one.suggestion, BRIEF), _cut(one.note, BRIEF)

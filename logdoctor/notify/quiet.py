@@ -17,7 +17,7 @@ class Quiet(NamedTuple):
     zone: datetime.tzinfo
 
     def until(self, now: float) -> float | None:
-        """When the quiet hours end that `now` is in, in seconds since the epoch; None when it is in none.
+        """Return when the quiet hours end that `now` is in, in seconds since the epoch; None when it is in none.
 
         They are a stretch between two moments: an hour that clocks repeat makes them longer, and none begins twice.
         """
@@ -46,7 +46,7 @@ def read_quiet(hours: str, zone: str) -> Quiet:
 
 
 def read_zone(name: str) -> datetime.tzinfo:
-    """The time zone of this name; `ValueError` when this machine knows none."""
+    """Return the time zone of this name; `ValueError` when this machine knows none."""
     if name.upper() == "UTC":
         return datetime.UTC  # there is no need for tzdata
     try:

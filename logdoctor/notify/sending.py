@@ -133,7 +133,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 async def _until(stopping: threading.Event | None, posting: Coroutine[None, None, SendResult]) -> SendResult:
-    """What comes of a POST, unless it is to be broken off."""
+    """Return what comes of a POST, unless it is to be broken off."""
     task = asyncio.ensure_future(posting)
     try:
         while not (stopping is not None and stopping.is_set()):
@@ -166,7 +166,7 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> SendResult:
 
 
 def judged(status: int, said: str, retry_after: str | None) -> SendResult:
-    """What an answer means by its HTTP status, as Standard Webhooks has it."""
+    """Return what an answer means by its HTTP status, as Standard Webhooks has it."""
     why = f"{status}{f': {said}' if said else ''}"
     if 200 <= status < 300:
         return SendResult("taken", str(status))
@@ -180,7 +180,7 @@ def judged(status: int, said: str, retry_after: str | None) -> SendResult:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The seconds of a header Retry-After, which has a number or a date; None without one that can be read."""
+    """Return the seconds of a header Retry-After, which has a number or a date; None without one that can be read."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 12:
         return min(float(text), LONGEST_RETRY_AFTER)
@@ -192,13 +192,13 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _said(answer: bytes) -> str:
-    """The word in the beginning of an answer that says what is wrong; "" when none is known."""
+    """Return the word in the beginning of an answer that says what is wrong; "" when none is known."""
     words = (found.group().decode() for found in _WORD.finditer(answer[:MAX_ANSWER]))
     return next((word for word in words if word in _KNOWN), "")
 
 
 def _trouble(error: httpx.HTTPError) -> str:
-    """An error in words: its own may have the URL in them."""
+    """Return an error in words: its own may have the URL in them."""
     if isinstance(error, httpx.ProxyError):
         return "the proxy refused the connection"
     if isinstance(error, httpx.ConnectError):
@@ -211,6 +211,6 @@ def _trouble(error: httpx.HTTPError) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """The certificates that this machine trusts. Made at the first use, which also keeps URLs out of logs."""
+    """Return the certificates that this machine trusts. Made at the first use, which also keeps URLs out of logs."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would write each URL down, whole
     return ssl.create_default_context()

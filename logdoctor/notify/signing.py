@@ -16,12 +16,12 @@ _LEAST, _MOST, _USUAL = 24, 64, 32  # bytes of a secret
 
 
 def new_secret() -> str:
-    """A new secret, as it is written."""
+    """Return a new secret, as it is written."""
     return PREFIX + base64.b64encode(chance.token_bytes(_USUAL)).decode()
 
 
 def key(secret: str) -> bytes:
-    """The bytes of a secret; `ValueError`, which does not repeat it, when it is none."""
+    """Return the bytes of a secret; `ValueError`, which does not repeat it, when it is none."""
     try:
         found = base64.b64decode(secret.removeprefix(PREFIX).encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
@@ -32,13 +32,13 @@ def key(secret: str) -> bytes:
 
 
 def signature(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> str:
-    """The value of the header `webhook-signature`: a signature by each secret."""
+    """Return the value of the header `webhook-signature`: a signature by each secret."""
     content = b".".join((id.encode(), str(timestamp).encode(), body))
     return " ".join(f"v1,{_signed(key(secret), content)}" for secret in secrets)
 
 
 def headers(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers that a webhook is signed with."""
+    """Return the headers that a webhook is signed with."""
     return {
         "webhook-id": id,
         "webhook-timestamp": str(timestamp),

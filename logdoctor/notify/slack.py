@@ -32,7 +32,7 @@ Block = dict[str, Any]
 
 
 def payload(message: Message) -> dict[str, Any]:
-    """The JSON of a message for Slack: blocks, and the same in short as a text."""
+    """Return the JSON of a message for Slack: blocks, and the same in short as a text."""
     if isinstance(message, TrialMessage):
         blocks, text = _trial(message)
     elif isinstance(message, Summary):
@@ -66,12 +66,12 @@ def _incident(data: IncidentData, is_resolved: bool) -> tuple[list[Block], str]:
     blocks += _button("Open the incident", data.link)
     blocks.append(_context(f"logdoctor, incident {data.incident}"))
     where = f" on {_code(place, _NAME)}" if place else ""
-    told = [f"{_escaped(data.reason, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
+    lines = [f"{_escaped(data.reason, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
     if data.evidence and not is_resolved:
-        told.append(_code(data.evidence.quote, 300))
+        lines.append(_code(data.evidence.quote, 300))
     if _is_usable(data.link):
-        told.append(_escaped(data.link, URL))
-    return blocks, "\n".join(told)
+        lines.append(_escaped(data.link, URL))
+    return blocks, "\n".join(lines)
 
 
 def _resolution(data: IncidentData) -> str:
@@ -80,7 +80,7 @@ def _resolution(data: IncidentData) -> str:
 
 
 def _proof(data: IncidentData) -> list[Block]:
-    """The line that decided, and what is suggested."""
+    """Return the line that decided, and what is suggested."""
     blocks = []
     if data.evidence is not None:
         of = f"Line {data.evidence.line} of {_code(data.evidence.stream, _NAME)}:\n"
@@ -91,7 +91,7 @@ def _proof(data: IncidentData) -> list[Block]:
 
 
 def _fields(data: IncidentData) -> list[Block]:
-    """What is known of an incident, in two columns."""
+    """Return what is known of an incident, in two columns."""
     rows = [
         ("Job", f"{_code(data.job, _NAME)}, attempt {data.attempt}"),
         ("Fault", _escaped(FAULT_WORDS.get(data.fault, data.fault), _NAME)),
@@ -104,7 +104,7 @@ def _fields(data: IncidentData) -> list[Block]:
 
 
 def _suspects(suspects: Sequence[SuspectData]) -> str:
-    """The first suspects that have a name."""
+    """Return the first suspects that have a name."""
     named = [name for one in suspects if (name := _called(one))]
     more = f" and {len(named) - _SUSPECTS} more" if len(named) > _SUSPECTS else ""
     return ", ".join(_code(name, _NAME) for name in named[:_SUSPECTS]) + more
@@ -130,7 +130,7 @@ def _summary(data: SummaryData) -> tuple[list[Block], str]:
 
 
 def _line(one: IncidentData) -> str:
-    """An incident of a summary; at most some 600 characters, though all of them were escaped."""
+    """Return an incident of a summary; at most some 600 characters, though all of them were escaped."""
     state = "resolved" if one.state == "resolved" else _escaped(one.advice, _LINE)
     times = f" ({one.attempts:,} attempts)" if one.attempts > 1 else ""
     return f"\N{BULLET} *{_escaped(one.reason, _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
@@ -148,7 +148,7 @@ def _sections(lines: Iterable[str]) -> list[Block]:
 
 
 def _button(label: str, link: str) -> list[Block]:
-    """A button that leads to a page; none when there is no page."""
+    """Return a button that leads to a page; none when there is no page."""
     if not _is_usable(link):
         return []
     text = _text("plain_text", label, BUTTON)
@@ -168,7 +168,7 @@ def _plain(text: str) -> Block:
 
 
 def _marked(text: str) -> Block:
-    """A section with marks of ours; what comes from outside was made safe before."""
+    """Return a section with marks of ours; what comes from outside was made safe before."""
     return {"type": "section", "text": _text("mrkdwn", text, SECTION)}
 
 
@@ -177,18 +177,18 @@ def _context(text: str) -> Block:
 
 
 def _text(kind: str, text: str, most: int) -> dict[str, Any]:
-    """A text object; `verbatim` and `emoji` keep Slack from finding links, names and pictures in it."""
+    """Return a text object; `verbatim` and `emoji` keep Slack from finding links, names and pictures in it."""
     assert 0 < _units(text) <= most, f"{_units(text)} characters, more than {most}"
     return {"type": kind, "text": text, **({"verbatim": True} if kind == "mrkdwn" else {"emoji": False})}
 
 
 def _code(text: str, most: int) -> str:
-    """A text from outside within a line: nothing in it is a mark, a mention or a link."""
+    """Return a text from outside within a line: nothing in it is a mark, a mention or a link."""
     return f"`{_escaped(_tame(text).strip() or '-', most)}`"
 
 
 def _fenced(text: str, most: int) -> str:
-    """A text from outside as lines of code."""
+    """Return a text from outside as lines of code."""
     return f"```{_escaped(_tame(text).strip() or '-', most)}```"
 
 
@@ -197,7 +197,8 @@ def _tame(text: str) -> str:
 
 
 def _escaped(text: str, most: int) -> str:
-    """The text with the characters escaped that mean something to Slack, cut to at most `most` units; never empty."""
+    """Return the text with the characters escaped that mean something to Slack, cut to at most `most` units; never
+    empty."""
     parts: list[str] = []
     left = most - 1  # for the mark that it was cut
     for at, char in enumerate(text):
@@ -210,7 +211,7 @@ def _escaped(text: str, most: int) -> str:
 
 
 def _units(text: str) -> int:
-    """The length as UTF-16 counts."""
+    """Return the length as UTF-16 counts."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 

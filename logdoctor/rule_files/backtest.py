@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from logdoctor.diagnose.taught import Taught
-from logdoctor.failure_agent.write_back.guards import ConfirmedTrial, contradiction
-from logdoctor.failure_agent.write_back.rule import as_diagnosis, as_records
+from logdoctor.failure_agent.write_back.guards import says, trial_of
+from logdoctor.failure_agent.write_back.past import as_records
 from logdoctor.learning.backtest import BackTest, Says, Tried
+from logdoctor.learning.form import as_diagnosis
 from logdoctor.log_agent.life import quotes
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 from logdoctor.store.confirmed import Confirmed, Past
-from logdoctor.store.learned import Learned, StoredClaim
+from logdoctor.store.learned import Learned
 from logdoctor.store.records import Records
-from logdoctor.types import Evidence
 
 Places = Sequence[tuple[str, int]]
 """Lines by stream and number."""
@@ -21,8 +21,8 @@ Places = Sequence[tuple[str, int]]
 def backtest(
     rule: Learned, confirmed: Confirmed, records: Records, sees: Callable[[str], bool], seconds: float
 ) -> Tried:
-    """What comes of trying a rule on the kept lines of the attempts of jobs that one `sees`, the newest first, for at
-    most so many seconds, but for the attempt that it was learned from. `RuleError` when it does not compile.
+    """Return what comes of trying a rule on the kept lines of the attempts of jobs that one `sees`, the newest first,
+    for at most so many seconds, but for the attempt that it was learned from. `RuleError` when it does not compile.
 
     A diagnosis rule agrees where the attempt failed of its reason. A filter rule agrees where no line that it matches
     is cited by the verdict, because those it must never take.
@@ -37,7 +37,7 @@ def backtest(
 
 
 def _finding(rule: Learned) -> Callable[[Past], Places]:
-    """What gives the lines of an attempt that a rule matches, whatever its status."""
+    """Return what gives the lines of an attempt that a rule matches, whatever its status."""
     if rule.claim is not None:
         taught = Taught([as_diagnosis(rule)])
         return lambda past: taught.hits(as_records(past.lines)).get(rule.id, ())
@@ -51,31 +51,17 @@ def _finding(rule: Learned) -> Callable[[Past], Places]:
 
 
 def _judging(rule: Learned, confirmed: Confirmed, records: Records) -> Callable[[Past, Places], tuple[Places, Says]]:
-    """What says of an attempt with such lines whether the rule is right there, and by which of them."""
+    """Return what says of an attempt with such lines whether the rule is right there, and by which of them."""
     if rule.claim is None:
         return lambda past, places: _judged_filter(records, past, places)
-    claim: StoredClaim = rule.claim
-    job, attempt = rule.source.job, rule.source.attempt
-    confirmation = confirmed.live(job, attempt) if job is not None and attempt is not None else None
-    trial = ConfirmedTrial(job or "", attempt or 0, (), claim, frozenset(confirmation.digests if confirmation else ()))
-
-    def judge(past: Past, places: Places) -> tuple[Places, Says]:
-        if contradiction(past, trial):
-            return places, "contradicts"
-        return places, "agrees" if past.outcome == "failed" and past.reason == claim.reason else "open"
-
-    return judge
+    trial = trial_of(rule, rule.claim, confirmed)
+    return lambda past, places: (places, says(past, trial))
 
 
 def _judged_filter(records: Records, past: Past, places: Places) -> tuple[Places, Says]:
     stands = records.current(past.job, past.attempt)
     if stands is None:
         return places, "open"
-    proofs = {(one.stream, one.line) for one in stands.verdict.evidence if _proves(one)}
+    proofs = {(one.stream, one.line) for one in stands.verdict.evidence if quotes([one])}
     cited = [place for place in places if place in proofs]
     return (cited, "contradicts") if cited else (places, "agrees")
-
-
-def _proves(one: Evidence) -> bool:
-    """Whether a line is cited for what it says (see `life.quotes`)."""
-    return bool(quotes([one]))

@@ -12,17 +12,16 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import regex
 import yaml
 
 from logdoctor.errors import RuleError, StoreError
-from logdoctor.failure_agent.write_back.rule import as_diagnosis
-from logdoctor.log_agent.book import as_filter, day
+from logdoctor.learning.form import as_diagnosis, as_filter, day
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Retirement, Rule
-from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.store.learned import Event, Learned
 
 MOST_BYTES = 8 << 20
 """Bytes of a file."""
@@ -47,8 +46,15 @@ class _Document(msgspec.Struct):
 # ---- out
 
 
-def file_rule(rule: Learned, rules: LearnedRules) -> Rule:
-    """A learned rule in the form of a rule file, fit to pass `logdoctor rules check`.
+class RuleHistory(Protocol):
+    """What has happened to learned rules, wherever they are."""
+
+    def events(self, id: str, limit: int = 100) -> list[Event]:
+        """Return the steps of a rule, the newest first."""
+
+
+def file_rule(rule: Learned, rules: RuleHistory) -> Rule:
+    """Return a learned rule in the form of a rule file, fit to pass `logdoctor rules check`.
 
     Metrics that none of its examples proves are left out: a file carries its own proof.
     """
@@ -61,10 +67,10 @@ def file_rule(rule: Learned, rules: LearnedRules) -> Rule:
 
 
 def text_of(rule: Rule) -> str:
-    """A rule as YAML that is harmless to a terminal; what has its default is left out."""
-    told = {"id": rule.id, "kind": "", **msgspec.to_builtins(rule, builtin_types=(datetime.date,))}
+    """Return a rule as YAML that is harmless to a terminal; what has its default is left out."""
+    fields = {"id": rule.id, "kind": "", **msgspec.to_builtins(rule, builtin_types=(datetime.date,))}
     optional = rule.__struct_fields__[-len(rule.__struct_defaults__) :]
-    kept = {name: _quoted(value) for name, value in told.items() if value or name not in optional}
+    kept = {name: _quoted(value) for name, value in fields.items() if value or name not in optional}
     plain = all(char.isprintable() for text in _texts(kept) for char in text)
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=plain, width=1 << 30)
 
@@ -98,7 +104,7 @@ class Exported(NamedTuple):
     same: list[Path]
 
 
-def export(learned: Sequence[Learned], rules: LearnedRules, folder: Path, force: bool = False) -> Exported:
+def export(learned: Sequence[Learned], rules: RuleHistory, folder: Path, force: bool = False) -> Exported:
     """Write each rule to its file below a folder; `StoreError` when a file cannot be written.
 
     Another file that stands in the place of one is only overwritten with `force`: without it nothing is written
@@ -142,7 +148,7 @@ def _place(folder: Path, rule: Learned) -> Path:
     return folder / f"{'filter' if rule.claim is None else 'diagnosis'}/{rule.id}.yaml"
 
 
-def _retirement(rule: Learned, rules: LearnedRules) -> Retirement:
+def _retirement(rule: Learned, rules: RuleHistory) -> Retirement:
     for event in rules.events(rule.id):
         if event.to_status == "retired":
             return Retirement(day(event.at), event.by, event.why or "no reason was given")
@@ -157,7 +163,7 @@ def _finds(expression: str, text: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts within lists and mappings."""
+    """Yield all texts within lists and mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -169,7 +175,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def rules_in(content: bytes, where: str) -> list[Rule]:
-    """The rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
+    """Return the rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
     try:
         text = content.decode("utf-8")
         _require_plain(text, where)
@@ -188,7 +194,7 @@ _MEND = "Compare it with what `logdoctor rules export` writes."
 
 
 def _rule(document: Any) -> Rule:
-    """A document as a rule; `msgspec.ValidationError` (a ValueError) when it is none."""
+    """Return a document as a rule; `msgspec.ValidationError` (a ValueError) when it is none."""
     forms: dict[str, type[Rule]] = {"filter": FilterRule, "diagnosis": DiagnosisRule}
     form = forms.get(msgspec.convert(document, _Document).kind)
     if form is None:
@@ -211,7 +217,8 @@ def _require_plain(text: str, where: str) -> None:
 
 
 def files_below(paths: Sequence[Path]) -> list[Path]:
-    """The files that are named and those (`*.yaml`, `*.yml`) below folders that are; links are not followed there.
+    """Return the files that are named and those (`*.yaml`, `*.yml`) below folders that are; links are not followed
+    there.
 
     `RuleError` when one does not exist, a folder holds none, or there are too many.
     """
@@ -242,7 +249,7 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes:
-    """The bytes of a plain file; `RuleError` for a link, a device, what is too large and what cannot be read."""
+    """Return the bytes of a plain file; `RuleError` for a link, a device, what is too large and what cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

@@ -12,6 +12,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.taught import line_matches
 from logdoctor.errors import InputError, RuleError, RuleRefused
 from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
+from logdoctor.learning.form import awaited, full_claim
 from logdoctor.learning.proposed import Refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.guards import Approval, FilterGuards
@@ -19,15 +20,13 @@ from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.metrics import KNOWN
 from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
-from logdoctor.store.learned import CORDON, ERROR_WORD, Learned, LearnedRules, NewRule, Source, StoredClaim
+from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules, NewRule, Source
 from logdoctor.store.refusals import Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 
 AGENT = "import"
 """Whose proposals imported rules are."""
 STEP_NAME = "import"
-
-"""The expressions that a learned rule may read metrics with: others could take for ever."""
 
 
 class Imported(NamedTuple):
@@ -65,26 +64,26 @@ def import_files(
     most: int,
     diagnosis: DiagnosisGuards | None = None,
 ) -> list[Imported]:
-    """What became of each rule of the files; `kind` is for filter rules that name none, `diagnosis` guards what
+    """Return what became of each rule of the files; `kind` is for filter rules that name none, `diagnosis` guards what
     diagnosis rules may say: without it these are refused.
 
     Of a file in which one rule is refused nothing is entered, nor of one with which there are more than `most` rules.
     """
-    told: list[Imported] = []
+    reported: list[Imported] = []
     there = _There(rules)
     for file in files:
         try:
             found = rules_in(file.read(), file.name)
         except RuleError as error:
-            told.append(Imported(file.name, "", "refused", guard="file", cause=error.cause))
+            reported.append(Imported(file.name, "", "refused", guard="file", cause=error.cause))
             continue
-        if len(told) + len(found) > most:
+        if len(reported) + len(found) > most:
             cause = f"with its rules there are more than {most}; import it separately, in parts if it alone has more"
-            told.append(Imported(file.name, "", "refused", guard="file", cause=cause))
+            reported.append(Imported(file.name, "", "refused", guard="file", cause=cause))
             continue
         asked = _Asked(kind, guards, diagnosis, there)
-        told += _import_file(file.name, found, asked, rules, by, at)
-    return told
+        reported += _import_file(file.name, found, asked, rules, by, at)
+    return reported
 
 
 class _Fit(NamedTuple):
@@ -108,26 +107,21 @@ def _import_file(
     where: str, found: Sequence[Rule], asked: _Asked, rules: LearnedRules, by: str, at: float
 ) -> list[Imported]:
     there = asked.there
-    looked = [
-        _looked_at(rule, _kind(rule, asked.kind), asked.guards, there)
-        if isinstance(rule, FilterRule)
-        else _diagnosis_looked_at(rule, asked.diagnosis, there)
-        for rule in found
-    ]
+    looked = [_looked_at(rule, asked) for rule in found]
     good = [one for one in looked if isinstance(one, _Fit)]
     if len(good) < len(looked):
-        return [_told(where, one) for one in looked]
+        return [_reported(where, one) for one in looked]
     try:
         entered = rules.add([one.new for one in good if not one.known], by, at, STEP_NAME, _why(where, found))
     except (RuleRefused, InputError) as error:
         return [Imported(where, one.rule.id, "refused", guard="store", cause=error.cause) for one in good]
     there.enter(entered)
-    told = []
+    reported = []
     for one in good:
         rule = there[one.new.kind][_key(one.new)]
         outcome = "known" if one.known else "entered"
-        told.append(Imported(where, one.rule.id, outcome, rule.id, rule.status, rule.waits_for))
-    return told
+        reported.append(Imported(where, one.rule.id, outcome, rule.id, rule.status, rule.waits_for))
+    return reported
 
 
 class _There(dict[str, dict[str, Learned]]):
@@ -147,65 +141,61 @@ class _There(dict[str, dict[str, Learned]]):
 
 
 def _key(rule: Learned | NewRule) -> str:
-    """What tells a rule from the others of its kind: its pattern, and what it says where it says something."""
+    """Return what tells a rule from the others of its kind: its pattern, and what it says where it says something."""
     return rule.pattern if rule.claim is None else "\0".join((rule.pattern, rule.claim.reason, rule.claim.recovery))
 
 
-def _kind(rule: FilterRule, kind: str | None) -> str:
-    return rule.scope.get("kind") or kind or ""
-
-
-def _looked_at(rule: FilterRule, kind: str, guards: FilterGuards, there: _There) -> "_Fit | tuple[FilterRule, Refusal]":
-    """The rule fit to be entered, or which guard refused it and why."""
-    if cause := _form_cause(rule, kind):
-        return rule, Refusal(rule.patterns[0] if rule.patterns else "", "form", cause)
-    (pattern,) = rule.patterns
-    examples = tuple(mask(text) for text in rule.must_match)
-    new = NewRule(kind, pattern, rule.title, examples, rule.metrics, "shadow", "", AGENT, Source(), _UNVOTED, 0)
-    if known := there[kind].get(pattern):
+def _looked_at(rule: Rule, asked: _Asked) -> "_Fit | tuple[Rule, Refusal]":
+    """Return the rule fit to be entered, or which guard refused it and why."""
+    patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
+    pattern = patterns[0] if patterns else ""
+    kind = (rule.scope.get("kind") or asked.kind or "") if isinstance(rule, FilterRule) else DIAGNOSIS
+    if isinstance(rule, FilterRule):
+        cause = _form_cause(rule, kind)
+    else:
+        cause = _diagnosis_form_cause(rule, asked.diagnosis)
+    if cause:
+        return rule, Refusal(pattern, "form", cause)
+    new = _new_rule(rule, kind, pattern)
+    if known := asked.there[kind].get(_key(new)):
         return _Fit(rule, new, known)
-    outcome = guards.outcome_of_rule(pattern, examples, there[kind].keys())
+    if new.claim is None:
+        outcome = asked.guards.outcome_of_rule(pattern, new.examples, asked.there[kind].keys())
+    else:
+        assert asked.diagnosis is not None  # else its form was refused
+        outcome = asked.diagnosis.refusal_of_rule(pattern, new.claim, new.examples)
     if isinstance(outcome, Refusal):
         return rule, outcome
-    if any(taken([pattern], rule.must_not_match)):
-        return rule, Refusal(pattern, "claims", "it matches a line of its `must_not_match`")
-    if isinstance(outcome, Approval) or rule.harmless:
-        cause = (
-            outcome.cause
-            if isinstance(outcome, Approval)
-            else "its file says that it removes lines that look like errors"
-        )
+    if guard := _guard_against_own(rule, pattern):
+        return rule, Refusal(pattern, guard, "it matches a line of its `must_not_match`")
+    if isinstance(outcome, Approval) or (isinstance(rule, FilterRule) and rule.harmless):
+        cause = outcome.cause if outcome else "its file says that it removes lines that look like errors"
         new = msgspec.structs.replace(new, status="proposed", waits_for=f"{ERROR_WORD}: {cause}")
     return _Fit(rule, new, None)
 
 
-def _diagnosis_looked_at(
-    rule: DiagnosisRule, guards: DiagnosisGuards | None, there: _There
-) -> "_Fit | tuple[DiagnosisRule, Refusal]":
-    """The diagnosis rule fit to be entered in shadow, or which guard refused it and why."""
-    pattern = rule.when.any[0] if rule.when.any else ""
-    if cause := _diagnosis_form_cause(rule, guards):
-        return rule, Refusal(pattern, "form", cause)
-    assert guards is not None
-    said = rule.verdict
-    default = taxonomy.REASONS[said.reason]
-    claim = StoredClaim(said.reason, said.fault or default.fault, said.recovery or default.recovery, rule.suggestion)
-    examples = tuple(mask(one.text) for one in rule.must_match)
-    waits = f"{CORDON}: {claim.reason} can take a node out of service" if claim.cordons else ""
-    new = NewRule(
-        DIAGNOSIS, pattern, rule.title, examples, (), "shadow", waits, AGENT, Source(), _UNVOTED, 0, claim=claim
-    )
-    if known := there[DIAGNOSIS].get(_key(new)):
-        return _Fit(rule, new, known)
-    if refused := guards.refusal_of_rule(pattern, claim, examples):
-        return rule, refused
-    if line_matches(pattern, [one.text for one in rule.must_not_match]):
-        return rule, Refusal(pattern, "evidence", "it matches a line of its `must_not_match`")
-    return _Fit(rule, new, None)
+def _new_rule(rule: Rule, kind: str, pattern: str) -> NewRule:
+    """Return a rule of a file as it is entered."""
+    if isinstance(rule, FilterRule):
+        texts, metrics, claim = rule.must_match, rule.metrics, None
+    else:
+        texts, metrics = tuple(one.text for one in rule.must_match), ()
+        said = rule.verdict
+        claim = full_claim(said.reason, said.fault, said.recovery, rule.suggestion)
+    examples, waits = tuple(mask(text) for text in texts), awaited(claim) if claim else ""
+    life = ("shadow", waits, AGENT, Source(), _UNVOTED, 0)
+    return NewRule(kind, pattern, rule.title, examples, metrics, *life, claim=claim)
+
+
+def _guard_against_own(rule: Rule, pattern: str) -> str:
+    """Return the guard of a rule that matches a line which its file says it must not; "" when it matches none."""
+    if isinstance(rule, FilterRule):
+        return "claims" if any(taken([pattern], rule.must_not_match)) else ""
+    return "evidence" if line_matches(pattern, [one.text for one in rule.must_not_match]) else ""
 
 
 def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -> str | None:
-    """Why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
+    """Return why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
     said = rule.verdict
     if guards is None:
         return "diagnosis rules are not accepted here"
@@ -228,7 +218,7 @@ _UNVOTED = Votes(0, (), "")
 
 
 def _form_cause(rule: FilterRule, kind: str) -> str | None:
-    """Why a rule of a file cannot be a learned rule, whatever it matches."""
+    """Return why a rule of a file cannot be a learned rule, whatever it matches."""
     if not kind:
         return "it names no kind of job (scope: {kind: ...}), and none was given"
     if len(rule.patterns) != 1:
@@ -244,8 +234,8 @@ def _form_cause(rule: FilterRule, kind: str) -> str | None:
     return None
 
 
-def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal] | tuple[DiagnosisRule, Refusal]") -> Imported:
-    """What is said of a rule before anything was entered."""
+def _reported(where: str, looked: "_Fit | tuple[Rule, Refusal]") -> Imported:
+    """Return what is said of a rule before anything was entered."""
     if not isinstance(looked, _Fit):
         rule, refusal = looked
         return Imported(where, rule.id, "refused", guard=refusal.guard, cause=refusal.cause)
@@ -255,7 +245,7 @@ def _told(where: str, looked: "_Fit | tuple[FilterRule, Refusal] | tuple[Diagnos
 
 
 def _why(where: str, found: Sequence[Rule]) -> str:
-    """Where the rules come from, as their file says."""
+    """Return where the rules come from, as their file says."""
     one = found[0].origin
-    told = f"by {one.by}, {one.at}, {one.source}" if len(found) == 1 else f"{len(found)} rules"
-    return f"from {where}: {told}"
+    origin = f"by {one.by}, {one.at}, {one.source}" if len(found) == 1 else f"{len(found)} rules"
+    return f"from {where}: {origin}"

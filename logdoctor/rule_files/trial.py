@@ -12,7 +12,7 @@ from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError
-from logdoctor.failure_agent.write_back.rule import as_diagnosis
+from logdoctor.learning.form import as_diagnosis
 from logdoctor.rule_files.why import LineFinding, finding, telling, why_learned
 from logdoctor.rules.captures import captures
 from logdoctor.rules.scanner import Scanner
@@ -47,7 +47,8 @@ def tried(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[RuleTrial]:
-    """What the shipped rules and some learned ones do to each line; those that come after so many seconds are left."""
+    """Return what the shipped rules and some learned ones do to each line; those that come after so many seconds are
+    left."""
     until = clock() + seconds
     shipped = {rule.id: rule for rule in scanner.book.diagnoses}
     found: list[RuleTrial] = []
@@ -61,7 +62,7 @@ def tried(
 
 
 def verdict(scanner: Scanner, rules: Sequence[Learned], lines: Sequence[str]) -> Verdict:
-    """The verdict on a log that holds just these lines, with those learned diagnosis rules that are active.
+    """Return the verdict on a log that holds just these lines, with those learned diagnosis rules that are active.
 
     Learned filter rules are left out: they take no line on which a verdict rests.
     """
@@ -84,8 +85,8 @@ def _explained(kind: str, sentences: Sequence[str], shipped: dict[str, Diagnosis
         for one in findings
         if one.word == "evidence" and one.rule in shipped
     }
-    told = [
+    shown = [
         one._replace(text=one.text.removesuffix(f" {caught}")) if (caught := captured.get(one.rule)) else one
         for one in findings
     ]
-    return Explained(kind, told, captured)
+    return Explained(kind, shown, captured)

@@ -9,8 +9,8 @@ import numpy as np
 
 from logdoctor.diagnose.taught import LONGEST
 from logdoctor.errors import PatternRefused, RuleError
+from logdoctor.learning.form import as_filter
 from logdoctor.learning.grammar import Chars, Pattern, parse
-from logdoctor.log_agent.book import as_filter
 from logdoctor.log_agent.matching import taken
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
@@ -44,7 +44,7 @@ _NAME_NO_RULE = ("marks", "kept", "because")
 
 
 def finding(sentence: str) -> LineFinding:
-    """One sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
+    """Return one sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
     word, rest = sentence[:_WIDE].strip(), sentence[_WIDE:]
     if word in _NAME_NO_RULE:
         return LineFinding(word, "", rest)
@@ -53,20 +53,20 @@ def finding(sentence: str) -> LineFinding:
 
 
 def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:
-    """What the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
+    """Return what the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
     shipped = list(why(scanner, line))
     every = list(rules)
-    told = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := telling(every, line)) else []
+    said = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := telling(every, line)) else []
     by_kind: dict[str, list[Learned]] = {}
     for rule in _matching([rule for rule in every if rule.claim is None], line):
         by_kind.setdefault(rule.kind, []).append(rule)
     if not by_kind:
-        return [Said("", [*shipped, *_because(shipped)]), *told]
-    return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *told]
+        return [Said("", [*shipped, *_because(shipped)]), *said]
+    return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *said]
 
 
 def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
-    """The diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
+    """Return the diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
     seen = shown(line)[:LONGEST]
     raw = seen.encode("utf-8", "replace")
     found = []
@@ -79,19 +79,20 @@ def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
 
 
 def _needed_of_cause(source: str) -> tuple[bytes, ...]:
-    """Literal text of a diagnosis rule's pattern, which need not end with `$`; nothing where it cannot be told."""
+    """Return literal text of a diagnosis rule's pattern, which need not end with `$`; nothing where it cannot be
+    told."""
     return _needed(source if source.endswith("$") and not source.endswith("\\$") else f"{source}$") or ()
 
 
 def _named(rule: Learned) -> str:
-    """One sentence about a diagnosis rule that matches a line, should the line be remarkable."""
+    """Return one sentence about a diagnosis rule that matches a line, should the line be remarkable."""
     assert rule.claim is not None
     how = {"active": "named by  ", "shadow": "would name"}.get(rule.status, "in vain   ")
     return f"{how} {rule.id}: {rule.claim.reason}{'' if rule.status == 'active' else f' ({rule.status})'}"
 
 
 def _explained(scanner: Scanner, shipped: list[str], matching: Sequence[Learned], line: str) -> list[str]:
-    """Sentences about a line of jobs of one kind; only its rules that match the line need to be compiled."""
+    """Return sentences about a line of jobs of one kind; only its rules that match the line need to be compiled."""
     learned = tuple(as_filter(rule) for rule in matching)
     scan = scanner.learning(matching[0].kind, learned).scan(line.encode("utf-8", "replace"), np.empty(0, np.int64))
     first = len(scanner.book.filters)
@@ -122,20 +123,20 @@ class _Facts(NamedTuple):
 
 
 def _said_of(rule: Learned, place: int, facts: _Facts) -> str:
-    """One sentence about a learned rule that matches the line."""
+    """Return one sentence about a learned rule that matches the line."""
     if facts.owner == place:
         return f"taken by   {rule.id}"
     return f"{'would take' if facts.shadow == place else 'in vain   '} {rule.id}: {_reason(rule, place, facts)}"
 
 
 def _reason(rule: Learned, place: int, facts: _Facts) -> str:
-    """Why a learned rule does not take a line that it matches."""
+    """Return why a learned rule does not take a line that it matches."""
     if rule.status == "retired":
         return "it is retired"
     if rule.status == "proposed":
         return f"it is waiting for approval ({rule.waits_for})" if rule.waits_for else "it is waiting for approval"
     if facts.evident:
-        return "the line is evidence, which wins"
+        return "the line is evidence, which is never removed"
     if facts.owner is not None:
         return "another rule removes the line first"
     if facts.marked and not rule.harmless:
@@ -146,7 +147,7 @@ def _reason(rule: Learned, place: int, facts: _Facts) -> str:
 
 
 def _because(findings: Sequence[str]) -> Iterator[str]:
-    """Why a line that is kept is kept; nothing for one that is taken."""
+    """Yield why a line that is kept is kept; nothing for one that is taken."""
     if not any(finding.startswith(_KEPT) for finding in findings):
         return
     if any(finding.startswith("evidence") for finding in findings):
@@ -158,7 +159,8 @@ def _because(findings: Sequence[str]) -> Iterator[str]:
 
 
 def _matching(rules: list[Learned], line: str) -> list[Learned]:
-    """The rules that match a line, whatever their status. Few are compiled, because each costs some milliseconds."""
+    """Return the rules that match a line, whatever their status. Few are compiled, because each costs some
+    milliseconds."""
     raw = line.encode("utf-8", "replace")
     likely = [rule for rule in rules if _may_match(rule.pattern, raw)]
     matched = taken([rule.pattern for rule in likely], [line])
@@ -166,14 +168,14 @@ def _matching(rules: list[Learned], line: str) -> list[Learned]:
 
 
 def _may_match(source: str, line: bytes) -> bool:
-    """Whether a line holds the literal text without which a pattern matches nothing."""
+    """Return whether a line holds the literal text without which a pattern matches nothing."""
     needed = _needed(source)
     return needed is not None and all(text in line for text in needed)
 
 
 @lru_cache(_REMEMBERED)
 def _needed(source: str) -> tuple[bytes, ...] | None:
-    """Literal text that every line has which the pattern matches; None for a pattern that matches nothing."""
+    """Return literal text that every line has which the pattern matches; None for a pattern that matches nothing."""
     try:
         return tuple(_literals(parse(source)))
     except PatternRefused:

@@ -10,7 +10,7 @@ _SECONDS = 0.2
 
 
 def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
-    """What the groups of the rule's patterns find in a line; groups that find nothing are left out.
+    """Return what the groups of the rule's patterns find in a line; groups that find nothing are left out.
 
     Runs with a time-out: a pattern that is slow on a line yields no captures from it (law 9).
     """
@@ -29,5 +29,5 @@ def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
 
 @cache
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    """Without the prefix expansion: a capture may start behind any prefix."""
+    """Return a pattern without the prefix expansion: a capture may start behind any prefix."""
     return regex.compile(pattern.removeprefix("^"))

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
 
 def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
-    """Everything wrong with a rule book; an empty list means it may be used."""
+    """Return everything wrong with a rule book; an empty list means it may be used."""
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
     problems = [problem for rule in rules for problem in _form(rule, scanner)]
     if problems:
@@ -49,7 +49,7 @@ def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
 
 
 def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list[Problem]:
-    """Everything wrong with one diagnosis rule that is not of the book which the scanner was made of.
+    """Return everything wrong with one diagnosis rule that is not of the book which the scanner was made of.
 
     It is tried alone, as if it were active, and held against the rules of the book: no filter rule may take its
     examples, and no rule may tie with it.
@@ -68,7 +68,7 @@ def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list
 
 
 def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
-    """Patterns compile, each has an example of its own, a retired rule says why."""
+    """Yield patterns compile, each has an example of its own, a retired rule says why."""
     patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
     others = rule.metrics if isinstance(rule, FilterRule) else rule.when.unless
     if not patterns:
@@ -94,7 +94,8 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
 
 
 def _matching(rule: Rule, patterns: tuple[str, ...], scanner: Scanner) -> set[str]:
-    """Which of a rule's patterns match one of its examples; those of a rule that is not alive are compiled here."""
+    """Return which of a rule's patterns match one of its examples; those of a rule that is not alive are compiled
+    here."""
     if rule.status == "active":
         return {source for text in _texts(rule) for source in scanner.matching(text)}
     matcher = Matcher(patterns)
@@ -113,7 +114,7 @@ def _disguised(text: str) -> Iterator[str]:
 
 
 def hits(scanner: Scanner, line: str) -> tuple[int, list[int]]:
-    """(filter rule that takes the line or -1, diagnosis rules that it is evidence for)."""
+    """Return (filter rule that takes the line or -1, diagnosis rules that it is evidence for)."""
     scan = scanner.scan(line.encode(), np.empty(0, np.int64))
     return int(scan.owner[0]), [int(rule) for rule in scan.evidence[:, 1]]
 
@@ -190,7 +191,7 @@ def _evidence_law(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
 
 
 def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
-    """Two rules that hit one example must be ordered by role or specificity unless they agree."""
+    """Yield two rules that hit one example must be ordered by role or specificity unless they agree."""
     for number, rule in enumerate(book.diagnoses):
         for example in rule.must_match if rule.status == "active" else ():
             for other_number in hits(scanner, example.text)[1]:

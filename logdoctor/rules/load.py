@@ -35,25 +35,25 @@ class RuleBook:
         self._rules, self._tables = rules, tables
 
     def with_learned(self, kind: str, learned: tuple[FilterRule, ...]) -> "RuleBook":
-        """The same shipped rules with those learned from jobs of a kind."""
+        """Return the same shipped rules with those learned from jobs of a kind."""
         book = RuleBook(self._rules, self._tables, kind, learned)
         book.shipped_digest = self.shipped_digest
         return book
 
     def with_taught(self, taught: tuple[DiagnosisRule, ...]) -> "RuleBook":
-        """The same rules with learned diagnosis rules behind the shipped ones."""
+        """Return the same rules with learned diagnosis rules behind the shipped ones."""
         book = RuleBook((*self._rules, *taught), self._tables, self.kind, self.learned)
         book.shipped_digest = self.shipped_digest
         book.taught = taught
         return book
 
     def without_filters(self) -> "RuleBook":
-        """The diagnosis rules alone: where learning begins with nothing."""
+        """Return the diagnosis rules alone: where learning begins with nothing."""
         return RuleBook(self.diagnoses, self._tables)
 
     @cached_property
     def shipped_digest(self) -> str:
-        """SHA-256 (16 hex digits) over every shipped rule and table."""
+        """Return SHA-256 (16 hex digits) over every shipped rule and table."""
         shipped = self.filters[: len(self.filters) - len(self.learned)]
         digest = hashlib.sha256(msgspec.json.encode((shipped, self.diagnoses)))
         for path in sorted(self._tables.glob("*.tsv")):
@@ -62,27 +62,28 @@ class RuleBook:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law 8)."""
+        """Return SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law
+        8)."""
         taking = [*(rule for rule in self.learned if rule.status == "active"), *self.taught]
         if not taking:
             return self.shipped_digest
         return hashlib.sha256(self.shipped_digest.encode() + msgspec.json.encode(taking)).hexdigest()[:16]
 
     def rule(self, rule_id: str) -> Rule:
-        """The rule with this id; `RuleError` when there is none."""
+        """Return the rule with this id; `RuleError` when there is none."""
         rules: tuple[Rule, ...] = (*self.filters, *self.diagnoses)
         for rule in rules:
             if rule.id == rule_id:
                 return rule
-        raise RuleError(f"rule {rule_id!r}", "there is no rule with this id", "See `logdoctor rules list`.")
+        raise RuleError(f"rule {rule_id!r}", "does not exist", "See `logdoctor rules list`.")
 
     def progress_rules(self) -> set[str]:
-        """The ids of the filter rules that read steps or losses."""
+        """Return the ids of the filter rules that read steps or losses."""
         groups = ("(?P<step>", "(?P<loss>")
         return {rule.id for rule in self.filters if any(group in m for m in rule.metrics for group in groups)}
 
     def knowledge(self, table: str) -> dict[str, dict[str, str]]:
-        """A knowledge table: rows by their first column, each a mapping from column to text.
+        """Return a knowledge table: rows by their first column, each a mapping from column to text.
 
         A first column may hold several keys for one row, divided by ` | ` (a number, a name, its text).
         """
@@ -105,7 +106,7 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
 
 
 def load_book(root: Path, cache: Path | None = None) -> RuleBook:
-    """The rule book of a folder; `RuleError` names the first file that is wrong.
+    """Return the rule book of a folder; `RuleError` names the first file that is wrong.
 
     Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache`
     under the names, sizes and times of the files; a damaged entry is parsed anew.
@@ -155,7 +156,7 @@ def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
 
 
 def _read_rule(root: Path, path: Path) -> Rule:
-    """One YAML file as a rule, its id checked against its place and its names against the taxonomy."""
+    """Return one YAML file as a rule, its id checked against its place and its names against the taxonomy."""
     import yaml  # slow to import and only needed when the cache is cold
 
     wanted = path.relative_to(root).with_suffix("").as_posix()

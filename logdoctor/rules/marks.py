@@ -37,10 +37,10 @@ _TROUBLE = tuple(regex.compile(source) for source in (STRONG | WEAK).values())
 
 
 def noughts(text: str) -> Iterator[regex.Match[str]]:
-    """The counts of trouble in a text that are nought, such as `timeout 0` and `0 failed`."""
+    """Yield the counts of trouble in a text that are nought, such as `timeout 0` and `0 failed`."""
     return _NOUGHT.finditer(text)
 
 
 def is_error_like(text: str) -> bool:
-    """Whether a text of one line bears a mark, strong or weak."""
+    """Return whether a text of one line bears a mark, strong or weak."""
     return any(trouble.search(text) for trouble in _TROUBLE)

@@ -23,7 +23,7 @@ _CACHED = 64  # databases that are kept on disk, the newest
 
 
 def expand(pattern: str) -> str:
-    """The expression that is compiled for a rule's pattern.
+    """Return the expression that is compiled for a rule's pattern.
 
     `^` skips prefixes, `$` allows `\\r`, and nothing matches across a line end (classes leave `\\n` out), so
     that what a line hits does not depend on its neighbours.
@@ -55,7 +55,7 @@ _ATOM = regex.compile(
 
 
 def _within_line(pattern: str) -> str:
-    """The pattern with `\\n` taken out of its negated classes and of `\\s`, `\\v`, `\\D`, `\\W` and `\\H`."""
+    """Return the pattern with `\\n` taken out of its negated classes and of `\\s`, `\\v`, `\\D`, `\\W` and `\\H`."""
     parts: list[str] = []
     inside = negated = False
     for token in _TOKEN.findall(pattern):
@@ -72,7 +72,8 @@ def _within_line(pattern: str) -> str:
 
 @cache
 def _crosses(atom: str) -> bool:
-    """Whether a class, an escape or a flag of an expanded pattern lets it match `\\n`, which only a last `\\n` may."""
+    """Return whether a class, an escape or a flag of an expanded pattern lets it match `\\n`, which only a last `\\n`
+    may."""
     try:
         return atom.startswith("(?") or atom in (r"\C", r"\cJ") or regex.fullmatch(atom, "\n") is not None
     except regex.error:
@@ -147,7 +148,7 @@ class Matcher:
         return digest.hexdigest()[:32]
 
     def scan(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """All hits in a buffer: pattern numbers (int32) and end offsets (int64, one past the last byte).
+        """Return all hits in a buffer: pattern numbers (int32) and end offsets (int64, one past the last byte).
 
         Ordered by pattern, then by offset.
         """
@@ -170,7 +171,7 @@ class Matcher:
         )
 
     def _scratch(self) -> hyperscan.Scratch:
-        """The working space of this thread: Hyperscan lets only one scan at a time use one."""
+        """Return the working space of this thread: Hyperscan lets only one scan at a time use one."""
         scratch: hyperscan.Scratch | None = getattr(self._threads, "scratch", None)
         if scratch is None:
             scratch = self._threads.scratch = hyperscan.Scratch(self._database)
@@ -191,7 +192,7 @@ class _Adders(dict[int, Callable[[int], None]]):
 
 
 def _load(path: Path) -> hyperscan.Database | None:
-    """The database kept in a cache file: a SHA-256 of the rest, then the serialised database."""
+    """Return the database kept in a cache file: a SHA-256 of the rest, then the serialised database."""
     try:
         kept = path.read_bytes()
     except OSError:

@@ -5,6 +5,7 @@ be interrupted. So every pattern is measured before it is compiled (law 9): `rul
 `WRITTEN_OUT`, and patterns that a person types into a search or a model asks for are held to `TYPED`.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import regex
@@ -30,7 +31,8 @@ WRITTEN_OUT = Bounds(4000, 5000, 20_000)
 
 _QUOTES = (r"\Q", r"\E")
 _ESCAPES = regex.compile(r"\\.", regex.DOTALL)
-_TOKEN = regex.compile(
+_CLASS = r"\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]"
+_OTHER = (
     r"(?P<flags>\(\?[-ims]+\))"
     r"|(?P<group>\((?:\?(?:[-ims]*:|P?<\w+>)|(?![?*])))"
     r"|(?P<special>\((?:\?<?.?|\*))"
@@ -38,11 +40,11 @@ _TOKEN = regex.compile(
     r"|(?P<bar>\|)"
     r"|(?P<repeat>(?:[*+?]|\{(?:(?P<least>\d+)(?P<open>,(?P<most>\d+)?)?|,(?P<upto>\d+))\})[?+]?)"
     r"|(?P<anchor>[\^$]|\\[AbBGzZ])"
-    r"|(?P<atom>\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]"
-    r"|\\(?:x[0-9a-fA-F]{2}|x\{\w+\}|[0-7]{3}|c.|[pP](?:\{\^?\w+\}|\w)|.)"
-    r"|.)",
-    regex.DOTALL,
+    r"|(?P<atom>\\(?:x[0-9a-fA-F]{2}|x\{\w+\}|[0-7]{3}|c.|[pP](?:\{\^?\w+\}|\w)|.)"
+    r"|.)"
 )
+_TOKEN = regex.compile(f"(?P<class>{_CLASS})|{_OTHER}", regex.DOTALL)
+_BEHIND_AN_OPEN_CLASS = regex.compile(_OTHER, regex.DOTALL)
 
 
 class Size(NamedTuple):
@@ -72,15 +74,20 @@ class Size(NamedTuple):
 
     def repeated(self, least: int, most: int | None) -> "Size":
         """Return the size of this part repeated; `most` is None without end."""
-        rest = Size()
         if most is None:
-            rest = self._replace(steps=self.steps + self.last * self.first, empty=least == 0 or self.empty)
-            least -= 1
-        for _ in range((most or 0) - least if most is not None else 0):
-            rest = self.then(rest)._replace(empty=True)
-        for _ in range(least):
-            rest = self.then(rest)
-        return rest
+            last = self._replace(steps=self.steps + self.last * self.first, empty=least == 0 or self.empty)
+            return self._copies(least - 1).then(last)
+        return self._copies(least).then(self._copies(most - least, optional=True))
+
+    def _copies(self, count: int, optional: bool = False) -> "Size":
+        """Return the size of copies of this part in a row. `optional` ones may end after each: `(?:a(?:a)?)?`."""
+        if count < 1:
+            return Size()
+        starts = count if self.empty else 1
+        ends = count if self.empty or optional else 1
+        pairs = count * (count - 1) // 2 if self.empty else count - 1  # of copies that may follow each other
+        steps = count * self.steps + pairs * self.last * self.first
+        return Size(count * self.positions, starts * self.first, ends * self.last, steps, self.empty or optional)
 
 
 class _Group:
@@ -121,7 +128,7 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
     if any(escape in _QUOTES for escape in _ESCAPES.findall(pattern)):
         raise _refusal(pattern, r"has \Q or \E in it", "Write a backslash before each character instead.")
     groups = [_Group()]
-    for found in _TOKEN.finditer(pattern):
+    for found in _tokens(pattern):
         match found.lastgroup:
             case "group":
                 groups.append(_Group())
@@ -136,7 +143,7 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
                 groups[-1].branch()
             case "special":
                 raise _refusal(pattern, f"has {found.group()} in it, which is not supported")
-            case "atom":
+            case "class" | "atom":
                 count = len(found.group().encode(errors="replace")) if len(found.group()) == 1 else 1
                 groups[-1].add(Size(count, 1, 1, count, empty=False))
             case "flags" | "anchor":
@@ -147,6 +154,16 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
     if len(groups) > 1:
         raise _refusal(pattern, "has a group that is not closed")
     return groups[0].whole()
+
+
+def _tokens(pattern: str) -> Iterator[regex.Match[str]]:
+    """Yield the parts of a pattern. Behind a class that is not closed no other is, so none is looked for."""
+    token, at = _TOKEN, 0
+    while found := token.match(pattern, at):
+        if found.group() == "[":
+            token = _BEHIND_AN_OPEN_CLASS
+        at = found.end()
+        yield found
 
 
 def _repeat(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:

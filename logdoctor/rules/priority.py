@@ -11,7 +11,8 @@ _NOT_LITERAL = regex.compile(r"\(\?P?<?\w*[>:]?|\\[dwsSDWbB]|\[[^\]]*\]|\{[^}]*\
 
 
 def priority(rule: DiagnosisRule) -> tuple[bool, int, bool, int]:
-    """Smaller is better: a fallback behind all others, then role, what a table knows, the length of literal text."""
+    """Return a key, of which the smaller is better: a fallback behind all others, then role, what a table knows, the
+    length of literal text."""
     role = taxonomy.ROLES.index(rule.verdict.role)
     return rule.fallback, role, not rule.verdict.lookup, -max(_literal(pattern) for pattern in rule.when.any)
 

@@ -60,29 +60,28 @@ class Scanner:
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
         self.book, self._cache = book, cache
-        general: list[RulePattern] = []
-        denial: list[RulePattern] = []
-        fallback: list[RulePattern] = []
-        for number, rule in enumerate(book.filters):
-            if rule.status == "active":
-                (fallback if rule.fallback else general).extend(
-                    RulePattern(source, _taking(rule), number) for source in rule.patterns
-                )
-        fallback.sort(key=lambda pattern: book.filters[pattern.rule].id.startswith(_GENERIC))
-        for number, diagnosis in enumerate(book.diagnoses):
-            if diagnosis.status == "active":
-                general += [RulePattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
-                denial += [RulePattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
-        general += [RulePattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
-        fallback += [RulePattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
-        self._general, self._denial, self._fallback = (
-            self._compiled(patterns, cache) for patterns in (general, denial, fallback)
-        )
+        self._general, self._denial, self._fallback = (self._compiled(patterns, cache) for patterns in _sets_of(book))
         self._learned: tuple[_Set, ...] = ()
         self._measures = _measures(book)
 
+    def of_fewer(self, book: RuleBook) -> "Scanner":
+        """The scanner of a book that has some of the rules of this one and no others, in the same order.
+
+        It hits what a scanner of its own would hit, and nothing is compiled, which takes long: the sets of this scanner
+        run, and what their other patterns hit is left out.
+        """
+        scanner = copy.copy(self)
+        scanner.book = book
+        scanner._general, scanner._denial, scanner._fallback = (
+            whole.part(patterns, _places(self.book, whole.patterns, book, patterns))
+            for whole, patterns in zip((self._general, self._denial, self._fallback), _sets_of(book), strict=True)
+        )
+        scanner._learned = ()
+        scanner._measures = _measures(book)
+        return scanner
+
     def learning(self, kind: str, learned: tuple[FilterRule, ...], hot: Container[str] = ()) -> "Scanner":
-        """This scanner with rules that were learned from jobs of a kind, in place of those it had.
+        """Return this scanner with rules that were learned from jobs of a kind, in place of those it had.
 
         They are tried last and on what nothing explains: a line that is evidence is never theirs, one that looks
         like trouble only if they are `harmless`. Those in shadow take nothing. `hot` are ids of those that are tried
@@ -140,7 +139,7 @@ class Scanner:
         return Scan(owner, metric, evidence, strong, weak, shadow)
 
     def matching(self, line: str) -> set[str]:
-        """The sources of all live patterns that match one line, whatever comes of it."""
+        """Return the sources of all live patterns that match one line, whatever comes of it."""
         sets = (self._general, self._denial, self._fallback, *self._learned)
         return {part.patterns[number].source for part in sets for number in part.numbers(line.encode())}
 
@@ -176,7 +175,7 @@ class Scanner:
         shadow[hits.lines[would]] = hits.rules[would]
 
     def _evidence(self, buffer: bytes, newlines: Ints, hits: "Hits") -> Ints:
-        """(line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
+        """Return (line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
         width = max(len(self.book.diagnoses), 1)
         proof = hits.kinds == Kind.EVIDENCE
         pairs = np.unique(hits.lines[proof] * width + hits.rules[proof])
@@ -187,14 +186,14 @@ class Scanner:
 
 
 def _taking(rule: FilterRule) -> Kind:
-    """What the patterns of a filter rule that is alive may do to lines."""
+    """Return what the patterns of a filter rule that is alive may do to lines."""
     if rule.status != "active":
         return Kind.SHADOW
     return Kind.HARMLESS if rule.harmless else Kind.FILTER
 
 
 def _measures(book: RuleBook) -> npt.NDArray[np.bool_]:
-    """For each filter rule whether it reads metrics."""
+    """Return for each filter rule whether it reads metrics."""
     return np.array([bool(rule.metrics) for rule in book.filters] or [False])
 
 
@@ -204,6 +203,45 @@ class RulePattern(NamedTuple):
     source: str
     kind: Kind
     rule: int
+
+
+def _sets_of(book: RuleBook) -> tuple[list[RulePattern], list[RulePattern], list[RulePattern]]:
+    """The live patterns of a book, by the sets that are scanned one after the other: the first pass over all lines,
+    what denies evidence, and what is tried on lines that the first pass leaves."""
+    general: list[RulePattern] = []
+    denial: list[RulePattern] = []
+    fallback: list[RulePattern] = []
+    for number, rule in enumerate(book.filters):
+        if rule.status == "active":
+            (fallback if rule.fallback else general).extend(
+                RulePattern(source, _taking(rule), number) for source in rule.patterns
+            )
+    fallback.sort(key=lambda pattern: book.filters[pattern.rule].id.startswith(_GENERIC))
+    for number, diagnosis in enumerate(book.diagnoses):
+        if diagnosis.status == "active":
+            general += [RulePattern(source, Kind.EVIDENCE, number) for source in diagnosis.when.any]
+            denial += [RulePattern(source, Kind.UNLESS, number) for source in diagnosis.when.unless]
+    general += [RulePattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
+    fallback += [RulePattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
+    return general, denial, fallback
+
+
+def _places(whole: RuleBook, patterns: list[RulePattern], part: RuleBook, some: list[RulePattern]) -> Ints:
+    """The place among the patterns of a book of each of some patterns of another one, whose rules are all in the first;
+    `ValueError` for a pattern that is not there, or not in this order."""
+    left = enumerate(_named(whole, pattern) for pattern in patterns)
+    places = [next((place for place, known in left if known == _named(part, one)), -1) for one in some]
+    if -1 in places:
+        raise ValueError(f"{some[places.index(-1)].source!r} is no pattern of the whole book")
+    return np.array(places, np.int64)
+
+
+def _named(book: RuleBook, pattern: RulePattern) -> tuple[str, Kind, str]:
+    """A pattern with the id of its rule in place of the rule's place in a book."""
+    source, kind, number = pattern
+    if kind >= Kind.STRONG:
+        return source, kind, ""
+    return source, kind, (book.filters if kind <= Kind.SHADOW else book.diagnoses)[number].id
 
 
 class Hits(NamedTuple):
@@ -218,23 +256,45 @@ class _Set:
     """Patterns that are scanned together."""
 
     def __init__(self, patterns: list[RulePattern], cache: Path | None) -> None:
+        self._matcher = Matcher([pattern.source for pattern in patterns], cache)
+        self._numbers: npt.NDArray[np.int32] | None = None
+        self._describe(patterns)
+
+    def _describe(self, patterns: list[RulePattern]) -> None:
         self.patterns = patterns
         self._kinds = np.array([pattern.kind for pattern in patterns], np.int8)
         self._rules = np.array([pattern.rule for pattern in patterns], np.int32)
-        self._matcher = Matcher([pattern.source for pattern in patterns], cache)
+
+    def part(self, patterns: list[RulePattern], places: Ints) -> "_Set":
+        """Some of these patterns, which stand at `places` here, as a set of their own."""
+        part = copy.copy(self)
+        numbers = np.full(len(self.patterns) + 1, -1, np.int32)  # the last one for those that are left out already
+        numbers[places] = np.arange(len(places))
+        part._numbers = numbers[:-1] if self._numbers is None else numbers[self._numbers]
+        part._describe(patterns)
+        return part
 
     def scan(self, buffer: bytes, newlines: Ints) -> Hits:
-        """All hits in a buffer."""
-        numbers, ends = self._matcher.scan(buffer)
+        """Return all hits in a buffer."""
+        numbers, ends = self._found(buffer)
         return Hits(np.searchsorted(newlines, ends - 1), self._kinds[numbers], self._rules[numbers])
 
     def numbers(self, line: bytes) -> list[int]:
-        """The places of the patterns that match a line."""
-        numbers, _ = self._matcher.scan(line)
+        """Return the places of the patterns that match a line."""
+        numbers, _ = self._found(line)
         return [int(number) for number in np.unique(numbers)]
 
+    def _found(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], Ints]:
+        """The hits of these patterns, by their places, and where they end."""
+        numbers, ends = self._matcher.scan(buffer)
+        if self._numbers is None:
+            return numbers, ends
+        numbers = self._numbers[numbers]
+        ours = numbers >= 0
+        return numbers[ours], ends[ours]
+
     def scan_some(self, buffer: bytes, newlines: Ints, places: Ints) -> Hits:
-        """The hits in some lines of a buffer; lines that are few are copied out first."""
+        """Return the hits in some lines of a buffer; lines that are few are copied out first."""
         if len(places) * 4 > len(newlines):
             hits = self.scan(buffer, newlines)
             chosen = np.isin(hits.lines, places)

@@ -7,24 +7,25 @@ import numpy as np
 
 from logdoctor.rules import marks
 from logdoctor.rules.captures import captures
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import DiagnosisRule
 
 _REMEMBERED = 500  # patterns
 
 
 def why(scanner: Scanner, line: str) -> Iterator[str]:
-    """Sentences about one line: who takes it, what it is evidence of, and who matches it in vain."""
+    """Yield sentences about one line: who takes it, what it is evidence of, and who matches it in vain."""
     book = scanner.book
     live = scanner.matching(line)
     scan = scanner.scan(line.encode(), np.empty(0, np.int64))
     owner = int(scan.owner[0])
     evidence = sorted((book.diagnoses[int(number)] for number in scan.evidence[:, 1]), key=priority)
     for rule in evidence:
-        claim = rule.verdict
-        says = f"outcome {claim.outcome}" if claim.outcome else f"{claim.role} of {claim.reason or claim.lookup}"
-        yield f"evidence   {rule.id}: {says} {captures(rule, line) or ''}".rstrip()
+        found = captures(rule, line)
+        yield f"evidence   {rule.id}: {_says(rule, found, book)} {found or ''}".rstrip()
     marked = [name for name, source in (marks.STRONG | marks.WEAK).items() if _matches(source, line)]
     if marked:
         yield f"marks      {', '.join(marked)}"
@@ -37,13 +38,24 @@ def why(scanner: Scanner, line: str) -> Iterator[str]:
     for rule in book.diagnoses:
         if rule not in evidence and _hit(rule.when.any, rule.status, live, line):
             denied = [pattern for pattern in rule.when.unless if _matches(pattern, line)]
-            yield f"in vain    {rule.id}: {f'unless {denied[0]!r}' if denied else f'it is {rule.status}'}"
+            yield f"in vain    {rule.id}: {_excluded(denied[0]) if denied else _state(rule.status)}"
     if owner < 0:
-        yield "kept       the line stays in the residual"
+        yield "kept       the line is kept for diagnosis"
+
+
+def _says(rule: DiagnosisRule, found: dict[str, str], book: RuleBook) -> str:
+    """What a rule that matches a line says of it; by the row of its table for what it captures, if it has one."""
+    claim = rule.verdict
+    if claim.outcome:
+        return f"outcome {claim.outcome}"
+    if not claim.lookup:
+        return f"{claim.role} of {claim.reason}" if claim.reason else str(claim.role)
+    row = book.knowledge(claim.lookup).get(found.get(claim.lookup, ""))
+    return f"{row['role']} of {row['reason']}, by table {claim.lookup}" if row else f"no row of table {claim.lookup}"
 
 
 def _hit(patterns: tuple[str, ...], status: str, live: set[str], line: str) -> bool:
-    """Whether a rule matches the line; one that is not alive is compiled for the purpose."""
+    """Return whether a rule matches the line; one that is not alive is compiled for the purpose."""
     if status == "active":
         return not live.isdisjoint(patterns)
     return any(_matches(pattern, line) for pattern in patterns)
@@ -55,17 +67,25 @@ def _matches(pattern: str, line: str) -> bool:
 
 @lru_cache(_REMEMBERED)
 def _matcher(pattern: str) -> Matcher:
-    """A pattern compiled: marks and rules that are not alive are asked about line after line."""
+    """Return a pattern compiled: marks and rules that are not alive are asked about line after line."""
     return Matcher([pattern])
+
+
+def _state(status: str) -> str:
+    return "it is in shadow" if status == "shadow" else f"it is {status}"
+
+
+def _excluded(pattern: str) -> str:
+    return f"the line also matches {pattern!r}, which the rule excludes"
 
 
 def _in_vain(status: str, owned: bool, evident: bool) -> str:
     if status != "active":
-        return f"it is {status}"
+        return _state(status)
     if evident:
-        return "the line is evidence, which wins"
+        return "the line is evidence, which is never removed"
     return (
         "another rule removes the line first"
         if owned
-        else "the line has a strong error mark and the rule is not `harmless`"
+        else "the line looks like an error, and the rule is not `harmless`"
     )

@@ -41,7 +41,9 @@ def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str
         found.setdefault("command", shlex.join(command)[:4096].encode("utf-8", "replace").decode())
     for label in labels:
         if not label.partition("=")[0] or "=" not in label:
-            raise SendError(f"--label {label[:80]!r}", "is not key=value", "Give --label key=value.")
+            raise SendError(
+                f"--label {label[:80]!r}", "is not in the form KEY=VALUE", "Write --label team=llm, for example."
+            )
     if labels:
         found["labels"] = {label.partition("=")[0]: label.partition("=")[2] for label in labels}
     return found  # type: ignore[return-value]
@@ -52,7 +54,7 @@ def _run(given: argparse.Namespace) -> int:
 
     command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
     if not command:
-        raise SendError("run", "no command was given", "Put it after --, like: run --job J -- python train.py")
+        raise SendError("run", "no command was given", "Put it after --: logdoctor run --job JOB -- python train.py")
     environment = read_environment()
     return run(
         command,
@@ -76,7 +78,7 @@ def _ship(given: argparse.Namespace) -> int:
     if not given.files:
         raise SendError("ship", "no file was given", "Name files, folders or patterns, or give --resume.")
     if given.end and given.follow:
-        raise SendError("--end", "needs --no-follow", "A followed file has no end.")
+        raise SendError("--end", "needs --no-follow", "A file that is followed has no end.")
     return ship(
         given.files,
         _target(given, environment),
@@ -105,26 +107,53 @@ def _target(given: argparse.Namespace, environment: Environment, command: Sequen
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=program, description="Send logs to the service.", allow_abbrev=False)
     tasks = parser.add_subparsers(dest="task", required=True)
-    run = tasks.add_parser("run", allow_abbrev=False, help="run a command and ship its output")
+    run = tasks.add_parser(
+        "run",
+        allow_abbrev=False,
+        help="run a command and send its output to the service",
+        usage="%(prog)s --job JOB [OPTIONS] -- COMMAND...",
+        description="Run a command and send its output to the service. Exits with the exit code of the command.",
+    )
     _common(run)
     run.add_argument("--stream", help="name of the stream; default: the host, and the rank if there is one")
-    run.add_argument("--spool-bytes", type=_positive, default=1 << 30, help="max. buffered bytes")
     run.add_argument(
-        "--drain-seconds", type=float, default=30.0, help="max. seconds to keep sending after the command has ended"
+        "--spool-bytes",
+        type=_positive,
+        default=1 << 30,
+        help="most bytes to buffer while the service cannot be reached",
+    )
+    run.add_argument(
+        "--drain-seconds", type=float, default=30.0, help="how long to go on sending after the command has ended"
     )
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run")
-    ship = tasks.add_parser("ship", allow_abbrev=False, help="follow files and ship them")
-    _common(ship)
-    ship.add_argument("files", nargs="*", metavar="FILE", help="a file, a folder or a glob pattern")
-    ship.add_argument(
-        "--follow", action=argparse.BooleanOptionalAction, default=True, help="follow the files, like tail -F"
+    ship = tasks.add_parser(
+        "ship",
+        allow_abbrev=False,
+        help="follow log files and send them to the service",
+        usage="%(prog)s --job JOB [OPTIONS] FILE...",
+        description="Follow log files and send each as a stream to the service, until it is stopped.",
     )
-    ship.add_argument("--stream-from", choices=("path", "name", "host"), default="path", help="name streams by")
+    _common(ship)
+    ship.add_argument("files", nargs="*", metavar="FILE", help="a file, a folder or a pattern such as '/logs/*.log'")
+    ship.add_argument(
+        "--follow",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="follow the files, like tail -F; default: follow",
+    )
+    ship.add_argument(
+        "--stream-from",
+        choices=("path", "name", "host"),
+        default="path",
+        help="what a stream is named after: the path, the name, or the host in the path; default: path",
+    )
     ship.add_argument("--end", action="store_true", help="end the attempt when everything is sent")
     ship.add_argument("--exit-code", type=int, help="with --end: the exit code of the job")
-    ship.add_argument("--state", metavar="FILE", help="file that records progress")
+    ship.add_argument(
+        "--state", metavar="FILE", help="file that records what has been sent; default: one in the spool folder"
+    )
     ship.add_argument(
         "--give-up-seconds", type=float, default=300.0, help="give up after so many seconds without progress"
     )

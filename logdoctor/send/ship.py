@@ -131,7 +131,7 @@ class _Shipping:
                 time.sleep(self._poll_seconds)
         self._discovered_at = -1e9
         self._look(time.monotonic(), settle=0.0)
-        if not self._entries and not follow:
+        if not follow and not self._any_exists():
             self._notices.say("none of the given files exist.")
             return 1
         self._progressed_at = time.monotonic()
@@ -148,6 +148,9 @@ class _Shipping:
         if end:
             self._state.forget()
         return 0
+
+    def _any_exists(self) -> bool:
+        return any(os.path.lexists(path) or entry.file.state() for path, entry in self._entries.items())
 
     def _look(self, now: float, settle: float | None = None) -> None:
         if now - self._discovered_at >= _DISCOVER_SECONDS:

@@ -19,7 +19,7 @@ class ByteSource(Protocol):
 
     @property
     def start(self) -> int:
-        """The first byte that is still available."""
+        """Return the first byte that is still available."""
 
     @property
     def end(self) -> int:
@@ -64,7 +64,7 @@ class StreamSender:
 
     @property
     def sent(self) -> int:
-        """The source's offset up to which everything is acknowledged, as far as is known."""
+        """Return the source's offset up to which everything is acknowledged, as far as is known."""
         return self._source.start if self.offset is None else self.offset
 
     @property

@@ -55,7 +55,7 @@ def make_target(
         raise SendError("--attempt-key", "is too long", "Use at most 200 characters.")
     return ShippingTarget(
         url=checked_url(url or environment.url),
-        token=_token(token_file) if token_file else _checked_token(environment.token, "LOGDOCTOR_TOKEN"),
+        token=_token(token_file) if token_file else checked_token(environment.token, "LOGDOCTOR_TOKEN"),
         job=checked_name("--job", job),
         attempt=attempt,
         attempt_key=key,
@@ -109,13 +109,14 @@ def _token(file: str) -> str:
             content = opened.read(_TOKEN_BYTES + 1)
     except OSError as error:
         raise SendError(f"--token-file {file}", f"cannot be read ({error.strerror})", "Check the path.") from error
-    token = _checked_token(content.decode("latin-1").strip(), f"--token-file {file}")
+    token = checked_token(content.decode("latin-1").strip(), f"--token-file {file}")
     if token is None:
         raise SendError(f"--token-file {file}", "is empty", "Put the token in it, on one line.")
     return token
 
 
-def _checked_token(token: str | None, source: str) -> str | None:
+def checked_token(token: str | None, source: str) -> str | None:
+    """Return the token, None without one; `SendError` when it cannot be one."""
     if token and (len(token) > _TOKEN_BYTES or not all("!" <= character <= "~" for character in token)):
         raise SendError(source, "is not a token", "A token is one line of printable ASCII without spaces.")
     return token or None

@@ -1,8 +1,8 @@
 """The actor: tests nodes, cordons them, and does what policy proposes, at once or when a person says yes."""
 
-import queue
-import threading
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,15 +12,17 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from logdoctor import tracing
 from logdoctor.errors import ActionRefused, InputError, LogdoctorError
 from logdoctor.node_types import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
 from logdoctor.nodes.cordon.cordoning import Cordoning, Prospect
 from logdoctor.nodes.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.service.keeping import Keeper
+from logdoctor.service.leading import alone
 from logdoctor.service.outcomes import result_of
 from logdoctor.service.superseding import displaced, is_restart, resumed, superseded, verdict_superseded
 from logdoctor.service.testing import Bench, NodeTestOptions, Tester
-from logdoctor.service.turns import shielded
+from logdoctor.service.turns import Turns, shielded
 from logdoctor.store.actions import POLICY
 from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
 from logdoctor.store.records import Job, Records, StoredVerdict, Wanted
@@ -52,34 +54,47 @@ class Means(NamedTuple):
 
 
 class Actor:
-    """What is done about nodes. All methods are for any thread.
+    """What is done about nodes. All methods are for any thread. `taking_up` is for a service, which goes on with what
+    the last one left; while it `leads`, it acts upon verdicts.
 
     They raise `ActionRefused`, `LaunchError`, `CordonError`, `InputError` for names that no node has, `StoreError`.
     """
 
-    def __init__(self, means: Means, records: Records, nodes: NodeRecords, folder: Path, taking_up: bool) -> None:
+    def __init__(
+        self,
+        means: Means,
+        records: Records,
+        nodes: NodeRecords,
+        folder: Path,
+        taking_up: bool,
+        leads: Callable[[], bool] = alone,
+    ) -> None:
         self._means, self._verdicts, self.records = means, records, nodes
         self._tester = Tester(means.bench, nodes, Keeper(folder), taking_up, self._concluded)
         self.listeners, self.cancel, self.wait = self._tester.listeners, self._tester.cancel, self._tester.wait
-        self._taking_up = taking_up
-        self._news: queue.Queue[StoredVerdict | None] = queue.Queue()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="policy", daemon=True)
+        self._leads = leads
+        self._news: deque[StoredVerdict] = deque()
+        self._turns = Turns("policy", self._turn, may=leads)
+        self._is_new = taking_up
+        self._look_at = self._peek_at = 0.0 if taking_up else math.inf
         self.begun: dict[int, int] = {}
         """The test that an approved action began, by the action's number."""
 
     def start(self) -> None:
         """Begin; what the last process left is taken up in the background."""
         self._tester.start()
-        self._thread.start()
+        self._turns.start()
 
     def stop(self) -> None:
         """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
-        self._stopping.set()
-        self._news.put(None)
+        self._turns.stop()
         self._tester.stop()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self._turns.join(_STOP_SECONDS)
+
+    def take_up(self) -> None:
+        """Look at all that another process may have left undone, which led until now."""
+        self._is_new, self._look_at, self._peek_at = True, 0.0, 0.0
+        self._turns.wake()
 
     def test(
         self,
@@ -204,35 +219,38 @@ class Actor:
 
     def handle(self, stored: StoredVerdict) -> None:
         """Let policy look at a new verdict, in the background."""
-        if stored.final and stored.current:
-            self._news.put(stored)
+        if stored.final and stored.current and self._leads():  # who leads next finds it on record
+            self._news.append(stored)
+            self._turns.wake()
 
-    def _work(self) -> None:
-        """Act upon verdicts as they come, and now and then see that all is as it is on record."""
-        if self._taking_up:
+    def _turn(self) -> float:
+        """Act upon the verdicts that have come, and now and then see that all is as it is on record."""
+        if self._is_new:
+            self._is_new = False
             with shielded("tests not followed"):
                 self._follow_all()
             with shielded("verdicts not caught up with"):
                 self._catch_up()
-        look_at = peek_at = 0.0
-        while not self._stopping.is_set():
-            if self._taking_up and time.monotonic() >= look_at:
-                self._look()
-                look_at = time.monotonic() + _LOOK
-            if self._taking_up and time.monotonic() >= peek_at:
-                with shielded("restarts not looked after"):
-                    self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
-                peek_at = time.monotonic() + _PEEK
-            try:
-                stored = self._news.get(timeout=_PEEK)
-            except queue.Empty:
-                continue
-            if stored is not None and not self._stopping.is_set():
-                with shielded("verdict not acted upon", verdict=stored.id):
-                    settled = self._supersede(partial(_is_for, stored.job, stored.attempt))
-                    self._react(stored)
-                    if settled:
-                        self._reopen()
+        if time.monotonic() >= self._look_at:
+            self._look()
+            self._look_at = time.monotonic() + _LOOK
+        if time.monotonic() >= self._peek_at:
+            with shielded("restarts not looked after"):
+                self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
+            self._peek_at = time.monotonic() + _PEEK
+        while self._news and not self._stops:
+            stored = self._news.popleft()
+            acting = tracing.span("act", stored.job, stored.attempt, verdict=stored.id)
+            with shielded("verdict not acted upon", verdict=stored.id), acting:
+                settled = self._supersede(partial(_is_for, stored.job, stored.attempt))
+                self._react(stored)
+                if settled:
+                    self._reopen()
+        return _PEEK
+
+    @property
+    def _stops(self) -> bool:
+        return self._turns.stopping.is_set() or not self._leads()
 
     def _look(self) -> None:
         """See after cordons, tests and actions that are not as they should be."""
@@ -244,7 +262,7 @@ class Actor:
             self._follow_all()
         with shielded("actions not looked after"):
             for stored in self.records.every_action("approved"):
-                if not self._stopping.is_set():
+                if not self._stops:
                     self._pick_up(stored, now)
             self._supersede(lambda _: True)
             self._reopen()
@@ -254,7 +272,7 @@ class Actor:
         failed = list(self._verdicts.every(Wanted(outcomes=("failed",), since=time.time() - _RECENT)))
         acted_on = self.records.acted_on([stored.id for stored in failed])
         for stored in reversed([stored for stored in failed if stored.id not in acted_on]):
-            if self._stopping.is_set():
+            if self._stops:
                 return
             with shielded("verdict not acted upon", verdict=stored.id):
                 self._react(stored)
@@ -280,7 +298,7 @@ class Actor:
     def _follow_all(self) -> None:
         """Do what follows from tests that ended when nobody had the time to see to it."""
         for test in self.records.unfollowed():
-            if not self._stopping.is_set():
+            if not self._stops:
                 self._concluded(test)
 
     def _follow(self, test: int) -> None:
@@ -370,7 +388,7 @@ class Actor:
             known = isinstance(error, LogdoctorError)
             if not known:
                 log.exception("action failed", action=stored.id)
-            if self._stopping.is_set() or (came := result_of(stored, self.records)) == "open":
+            if self._turns.stopping.is_set() or (came := result_of(stored, self.records)) == "open":
                 return stored  # to be looked at later, by the next process perhaps
             if known and came != "done":
                 return self.records.put_back(stored.id, str(error), time.time())

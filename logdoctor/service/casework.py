@@ -1,10 +1,11 @@
 """What people, past cases and models say of attempts: entered, put in the place of verdicts, and taken back."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from logdoctor.compress.kept import revived
+from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import Busy, ConfirmationRefused, ConfirmationSuperseded, LogdoctorError
 from logdoctor.failure_agent.agent import DIAGNOSE
 from logdoctor.failure_agent.ladder import is_open
@@ -13,11 +14,13 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectified
 from logdoctor.service.consulting import Consultant, Judged
+from logdoctor.service.holding import ANEW
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
+from logdoctor.service.reading import Logs
 from logdoctor.service.streams import NoticedLine
+from logdoctor.service.view import StreamView
 from logdoctor.service.watch import Watch
-from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmation, Confirmed
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.names import Key
@@ -27,17 +30,13 @@ from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 from logdoctor.whole_log import WholeLog
 
-_READ = 1 << 20
 _PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
 _QUICK = 64 << 20  # bytes of a log that are read for it, at most
 _ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
 
 
 class Casework:
-    """The desk of one service; any thread may call. `watch` and `consultant` are set before it is used.
-
-    `streams` gives the names of the streams of an attempt.
-    """
+    """The desk of one service; any thread may call. `watch` and `consultant` are set before it is used."""
 
     watch: Watch
     consultant: Consultant | None = None
@@ -45,15 +44,14 @@ class Casework:
     def __init__(
         self,
         intake: Intake,
-        archive: Archive,
+        logs: Logs,
         records: Records,
         work: Work,
         scanner: Scanner,
         learner: Learner | None,
-        streams: Callable[[str, int], list[str]],
     ) -> None:
-        self._intake, self._archive, self._records, self._work = intake, archive, records, work
-        self._scanner, self._learner, self._streams = scanner, learner, streams
+        self._intake, self._logs, self._records, self._work = intake, logs, records, work
+        self._scanner, self._learner = scanner, learner
         self.confirmed = Confirmed(records.database)
         self.exchanges = Exchanges(records.database)
         self.stopping = False
@@ -105,10 +103,10 @@ class Casework:
         """What is known of an attempt and can be told quickly; or why that would take too long."""
         if records := self._revive(job, number):
             return records, ""
-        size = sum(self._archive.open(Key(job, number, name)).offset for name in self._archive.streams(job, number))
+        size = sum(standing.next for standing in self._logs.streams(job, number).values())
         if size > _QUICK:
             return [], "its lines were not stored separately and its log is long: it is read again when you save"
-        if self._intake.is_behind():
+        if self._intake.is_behind:
             raise Busy("the preview", "too many logs are coming in to read it now", "Try again in a minute.")
         return self.from_archive(job, number, self._scanner, ()), ""
 
@@ -162,21 +160,22 @@ class Casework:
 
     def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
         """What diagnosis needs to know of the streams of an attempt, read anew."""
-        with self._intake.lock:
-            live = self._intake.attempts.get((job, number))
-        if live is not None:
-            self._intake.archive(live)
-        return recheck.records(self._archive, job, number, scanner, noticed, self._wait)
+        return recheck.records(self._views(job, number), job, number, scanner, noticed, self._wait)
+
+    def gather(self, job: str, number: int, scanner: Scanner, leftovers: Leftovers) -> None:
+        """Add the lines of an attempt that no rule explains to leftovers, read anew."""
+        recheck.gather(self._views(job, number), scanner, leftovers, self._wait)
+
+    def _views(self, job: str, number: int) -> dict[str, StreamView]:
+        return {name: self._logs.view(Key(job, number, name)) for name in self._logs.streams(job, number)}
 
     def log_of(self, job: str, number: int) -> WholeLog:
-        """The whole log of an attempt, as far as it is archived."""
-        return WholeLog({name: partial(self._chunks, Key(job, number, name)) for name in self._streams(job, number)})
+        """The whole log of an attempt."""
+        names = self._logs.streams(job, number)
+        return WholeLog({name: partial(self._chunks, Key(job, number, name)) for name in names})
 
     def _chunks(self, key: Key) -> Iterator[bytes]:
-        """The archived bytes of a stream."""
-        file = self._archive.open(key)
-        for begin in range(0, file.offset, _READ):
-            yield file.read(begin, min(begin + _READ, file.offset))
+        return self._logs.view(key).chunks()
 
     def upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
         """Put a verdict in the place of one that is not sure, if that still stands on the same lines, and keep rules
@@ -227,8 +226,8 @@ class Casework:
     def _raw_line(self, job: str, number: int, stream: str, line: int) -> str | None:
         """A raw line of an attempt, None when it is gone or never was."""
         try:
-            there = line > 0 and stream in self._streams(job, number)
-            lines = self._intake.lines(Key(job, number, stream), line, line, 1 << 20).lines if there else []
+            there = line > 0 and stream in self._logs.streams(job, number)
+            lines = self._logs.lines(Key(job, number, stream), line, line, 1 << 20).lines if there else []
         except LogdoctorError:
             return None
         return decode(lines[0]) if lines else None
@@ -247,14 +246,11 @@ class Casework:
             return
         if kept.settled:
             self._records.reopen(job, number)
-        attempt = self._intake.load(job, number)
-        attempt.anew = True
-        self._intake.unsettle(attempt)
-        self.watch.ask(attempt)
+        self._intake.wish(job, number, ANEW)
 
     def _wait(self) -> None:
         """Until the watch has caught up with what comes in; `Busy` when the service is stopping."""
-        while self.stopping or self._intake.is_behind():
+        while self.stopping or self._intake.is_behind:
             if self.stopping:
                 raise Busy("reading the archive", "the service is stopping", "Start it again.")
             time.sleep(0.1)

@@ -20,8 +20,10 @@ from logdoctor.failure_agent.write_back.confirming import confirmation_of, namin
 from logdoctor.failure_agent.write_back.teacher import Preview, Teacher
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
+from logdoctor.service.leading import alone
+from logdoctor.service.parts import Parts
+from logdoctor.service.task_runner import NotYet, TaskRunner
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.service.worker import NotYet, Worker
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
 from logdoctor.store.work import (
     ASK,
@@ -106,10 +108,17 @@ class Desk(Protocol):
 
 
 class Consultant:
-    """Threads that look up, ask and teach; what waits for them are rows (store/work.py). All other methods are for any
-    thread."""
+    """Threads that look up, ask and teach, while this process `leads`; what waits for them are rows (store/work.py).
+    All other methods are for any thread."""
 
-    def __init__(self, climbing: Climbing, confirmed: Confirmed, work: Work, desk: Desk) -> None:
+    def __init__(
+        self,
+        climbing: Climbing,
+        confirmed: Confirmed,
+        work: Work,
+        desk: Desk,
+        leads: Callable[[], bool] = alone,
+    ) -> None:
         self._ladder, self._teacher, self._refresh_cases, self._warm, self.model = climbing
         self._confirmed, self._work, self._desk = confirmed, work, desk
         self._judged: _AtHand[Judged] = _AtHand()
@@ -118,25 +127,26 @@ class Consultant:
         self._taking_up = threading.Lock()
         self._searched_version = -1
         self._search_at = 0.0
-        self._keeper = Worker("case-keeper", work, {SETTLED: self._settle})
+        self._keeper = TaskRunner("case-keeper", work, {SETTLED: self._settle}, leads=leads)
         again = {OPEN_FAILURES: lambda _: desk.ask_anew(), LOOK_UP: self._look_up}
-        self._again = Worker("open-failures", work, again)  # new failures do not wait behind old ones
-        self._asker = Worker("failure-agent", work, {ASK: self._ask})
-        self._school = Worker("teacher", work, {TEACH: self._teach, FORGET: self._forget}, kept=(TEACH, FORGET))
+        self._again = TaskRunner("open-failures", work, again, leads=leads)  # new failures do not wait behind old ones
+        self._asker = TaskRunner("failure-agent", work, {ASK: self._ask}, leads=leads)
+        lessons = {TEACH: self._teach, FORGET: self._forget}
+        self._school = TaskRunner("teacher", work, lessons, kept=(TEACH, FORGET), leads=leads)
         self._reader = Turns("learned-rules", self._take_up)
         self.taught = Taught(())
         """The learned diagnosis rules as they stand now."""
         self.counts = {"case": 0, "agent": 0, "unknown": 0, "unavailable": 0, "left out": 0}
         """How open failures were answered since the start."""
 
-    def start(self) -> None:
-        """Take up what was learned, then begin."""
+    def start(self, parts: Parts) -> None:
+        """Take up what was learned, then begin: who serves does the work that waits."""
         with shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
             self._desk.protect(self._teacher.lines(), "a learned diagnosis rule")
-        for one in self._threads():
+        for one in self._threads() if parts.serves else [self._reader]:
             one.start()
-        if self._ladder.asks_a_model or self._confirmed.version():
+        if parts.serves and (self._ladder.asks_a_model or self._confirmed.version()):
             threading.Thread(target=self._warmed, name="embedder-warmer", daemon=True).start()
 
     def stop(self) -> None:
@@ -170,7 +180,7 @@ class Consultant:
         for one in (self._keeper, self._school, self._reader):
             one.wake()
 
-    def _threads(self) -> tuple[Worker | Turns, ...]:
+    def _threads(self) -> tuple[TaskRunner | Turns, ...]:
         return self._keeper, self._again, self._asker, self._school, self._reader
 
     def _warmed(self) -> None:

@@ -5,14 +5,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from typing import NamedTuple
 
 import structlog
 
+from logdoctor import tracing
 from logdoctor.notify import messages
 from logdoctor.notify.quiet import Quiet
 from logdoctor.notify.sending import SendResult, Target, Way, send
+from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns
 from logdoctor.store.notices import SUMMARY, TRIAL, Closed, NewNotice, Notice, Notices
 
@@ -46,10 +49,17 @@ class NotifyTerms(NamedTuple):
 
 
 class Delivery:
-    """Sends what is due to one target. All methods are for any thread; `clock` gives seconds since the epoch."""
+    """Sends what is due to one target, while this process `leads`. All methods are for any thread; `clock` gives
+    seconds since the epoch."""
 
     def __init__(
-        self, target: Target, notices: Notices, terms: NotifyTerms, way: Way, clock: Callable[[], float] = time.time
+        self,
+        target: Target,
+        notices: Notices,
+        terms: NotifyTerms,
+        way: Way,
+        clock: Callable[[], float] = time.time,
+        leads: Callable[[], bool] = alone,
     ) -> None:
         self.target = target
         self._notices, self._terms, self._way, self._clock = notices, terms, way, clock
@@ -59,7 +69,8 @@ class Delivery:
         self._looked = 0.0
         self._tries: Counter[str] = Counter()
         self._counting = threading.Lock()
-        self._turns = Turns(f"notices to {target.name}", self.turn)
+        self._turns = Turns(f"notices to {target.name}", self.turn, may=leads)
+        self._leads = leads
 
     @property
     def digest(self) -> str:
@@ -69,7 +80,7 @@ class Delivery:
     @property
     def runs(self) -> bool:
         """Whether the thread is at work, and sends what is due without being asked."""
-        return self._turns.runs
+        return self._turns.runs and self._leads()
 
     @property
     def tries(self) -> dict[str, int]:
@@ -131,7 +142,10 @@ class Delivery:
         """What came of one try. A fault of ours is taken for one that passes: too many open files, most likely. It
         holds up no other message, and this one is neither lost nor tried without an end."""
         try:
-            return send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
+            with _span(claimed) as notifying:
+                result = send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
+                notifying.add(outcome=result.outcome)
+                return result
         except Exception as error:
             log.exception("notification could not be sent", target=self.target.name, notice=claimed.id)
             return SendResult("later", f"logdoctor could not send it ({type(error).__name__})")
@@ -199,6 +213,15 @@ class Delivery:
     def _is_urgent(self, notice: Notice) -> bool:
         message = messages.read(notice.body)
         return message is not None and not self._terms.quiet_except.isdisjoint(messages.recoveries(message))
+
+
+def _span(notice: Notice) -> AbstractContextManager[tracing.Span]:
+    """The span of one try to send a message, in the trace of the attempt that it names."""
+    told = messages.read(notice.body) if tracing.is_on() else None
+    if not isinstance(told, messages.Opened | messages.Resolved):
+        return tracing.NOTHING
+    about, tries = told.data, notice.tries
+    return tracing.span("notify", about.job, about.attempt, target=notice.target, event=notice.event, tries=tries)
 
 
 def _is_fresh(notice: Notice) -> bool:

@@ -4,6 +4,7 @@ import fcntl
 import os
 import secrets
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +12,6 @@ from logdoctor.store.node_records import StoredTest
 
 _TAKEN_UP = 3600.0
 """Seconds after its beginning within which a test that broke off goes on."""
-_LAST_ROUND = 3600.0
-"""Seconds in which the last round of a test ends: worlds have deadlines."""
 
 
 class Keeper:
@@ -45,12 +44,11 @@ class Keeper:
         """Whether a test that broke off is young enough to be gone on with."""
         return time.time() - test.at < _TAKEN_UP
 
-    def is_dead(self, test: StoredTest) -> bool:
-        """Whether no process runs a test any more: of ours its lock says so; what others keep is believed to run for
-        as long as it may."""
+    def is_dead(self, test: StoredTest, silent: Collection[int]) -> bool:
+        """Whether no process runs a test any more: of ours its lock says so; of what others keep, that it is among the
+        `silent` ones."""
         if not self.is_ours(test):
-            minutes = float(test.options.get("minutes", 60.0))
-            return time.time() > test.at + minutes * 60 + _TAKEN_UP + _LAST_ROUND
+            return test.id in silent
         if (lock := self.lock(test.id)) is None:
             return False
         os.close(lock)

@@ -1,8 +1,8 @@
 """The Log Agent beside the watch: it learns in a thread of its own, and what it learns reaches streams that run.
 
 The watch only collects and asks. Nothing that a model, a miner or a bad row of the database does can hold up a line or
-a verdict. Lessons, whose lines are in memory only, wait with them; what is to be counted and rechecked are rows
-(store/work.py).
+a verdict. Lessons wait in memory: of those of attempts that are over few wait with their lines, the others read them
+from the archive when their turn comes. What is to be counted and rechecked are rows (store/work.py).
 """
 
 import time
@@ -23,9 +23,11 @@ from logdoctor.log_agent.agent import Left, LogAgent
 from logdoctor.log_agent.kind import kind_of
 from logdoctor.log_agent.model import ModelAgent
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service.streams import LiveAttempt, NoticedLine
+from logdoctor.service.leading import alone
+from logdoctor.service.parts import Parts
+from logdoctor.service.streams import NOBODY, LiveAttempt, NoticedLine
+from logdoctor.service.task_runner import TaskRunner
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.service.worker import Worker
 from logdoctor.store.learned import Source
 from logdoctor.store.noticed import Noticed as StoredNotice
 from logdoctor.store.records import JobFacts, Records
@@ -34,6 +36,7 @@ from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
 
+_WITH_LINES = 32  # lessons that wait when one of an attempt that is over keeps its lines no more
 _LOOKS = 32  # lessons that wait when none is begun that only looks which jobs print alike: its lines come again
 _REFRESH = 2.0  # seconds between two looks at what others stored
 _IDLE = 60.0  # seconds
@@ -55,12 +58,16 @@ class SettledAttempt(NamedTuple):
 
 
 class _Lesson(NamedTuple):
-    """A lesson of an attempt; the last of one that is over also keeps what hardly repeats, and when the attempt ended
-    well its rules may take lines at once. One that is not due looks only which jobs print alike."""
+    """A lesson of an attempt, which may leave memory meanwhile. `groups` are its lines; None: they are in the archive.
 
-    attempt: LiveAttempt
+    The last of one that is over also keeps what hardly repeats, and when the attempt ended well its rules may take
+    lines at once. One that is not due looks only which jobs print alike.
+    """
+
+    job: str
+    number: int
     kind: str
-    groups: list[ShapeGroup]
+    groups: list[ShapeGroup] | None
     over: bool
     well: bool
     due: bool
@@ -77,10 +84,12 @@ _settled = msgspec.json.Decoder(SettledAttempt)
 
 
 class Learner:
-    """Threads that teach, count, recheck, and take up what people changed. All other methods are for the watch.
+    """Threads that teach, count, recheck, and take up what people changed. All other methods are for the watch. Who
+    `leads` counts and rechecks.
 
     `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt,
-    `reconsider` with one in which error lines were noticed.
+    `reconsider` with one in which error lines were noticed. `live` gives an attempt that is in memory, `reread` adds
+    the archived lines of one to leftovers.
     """
 
     def __init__(
@@ -91,41 +100,54 @@ class Learner:
         text_of: Callable[[LiveAttempt, str, int], str | None],
         recheck: Callable[[SettledAttempt], None],
         reconsider: Callable[[LiveAttempt], None],
+        live: Callable[[str, int], LiveAttempt | None],
+        reread: Callable[[str, int, Scanner, Leftovers], None],
+        leads: Callable[[], bool] = alone,
     ) -> None:
         self.agent = agent
         self._records, self._text_of, self._reconsider = records, text_of, reconsider
+        self._live, self._reread = live, reread
         self._work = work
         self._lessons: deque[_Lesson] = deque()
         self._earned: deque[_Earned] = deque()
         self._resting_until = 0.0
         self._teacher = Turns("learner", self._teach_next)
         self._reader = Turns("rule-reader", self._refresh)
-        self._counter = Worker("rule-counter", work, {COUNT: self._count})
-        self._rechecker = Worker("rechecker", work, {RECHECK: lambda item: recheck(_settled.decode(item.body))})
+        self._counter = TaskRunner("rule-counter", work, {COUNT: self._count}, leads=leads)
+        rechecks = {RECHECK: lambda item: recheck(_settled.decode(item.body))}
+        self._rechecker = TaskRunner("rechecker", work, rechecks, leads=leads)
         self.lines: dict[str, int] = {}
         """Lines that each filter rule took in attempts that were settled since the start."""
 
-    def start(self) -> None:
-        """Begin to work."""
-        for one in self._threads():
+    def start(self, parts: Parts) -> None:
+        """Begin to work: who scans learns from what it reads, who serves does the work that waits."""
+        for one in self._threads(parts):
             one.start()
 
     def stop(self) -> None:
         """Stop after the task at hand; a lesson whose model does not answer is not waited for, and enters nothing."""
         self.agent.stopping = True
-        for one in self._threads():
+        threads = self._threads(Parts())
+        for one in threads:
             one.stop()
-        for one in self._threads():
+        for one in threads:
             one.join(_STOP_SECONDS)
 
-    def _threads(self) -> tuple[Turns | Worker, ...]:
-        return self._teacher, self._counter, self._rechecker, self._reader
+    def _threads(self, parts: Parts) -> list[Turns | TaskRunner]:
+        scanning: list[Turns | TaskRunner] = [self._teacher] if parts.scans else []
+        serving: list[Turns | TaskRunner] = [self._counter, self._rechecker] if parts.serves else []
+        return [*scanning, *serving, self._reader]
 
     @property
     def model(self) -> Guarded | None:
         """The model that is asked, if one is."""
         agents = (self.agent.agent, self.agent.adviser)
         return next((agent.model for agent in agents if isinstance(agent, ModelAgent)), None)
+
+    @property
+    def filtered_lines(self) -> int:
+        """Lines that filter rules took in attempts that were settled since the start."""
+        return sum(list(self.lines.values()))
 
     @property
     def stopping(self) -> bool:
@@ -184,8 +206,9 @@ class Learner:
         if not due and len(self._lessons) >= _LOOKS:
             return
         attempt.in_lesson = due  # a look holds up no lesson
+        groups = None if over and due and len(self._lessons) >= _WITH_LINES else left.groups()
         well = attempt.reported.succeeded
-        self._lessons.append(_Lesson(attempt, self._kind(attempt), left.groups(), over, well, due))
+        self._lessons.append(_Lesson(attempt.job, attempt.number, self._kind(attempt), groups, over, well, due))
         if due:
             left.count_anew()
         self._teacher.wake()
@@ -247,14 +270,15 @@ class Learner:
             self._rechecker.wake()
 
     def _teach(self, lesson: _Lesson) -> None:
-        attempt = lesson.attempt
+        attempt = self._attempt(lesson)
         try:
-            if not (kind := self._taught(lesson)):
+            groups = self._groups(lesson)
+            if not (kind := self._taught(lesson, attempt, groups)):
                 return
-            noticed = self.agent.learn(kind, (attempt.job, attempt.number), lesson.groups, self._source(attempt))
+            noticed = self.agent.learn(kind, (attempt.job, attempt.number), groups, self._source(attempt))
             attempt.lessons += 1
             if lesson.over:
-                self.agent.carry(kind, lesson.groups)
+                self.agent.carry(kind, groups)
             if lesson.well or attempt.reported.succeeded:  # it may have ended since
                 self.agent.trust(kind, (attempt.job, attempt.number))
             if noticed:
@@ -271,16 +295,32 @@ class Learner:
             if lesson.due:
                 attempt.in_lesson = False
 
-    def _taught(self, lesson: _Lesson) -> str:
+    def _attempt(self, lesson: _Lesson) -> LiveAttempt:
+        """Return the attempt of a lesson; of one that left memory as much as a lesson asks of it."""
+        if found := self._live(lesson.job, lesson.number):
+            return found
+        attempt = LiveAttempt(lesson.job, lesson.number, NOBODY)
+        if stored := self._records.attempt(lesson.job, lesson.number):
+            attempt.ends = {end.stream: end for end in stored.ends}
+        return attempt
+
+    def _groups(self, lesson: _Lesson) -> list[ShapeGroup]:
+        if lesson.groups is not None:
+            return lesson.groups
+        left = Leftovers(self.agent.known(lesson.kind))
+        self._reread(lesson.job, lesson.number, self.agent.books.scanner(lesson.kind), left)
+        return left.groups()
+
+    def _taught(self, lesson: _Lesson, attempt: LiveAttempt, groups: Sequence[ShapeGroup]) -> str:
         """The kind that learns from a lesson, by what the log looks like; another than was told is remembered of the
         job. "" when none does: a model need not be asked for what is known of the kind that was recognised."""
-        attempt, reported = lesson.attempt, lesson.kind
+        reported = lesson.kind
         if kind_of(attempt.job, self._facts(attempt)) != reported:
             attempt.is_redescribed = True
             return ""  # more was told meanwhile: its lines come again
-        kind = self.agent.recognised(reported, lesson.groups)
+        kind = self.agent.recognised(reported, groups)
         if lesson.due:
-            kind = kind or self.agent.new_kind(attempt.job, lesson.groups)
+            kind = kind or self.agent.new_kind(attempt.job, groups)
         if kind == reported:
             return kind if lesson.due else ""
         self._records.put_job(attempt.job, JobFacts(like=kind), time.time())

@@ -11,9 +11,9 @@ from logdoctor.errors import LogdoctorError, NoticeRefused
 from logdoctor.notify import messages
 from logdoctor.notify.sending import Target, Way, shown
 from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
+from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns
 from logdoctor.store.notices import OPENED, Closed, Gone, NewNotice, Notice, Notices, UnsentIncident
-from logdoctor.store.records import StoredVerdict
 
 log = structlog.get_logger()
 
@@ -50,7 +50,8 @@ class TargetFigures(NamedTuple):
 
 
 class Notifier:
-    """Tells targets of incidents. All methods are for any thread; `clock` gives seconds since the epoch."""
+    """Tells targets of incidents, while this process `leads`. All methods are for any thread; `clock` gives seconds
+    since the epoch."""
 
     def __init__(
         self,
@@ -59,12 +60,13 @@ class Notifier:
         terms: NotifyTerms,
         way: Way,
         clock: Callable[[], float] = time.time,
+        leads: Callable[[], bool] = alone,
     ) -> None:
         self.notices, self.terms = notices, terms
         self._clock = clock
-        self._deliveries = {one.name: Delivery(one, notices, terms, way, clock) for one in targets}
+        self._deliveries = {one.name: Delivery(one, notices, terms, way, clock, leads) for one in targets}
         self._trying = {one.name: threading.Lock() for one in targets}
-        self._turns = Turns("notices", self.collect, _PULSE)
+        self._turns = Turns("notices", self.collect, _PULSE, leads)
 
     def start(self) -> None:
         """Begin; what the last process left is sent in the background."""
@@ -85,11 +87,7 @@ class Notifier:
         for one in workers:
             one.join()
 
-    def handle(self, stored: StoredVerdict) -> None:
-        """Look at incidents, in the background, because of a verdict."""
-        self._turns.wake()
-
-    def wake(self, incident: int) -> None:
+    def wake(self) -> None:
         """Look at incidents, in the background, because one changed."""
         self._turns.wake()
 

@@ -1,13 +1,14 @@
 """Did learned rules take what a verdict needed? Some failures are diagnosed again from the archive, without them."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress, without_learned
+from logdoctor.compress.leftovers import Leftovers
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
@@ -15,14 +16,12 @@ from logdoctor.log_agent.life import quotes
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.streams import NoticedLine
-from logdoctor.store.archive import Archive, StreamFile
+from logdoctor.service.view import StreamView
 from logdoctor.store.names import Key
 from logdoctor.text import natural, shown
 from logdoctor.types import Record, Segment, Verdict
 
 log = structlog.get_logger()
-
-_READ = 1 << 20
 
 
 def is_chosen(job: str, attempt: int, share: int) -> bool:
@@ -31,7 +30,12 @@ def is_chosen(job: str, attempt: int, share: int) -> bool:
 
 
 def records(
-    archive: Archive, job: str, attempt: int, scanner: Scanner, noticed: Sequence[NoticedLine], wait: Callable[[], None]
+    views: Mapping[str, StreamView],
+    job: str,
+    attempt: int,
+    scanner: Scanner,
+    noticed: Sequence[NoticedLine],
+    wait: Callable[[], None],
 ) -> list[Record]:
     """What diagnosis needs to know of the streams of an attempt when learned rules take none of their lines.
 
@@ -39,9 +43,9 @@ def records(
     """
     gauges = Gauges(scanner.book)
     found = []
-    for name in sorted(archive.streams(job, attempt), key=natural):
+    for name in sorted(views, key=natural):
         recorder = Recorder(name, str(Key(job, attempt, name)), scanner)
-        for segment in _segments(archive.open(Key(job, attempt, name)), name, wait):
+        for segment in _segments(views[name], name, wait):
             recorder.add(excerpt(without_learned(compress(segment, scanner), scanner), scanner, gauges), 0)
         for one in noticed:
             if one.stream == name:
@@ -50,11 +54,19 @@ def records(
     return found
 
 
-def _segments(file: StreamFile, name: str, wait: Callable[[], None]) -> Iterator[Segment]:
+def gather(views: Mapping[str, StreamView], scanner: Scanner, leftovers: Leftovers, wait: Callable[[], None]) -> None:
+    """Add the lines of the streams of an attempt that no rule explains; `wait` is called as for `records`."""
+    for name in sorted(views, key=natural):
+        for segment in _segments(views[name], name, wait):
+            leftovers.add(compress(segment, scanner))
+
+
+def _segments(view: StreamView, name: str, wait: Callable[[], None]) -> Iterator[Segment]:
     cutter = Cutter(name)
-    for begin in range(0, file.offset, _READ):
+    wait()
+    for chunk in view.chunks():
+        yield from cutter.push(chunk)
         wait()
-        yield from cutter.push(file.read(begin, min(begin + _READ, file.offset)))
     yield from cutter.finish()
 
 

@@ -2,18 +2,23 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
 
 from logdoctor.errors import LogdoctorError
-from logdoctor.service.intake import Intake
-from logdoctor.store.archive import Archive, StreamSize
+from logdoctor.service.holding import Holding
+from logdoctor.store.archive import Archive, AttemptSize
+from logdoctor.store.log import LogTable
 from logdoctor.store.notices import Notices
 from logdoctor.store.records import Records
+from logdoctor.store.shards import Fenced
 
 log = structlog.get_logger()
 
+_TIDYING = 3600.0
+_MARKS = 86_400.0  # seconds in which a shipper that had no answer sends the same again
 DEAD_LONGER = 4
 """Notifications that were given up are kept so many times as long as delivered ones: somebody may want to send them
 again, or to know of what nobody was told."""
@@ -32,10 +37,20 @@ class Rules(NamedTuple):
 class Retention:
     """A thread that deletes the archives of settled attempts, and old notifications."""
 
-    def __init__(self, archive: Archive, records: Records, intake: Intake, rules: Rules) -> None:
-        self._archive, self._records, self._intake, self._rules = archive, records, intake, rules
+    def __init__(
+        self,
+        stored: LogTable,
+        archive: Archive,
+        records: Records,
+        holding: Holding,
+        closed: Callable[[str, int], None],
+        rules: Rules,
+    ) -> None:
+        self._log, self._archive, self._records, self._holding, self._rules = stored, archive, records, holding, rules
+        self._closed = closed
         self._notices = Notices(records.database)
         self._stopping = threading.Event()
+        self._next_tidying = 0.0
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self.bytes = 0
         """What the archive took on disk when it was last looked at."""
@@ -50,20 +65,18 @@ class Retention:
         if self._thread.is_alive():
             self._thread.join()
 
-    def sweep(self, now: float) -> list[StreamSize]:
+    def sweep(self, now: float) -> list[AttemptSize]:
         """Delete what is too old, then the oldest until the rest fits; what was deleted."""
         sizes = sorted(self._archive.sizes(), key=lambda size: size.changed)
         total = sum(size.bytes for size in sizes)
-        deleted: list[StreamSize] = []
+        deleted: list[AttemptSize] = []
         for size in sizes:
             too_old = self._rules.age and now - size.changed > self._rules.age
             too_much = self._rules.bytes and total > self._rules.bytes
             if not (too_old or too_much) or not self._is_settled(size):
                 continue
-            if not deleted:
-                self._intake.empty_journal()
-            if self._intake.delete(size.job, size.attempt):
-                total -= size.bytes
+            total -= size.bytes  # also when another worker deletes it, or this one next time
+            if self._delete(size.job, size.attempt, now):
                 deleted.append(size)
                 log.info("log deleted", job=size.job, attempt=size.attempt, bytes=size.bytes)
         self.bytes = total
@@ -81,14 +94,37 @@ class Retention:
             log.info("notifications deleted", count=total)
         return total
 
-    def _is_settled(self, size: StreamSize) -> bool:
+    def tidy(self, now: float) -> None:
+        """Delete what nobody needs: objects of workers that died before they listed them, and marks of old pushes. One
+        of all workers does it, every hour."""
+        if now < self._next_tidying or not self._holding.is_first():
+            return
+        self._next_tidying = now + _TIDYING
+        if orphans := self._archive.sweep(now):
+            log.info("orphans deleted", count=orphans)
+        self._log.forget_marks(now - _MARKS)
+
+    def _delete(self, job: str, number: int, now: float) -> bool:
+        """Delete the log of an attempt whose shard is ours and which is not in memory; False when it is not to be."""
+        if (owned := self._holding.idle(job, number)) is None:
+            return False
+        try:
+            if not self._archive.delete(owned, job, number, now):
+                return False
+        except Fenced:
+            self._holding.lose(owned)
+            return False
+        self._closed(job, number)
+        return True
+
+    def _is_settled(self, size: AttemptSize) -> bool:
         """Whether nothing more is done with an attempt."""
         attempt = self._records.attempt(size.job, size.attempt)
         return attempt is None or attempt.settled
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            for task in (self.sweep, self.forget):
+            for task in (self.sweep, self.forget, self.tidy):
                 try:
                     task(time.time())
                 except (LogdoctorError, OSError) as error:

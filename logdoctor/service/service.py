@@ -1,20 +1,21 @@
-"""One data folder and all that works on it: the archive, the journal, the records, the intake and the watch."""
+"""One data folder and all that works on it: the records, the log and its archive, the intake and the watch."""
 
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import structlog
 
-from logdoctor.errors import StorageFull, StoreError
+from logdoctor.errors import StorageFull, StoreDamaged, StoreError
 from logdoctor.llm.spending import Guarded
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
@@ -22,42 +23,81 @@ from logdoctor.service import recheck
 from logdoctor.service.acting import Actor
 from logdoctor.service.casework import Casework
 from logdoctor.service.consulting import Climbing, Consultant
+from logdoctor.service.figures import Looking, ProcessFigures, process_figures, short
+from logdoctor.service.holding import DESCRIBED, ENDED, Holding, HoldingBounds
 from logdoctor.service.intake import Intake, IntakeBounds
+from logdoctor.service.leading import Leading
 from logdoctor.service.learning import Learner, SettledAttempt
+from logdoctor.service.news import News
 from logdoctor.service.notifying import Notifier
+from logdoctor.service.owner import Owner
+from logdoctor.service.parts import Parts
+from logdoctor.service.reading import Logs
 from logdoctor.service.retention import Retention, Rules
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt
+from logdoctor.service.turns import shielded
+from logdoctor.service.wakeups import Wakeups
 from logdoctor.service.watch import Watch
+from logdoctor.service.workers import Workers
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.incidents import Incidents
-from logdoctor.store.journal import Journal
+from logdoctor.store.leader import LeaderLease
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.log import LogLimits, LogTable
 from logdoctor.store.names import Key
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.notices import Notices
-from logdoctor.store.records import End, Job, JobFacts, Records, StoredVerdict
+from logdoctor.store.objects import FolderObjects, Objects
+from logdoctor.store.records import End, Job, JobFacts, Records
+from logdoctor.store.redis_state import RedisState
 from logdoctor.store.report import Reports
 from logdoctor.store.rule_totals import RuleTotals
+from logdoctor.store.shards import Leases
 from logdoctor.store.tokens import Tokens
 from logdoctor.store.work import OPEN_FAILURES, NewWork, Work
 from logdoctor.text import decode
 
+log = structlog.get_logger()
+
 _READ = 1 << 20
+_RECENT = 64 << 20  # bytes that a process that also compresses keeps at hand
+ALIVE = "alive"
+"""The file in the data folder of a worker that is touched with each heartbeat."""
+
+
+class ServiceBounds(NamedTuple):
+    """How much is taken, in bytes but for `streams`: of one stream; streams of one attempt; in the log of one shard and
+    in all of it, before senders wait; for compression, before no more is read from the log; in no archive, before all
+    streams are archived and not only full frames."""
+
+    stream_bytes: int
+    streams: int
+    shard_bytes: int
+    behind: int
+    unscanned: int
+    unarchived: int
 
 
 class Plan(NamedTuple):
     """How a service is to work: where its database is, how much it takes, when it acts, what it keeps; how many failed
-    attempts there are to one that is diagnosed again without learned rules (0: none)."""
+    attempts there are to one that is diagnosed again without learned rules (0: none); where it archives (None: in its
+    folder); which parts of the work it does, how many more processes it starts that scan, and for how many seconds
+    shards are leased; the Redis that its processes share."""
 
     database: str
-    bounds: IntakeBounds
+    bounds: ServiceBounds
     timing: Timing
     retention: Rules
     min_free: int
     recheck: int = 0
+    objects: Objects | None = None
+    parts: Parts = Parts()
+    workers: int = 0
+    lease: float = 10.0
+    redis: RedisState | None = None
 
 
 class Stores(NamedTuple):
@@ -92,7 +132,7 @@ class ScratchFile(NamedTuple):
 
 
 class Service:
-    """A service over one data folder, which only one process may use. `StoreError` when another one does."""
+    """A service over one data folder, which only one process may serve. `StoreError` when another one does."""
 
     def __init__(
         self,
@@ -101,16 +141,21 @@ class Service:
         plan: Plan,
         log_agent: Callable[[Records, LearnedRules], LogAgent] | None = None,
         ladder: Callable[[Stores], Climbing] | None = None,
-        actor: Callable[[Records], Actor] | None = None,
-        notifier: Callable[[Records], Notifier] | None = None,
+        actor: Callable[..., Actor] | None = None,
+        notifier: Callable[..., Notifier] | None = None,
     ) -> None:
-        self._lock = _locked(folder)
+        self._parts = plan.parts
+        self._lock = locked(folder) if plan.parts.serves else None
         self.scanner = scanner
         self._started = False
         self._scratch, self._min_free = folder / "scratch", plan.min_free
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self.archive = Archive(folder / "archive")
+        if plan.parts.serves:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         self.records = Records(plan.database)
+        bounds = plan.bounds
+        limits = LogLimits(bounds.stream_bytes, bounds.streams, bounds.shard_bytes)
+        self.log = LogTable(self.records.database, limits, _RECENT if plan.parts.serves and plan.parts.scans else 0)
+        self.archive = Archive(self.records.database, plan.objects or FolderObjects(folder / "archive"))
         self.incidents = Incidents(self.records.database)
         self.tokens = Tokens(self.records.database)
         self.rules = LearnedRules(self.records.database)
@@ -119,24 +164,40 @@ class Service:
         self.nodes = NodeRecords(self.records.database)
         self.notices = Notices(self.records.database)
         self.reports = Reports(self.records.database)
-        journal_of = partial(Journal, folder / "journal", min_free=plan.min_free)
-        self.listeners: list[Callable[[StoredVerdict], None]] = []
-        self.intake = Intake(self.archive, journal_of, self.records, self._announce, plan.bounds)
+        process = secrets.token_hex(8)
+        self.leading = Leading(LeaderLease(self.records.database, process, plan.lease), self._lead)
+        self.redis, self.wakeups = plan.redis, Wakeups(plan.redis)
+        self.news = News(self.records)
+        self.listeners = self.news.listeners
+        self.holding = Holding(
+            self.log, self.archive, self.records, self._announce, HoldingBounds(bounds.unscanned, bounds.unarchived)
+        )
+        self.intake = Intake(self.log, self.records, folder, IntakeBounds(bounds.behind, plan.min_free), self._appended)
+        self.logs = Logs(self.log, self.archive)
         self._share = plan.recheck
         self.learner: Learner | None = None
         if log_agent:
             agent = log_agent(self.records, self.rules)
-            self.learner = Learner(agent, self.records, self.work, self._text_of, self._recheck, self._reconsider)
-        self.casework = Casework(
-            self.intake, self.archive, self.records, self.work, scanner, self.learner, self.streams
-        )
+            self.learner = Learner(
+                agent,
+                self.records,
+                self.work,
+                self._text_of,
+                self._recheck,
+                self._reconsider,
+                self.holding.live,
+                lambda *asked: self.casework.gather(*asked),
+                self.leading,
+            )
+        self.casework = Casework(self.intake, self.logs, self.records, self.work, scanner, self.learner)
         self.consultant: Consultant | None = None
         if ladder:
             climbing = ladder(self._stores(folder))
-            self.consultant = Consultant(climbing, self.casework.confirmed, self.work, self.casework)
+            self.consultant = Consultant(climbing, self.casework.confirmed, self.work, self.casework, self.leading)
         self.watch = Watch(
             scanner,
-            self.intake,
+            self.holding,
+            self.log,
             self.archive,
             self.records,
             self._announce,
@@ -145,39 +206,104 @@ class Service:
             self.consultant,
         )
         self.casework.watch, self.casework.consultant = self.watch, self.consultant
-        self.actor = actor(self.records) if actor else None
+        self.actor = actor(kept=self.records, leads=self.leading) if actor else None
         if self.actor:
             self.listeners.append(self.actor.handle)
-        self.notifier = notifier(self.records) if notifier else None
+        self.notifier = notifier(kept=self.records, leads=self.leading) if notifier else None
         if self.notifier:
-            self.listeners.append(self.notifier.handle)
-            self.incidents.listeners.append(self.notifier.wake)
-        self.retention = Retention(self.archive, self.records, self.intake, plan.retention)
+            self.news.changed.append(self.notifier.wake)
+        self.incidents.listeners.append(self._announce)
+        self.wakeups.listen("events", self.news.wake)
+        self.wakeups.listen("log", self.holding.wake)
+        if self.actor:
+            self.actor.listeners.append(lambda _: self.wakeups.tell("nodes"))
+        self._leases = Leases(self.records.database, process, plan.lease, rulebook=scanner.book.digest)
+        self.worker = short(process)
+        """What this process is called in metrics."""
+        self._alive = None if plan.parts.serves else folder / ALIVE
+        self.owner = Owner(self._leases, self.holding, self.watch.take_up, self._said, self._beaten)
+        self.looking = Looking(self.records.database, process)
+        self.workers = Workers(plan.workers, ("--data-dir", str(folder)))
+        self.retention = Retention(
+            self.log, self.archive, self.records, self.holding, self.intake.closed, plan.retention
+        )
 
     def start(self) -> None:
-        """Carry on where the last process stopped, however it stopped; nothing when that was done already."""
+        """Carry on where the last process stopped, however it stopped; nothing when that was done already.
+
+        `StoreDamaged` when the database and the archive do not belong together: nothing was changed then.
+        """
         if self._started:
             return
+        self._meet_archive()
         self._started = True
-        self.work.resume(time.time())
-        self.incidents.catch_up(time.time())
-        self.rule_totals.catch_up()
-        self.intake.start()
-        self.watch.start()
+        self.wakeups.start()
+        if self._parts.serves:
+            if self.records.database.is_file:  # and no process of the last service lives, whose folder this one holds
+                self._leases.clear()
+                self.leading.clear()
+            self.leading.start()
+            self.news.start()
+            self.intake.start()
+        if self._parts.scans:
+            self.holding.start()
+            self.owner.start()
+            self.watch.start()
+            self.retention.start()
         if self.learner:
-            self.learner.start()
+            self.learner.start(self._parts)
         if self.consultant:
-            self.work.enter([NewWork(OPEN_FAILURES, "")], time.time())
-            self.consultant.start()
+            self.consultant.start(self._parts)
         if self.actor:
             self.actor.start()
         if self.notifier:
             self.notifier.start()
-        self.retention.start()
+        self.workers.start()
+        if self._parts.serves:
+            self.looking.start()
+
+    def figures(self) -> ProcessFigures:
+        """What this process holds and did."""
+        leads = self.leading()
+        return process_figures(self.holding, self.watch, self.retention, self.learner, self.model, leads)
+
+    def _said(self) -> str:
+        """What this process says of itself; whatever is wrong with that, its leases must be renewed."""
+        with shielded("figures not told"):
+            return msgspec.json.encode(self.figures()).decode()
+        return ""
+
+    def _beaten(self) -> None:
+        """Show who watches the folder of a worker that it lives and reaches the database."""
+        if self._alive:
+            with suppress(OSError):
+                self._alive.touch()
+
+    def _lead(self) -> None:
+        """Take up what the last leader left undone."""
+        self.work.resume(time.time())
+        self.incidents.catch_up(time.time())
+        self.rule_totals.catch_up()
+        if self.consultant:
+            self.work.enter([NewWork(OPEN_FAILURES, "")], time.time())
+        if self.actor:
+            self.actor.take_up()
+
+    def _meet_archive(self) -> None:
+        try:
+            self.archive.meet()
+        except StoreDamaged:
+            self._let_go()
+            raise
+        except StoreError as error:  # what comes is taken, and the archive asked again before it is written to
+            log.warning("archive not reached", cause=str(error))
 
     def stop(self) -> None:
         """Write, compress and archive all that was taken; then let go of the folder."""
         self.casework.stopping = True
+        self.intake.stop()
+        self.looking.stop()
+        self.workers.stop()
         self.retention.stop()
         self.watch.stop()
         if self.actor:
@@ -188,9 +314,21 @@ class Service:
             self.consultant.stop()
         if self.notifier:
             self.notifier.stop()
-        self.intake.stop()
+        if self._parts.serves:
+            self.leading.stop()
+        self.news.stop()
+        self.news.join()
+        self.wakeups.stop()
+        if self._parts.scans:
+            self.holding.stop()
+            self.owner.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self.records.close()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def end(self, job: str, number: int, end: End) -> None:
         """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
@@ -198,24 +336,17 @@ class Service:
         kept = self.records.end(job, number, end)
         if kept.deleted is not None or (before is not None and before.settled and _tells(before.ends, end)):
             return  # the verdict stands: there is nothing to judge, or nothing new
-        if kept.settled:
-            self.records.reopen(job, number)
-        attempt = self.intake.load(job, number)
-        self.intake.unsettle(attempt)
-        with self.intake.lock:
-            attempt.ends[end.stream] = end
-        self.watch.ask(attempt)
+        if kept.settled and (verdict := self.records.reopen(job, number)):
+            self._announce(verdict)
+        self.intake.wish(job, number, ENDED)
 
     def streams(self, job: str, number: int) -> list[str]:
         """The names of the streams of an attempt."""
-        with self.intake.lock:
-            live = self.intake.attempts.get((job, number))
-            known = set(live.streams) if live else set()
-        return sorted(known | set(self.archive.streams(job, number)))
+        return sorted(self.logs.streams(job, number))
 
     def has_stream(self, key: Key) -> bool:
         """Whether bytes of the stream are kept."""
-        return self.intake.known(key) is not None or key.stream in self.archive.streams(key.job, key.attempt)
+        return self.logs.standing(key).next > 0
 
     @contextmanager
     def scratch_file(self) -> Iterator["ScratchFile"]:
@@ -226,7 +357,7 @@ class Service:
 
     def _text_of(self, attempt: LiveAttempt, stream: str, number: int) -> str | None:
         """A raw line of an attempt, None when it is gone."""
-        lines = self.intake.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
+        lines = self.logs.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
 
     @property
@@ -241,20 +372,19 @@ class Service:
     def tell(self, job: str, facts: JobFacts, at: float) -> Job:
         """Enter what was told about a job, durably."""
         kept = self.records.put_job(job, facts, at)
-        with self.intake.lock:
-            for attempt in self.intake.attempts.values():
-                attempt.is_redescribed = attempt.is_redescribed or attempt.job == job
+        for attempt in self.records.attempts(job):
+            if not attempt.settled and attempt.deleted is None:
+                self.intake.wish(job, attempt.number, DESCRIBED)
         return kept
 
     def _reconsider(self, attempt: LiveAttempt) -> None:
         """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
-        with self.intake.lock:
-            if self.intake.attempts.get((attempt.job, attempt.number)) is not attempt:
-                return  # it left memory, and may be back as another
+        if self.holding.live(attempt.job, attempt.number) is not attempt:
+            return  # it left memory, and may be back as another
         current = self.records.current(attempt.job, attempt.number)
         unknown = current is not None and "unknown" in (current.verdict.reason.lower(), current.verdict.outcome)
         if attempt.settled and unknown and not attempt.abandoned:
-            self.intake.unsettle(attempt)
+            self.holding.unsettle(attempt)
             self.watch.ask(attempt)
 
     def _recheck(self, settled: SettledAttempt) -> None:
@@ -280,9 +410,13 @@ class Service:
         agent.demote(recheck.culprits(again, found, scanner), why, now)
         self.watch.reissue(job, number, again, of=lambda current: not recheck.differs(current, verdict))
 
-    def _announce(self, verdict: StoredVerdict) -> None:
-        for listener in list(self.listeners):
-            listener(verdict)
+    def _appended(self) -> None:
+        self.holding.wake()
+        self.wakeups.tell("log")
+
+    def _announce(self, _changed: object) -> None:
+        self.news.wake()
+        self.wakeups.tell("events")
 
 
 def _tells(ends: Sequence[End], end: End) -> bool:
@@ -290,8 +424,8 @@ def _tells(ends: Sequence[End], end: End) -> bool:
     return any(msgspec.structs.replace(one, at=end.at) == end for one in ends)
 
 
-def _locked(folder: Path) -> int:
-    """A lock on the folder, held until the process ends."""
+def locked(folder: Path) -> int:
+    """Return a lock on the folder, held until it is closed or the process ends; `StoreError` when it is held."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,6 @@
 """What is in memory of an attempt that is being sent: its streams, and where each stands."""
 
 import time
-from collections import OrderedDict
-from concurrent.futures import Future
 from typing import NamedTuple
 
 from logdoctor.compress.cut import Cutter
@@ -10,19 +8,14 @@ from logdoctor.compress.excerpt import Recorder
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.archive import StreamFile
-from logdoctor.store.journal import JournalEntry
+from logdoctor.store.archive import ArchivedStream
+from logdoctor.store.log import Standing
 from logdoctor.store.names import Key
 from logdoctor.store.records import End
+from logdoctor.store.shards import Owned
 
-
-class Standing(NamedTuple):
-    """Where a stream stands: the byte to send next, lines received, lines compressed so far, lines left of these."""
-
-    next_offset: int
-    lines_in: int
-    lines_scanned: int
-    lines_kept: int
+NOBODY = Owned(-1, -1)
+"""The shard of attempts that are not held, which nobody owns."""
 
 
 class NoticedLine(NamedTuple):
@@ -44,26 +37,24 @@ class StreamScan:
 
 
 class LiveStream:
-    """One stream. What is not said to be the watch's own is guarded by the lock of the intake.
+    """One stream. What is not said to be the watch's own is guarded by the lock of its `Holding`.
 
-    `accepted` bytes are numbered, `durable` ones acknowledged, `archived` ones in the file; `unarchived` holds
-    those between the last two. `unscanned` holds durable bytes that the watch has not seen, once it has caught
-    up with the file (`ready`).
+    `durable` bytes were read from the log, `archived` ones are in the archive, `unarchived` are those between the two.
+    `unscanned` holds bytes that the watch has not seen, once it has caught up with the archive (`ready`).
     """
 
-    def __init__(self, key: Key, file: StreamFile, attempt: "LiveAttempt") -> None:
-        self.key, self.file, self.attempt = key, file, attempt
-        self.accepted = self.durable = self.archived = file.offset
-        self.lines_in = file.newlines
-        self.unarchived: list[JournalEntry] = []
+    def __init__(self, key: Key, file: ArchivedStream, attempt: "LiveAttempt", standing: Standing) -> None:
+        self.key, self.attempt = key, attempt
+        self.durable = self.archived = file.offset
+        self.archived_lines = file.newlines
+        self.stood = standing.next  # bytes that archive and log had when it was loaded
+        self.state, self.problem = standing.state, standing.problem
+        self.unarchived: list[bytes] = []
         self.unscanned: list[tuple[float, bytes]] = []  # with the time when they came
         self.unscanned_bytes = 0
         self.ready = not file.offset
         self.scan: StreamScan | None = None
-        self.users = 0
-        self.marks: OrderedDict[str, Future[None] | None] = OrderedDict.fromkeys(file.marks)
-        self.futures: list[tuple[int, Future[None]]] = []
-        self.failures = 0  # of the watch to read it
+        self.failed_at = self.retry_at = 0.0  # since when the watch cannot read it, and when it tries again
         self.last_at = self.progress_at = time.monotonic()
 
     @property
@@ -71,32 +62,33 @@ class LiveStream:
         """When the oldest bytes came that wait for compression."""
         return self.unscanned[0][0] if self.unscanned else None
 
-    def standing(self) -> Standing:
-        """Where the stream stands now."""
-        scan = self.scan
-        if scan is None:
-            return Standing(self.durable, self.lines_in, 0, 0)
-        account = scan.recorder.account
-        return Standing(self.durable, self.lines_in, account.lines_in, account.lines_kept)
+    @property
+    def counted(self) -> tuple[int, int]:
+        """How many lines were compressed so far, and how many of these left."""
+        account = self.scan.recorder.account if self.scan else None
+        return (account.lines_in, account.lines_kept) if account else (0, 0)
 
 
 class LiveAttempt:
-    """One attempt in memory. `age` are the seconds since something came of it.
+    """One attempt in memory, of a shard that this worker has `owned`. `age` are the seconds since something came of it.
 
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
     `provisional` when a verdict stands that is not final, `anew` when what a past case said counts no more.
-    `problems` are those of streams that cannot be read.
+    `problems` are those of streams that cannot be read; `is_dropped` when it is not held any more, and not all of it
+    may have been read.
     `kind`, `leftovers`, `lessons`, `watched`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like
     (None: not looked up yet), the lines without an explanation, how often and whether now they are learned from, how
     many lines rules in shadow matched, and error lines found there; `is_redescribed` when more was said about its job
     since. `removed` is how many lines each filter rule took when that was last counted.
     """
 
-    def __init__(self, job: str, number: int, age: float = 0.0) -> None:
-        self.job, self.number = job, number
+    def __init__(self, job: str, number: int, owned: Owned, age: float = 0.0) -> None:
+        self.job, self.number, self.owned = job, number, owned
         self.streams: dict[str, LiveStream] = {}
         self.ends: dict[str, End] = {}
+        self.awaited = 0  # the row of the log up to which all is read before it is judged
+        self.is_dropped = False
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
         self.problems: dict[str, str] = {}
         self.kind: str | None = None

@@ -32,6 +32,8 @@ _SWEEP_SECONDS = 60.0  # for looking for what is left of a test
 _CLOSE_SECONDS = 10.0  # for a launcher to let go of its connections
 _STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
 _LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
+_KEEP_SECONDS = 15.0  # between two signs that this process still runs its tests
+_SILENT_SECONDS = 1800.0  # without a sign after which it does not; by then the database is back, and probes have ended
 _YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
 _STOPPED = "logdoctor was stopped in the middle of it"
 _LOST = "the logdoctor that ran it no longer responds"
@@ -228,16 +230,18 @@ class Tester:
 
     def _require_free(self, names: Collection[str], running: Sequence[StoredTest]) -> None:
         """`ActionRefused` when one of the nodes is in a test that runs, of whichever process."""
+        silent = self._records.silent(_SILENT_SECONDS)
         for test in running:
             shared = sorted(node.name for node in test.nodes if node.name in names)
-            if shared and (test.id in self._running or not self._keeper.is_dead(test)):
+            if shared and (test.id in self._running or not self._keeper.is_dead(test, silent)):
                 cause = f"test {test.id} is running on {shared[0]}"
                 raise ActionRefused("a test of nodes", cause, f"Wait for it, or `logdoctor nodes cancel {test.id}`.")
 
     async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
         """End on record those of the tests concerned that no process runs any more."""
+        silent = self._records.silent(_SILENT_SECONDS)
         for test in self._records.running():
-            if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test):
+            if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test, silent):
                 continue
             if not self._keeper.is_ours(test):
                 await asyncio.to_thread(self._conclude, test.id, _LOST)
@@ -347,13 +351,17 @@ class Tester:
             log.exception("launcher not closed", launcher=launcher.name)
 
     async def _watch(self) -> None:
-        """End what somebody has ended on record."""
+        """End what somebody has ended on record, and say of the rest that it runs."""
+        kept = 0.0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if not self._running:
                 continue
             try:
                 running = {test.id for test in self._records.running()}
+                if time.monotonic() - kept > _KEEP_SECONDS:
+                    await asyncio.to_thread(self._records.keep, list(self._running))
+                    kept = time.monotonic()
             except Exception:
                 log.exception("tests not looked after")
                 continue

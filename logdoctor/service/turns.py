@@ -11,6 +11,7 @@ from logdoctor.errors import LogdoctorError
 log = structlog.get_logger()
 
 _AFTER_FAILURE = 15.0  # seconds until the next turn when one failed
+_NOT_OURS = 0.5  # seconds between two looks at whether turns may be taken
 _STOP_SECONDS = 5.0
 
 
@@ -27,13 +28,15 @@ def shielded(event: str, **values: object) -> Iterator[None]:
 
 class Turns:
     """Takes turns in a thread of its own. `turn` gives the seconds until there may be more; between two turns there are
-    `pause` seconds at least. What a turn raises ends that turn alone: it is logged, and the next one begins anew from
-    what is stored. All methods are for any thread."""
+    `pause` seconds at least, and none is taken while `may` says no. What a turn raises ends that turn alone: it is
+    logged, and the next one begins anew from what is stored. All methods are for any thread."""
 
-    def __init__(self, name: str, turn: Callable[[], float], pause: float = 0.0) -> None:
+    def __init__(
+        self, name: str, turn: Callable[[], float], pause: float = 0.0, may: Callable[[], bool] = lambda: True
+    ) -> None:
         self.stopping = threading.Event()
         """Set when the turns come to an end; one that takes long looks at it."""
-        self._turn, self._pause = turn, pause
+        self._turn, self._pause, self._may = turn, pause, may
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -71,5 +74,5 @@ class Turns:
     def _taken(self) -> float:
         """Seconds until the next turn, after one turn."""
         with shielded("turn failed", thread=self._thread.name):
-            return self._turn()
+            return self._turn() if self._may() else _NOT_OURS
         return _AFTER_FAILURE

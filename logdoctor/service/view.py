@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from logdoctor.compress.cut import MAX_LINE, newlines_of
-from logdoctor.store.archive import FRAME, StreamFile
+from logdoctor.store.archive import FRAME, ArchivedStream
 
 HEAD, TAIL = 4096, 1024
 """Bytes that are given of the beginning and of the end of a line that is longer."""
@@ -46,7 +46,7 @@ class StreamView:
     damaged or was deleted meanwhile.
     """
 
-    def __init__(self, file: StreamFile, archived: int, newlines: int, tail: Sequence[bytes]) -> None:
+    def __init__(self, file: ArchivedStream, archived: int, newlines: int, tail: Sequence[bytes]) -> None:
         self._file = file
         self._offsets, self._lines = file.places(archived)
         self._archived = len(self._offsets)  # blocks that are in the file

@@ -2,11 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 import structlog
 
+from logdoctor import tracing
 from logdoctor.compress import snapshot
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
@@ -15,18 +18,21 @@ from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
-from logdoctor.errors import InputError, LogdoctorError
+from logdoctor.errors import InputError, LogdoctorError, StoreDamaged
 from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.nodes.slurm import expanded
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
-from logdoctor.service.intake import Intake
+from logdoctor.service.holding import Holding
 from logdoctor.service.learning import Learner
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
+from logdoctor.service.turns import shielded
 from logdoctor.store.archive import Archive
+from logdoctor.store.log import LogTable
 from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.shards import Fenced, Owned, shard_of
 from logdoctor.store.work import NewWork
 from logdoctor.text import natural
 from logdoctor.types import Record, Segment, Verdict
@@ -39,7 +45,9 @@ _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
-_TRIES = 5  # to read a stream before its rest is given up
+_RETRY = 1.0  # seconds until a stream that could not be read is read again
+_PATIENCE = 900.0  # seconds after which it is given up
+_AGAIN = 1.0  # seconds until attempts are taken up again that could not be
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
 
 
@@ -52,7 +60,8 @@ class Watch:
     def __init__(
         self,
         scanner: Scanner,
-        intake: Intake,
+        holding: Holding,
+        stored: LogTable,
         archive: Archive,
         records: Records,
         announce: Callable[[StoredVerdict], None],
@@ -60,49 +69,73 @@ class Watch:
         learner: Learner | None = None,
         consultant: Consultant | None = None,
     ) -> None:
-        self._scanner, self._intake, self._archive, self._records = scanner, intake, archive, records
+        self._scanner, self._holding, self._archive, self._records = scanner, holding, archive, records
+        self._log = stored
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
+        self._taken: deque[Owned] = deque()
+        self._taking_at = 0.0
+        self._said: dict[LiveStream, tuple[int, int]] = {}
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._next_look = self._next_sweep = 0.0
-        self.verdicts = 0
-        """Verdicts published since the start."""
+        self.verdicts = self.scanned_bytes = 0
+        """Verdicts published since the start, and bytes that were compressed, those again that were read again."""
 
     def start(self) -> None:
-        """Take up all attempts without a final verdict, then begin."""
+        """Begin."""
+        self._holding.asked = self.ask
+        self._thread.start()
+
+    def take_up(self, taken: Collection[Owned]) -> None:
+        """Have the attempts of these shards taken up that have no final verdict."""
+        self._taken.extend(taken)
+        self._holding.wake()
+
+    def _take_up(self) -> None:
+        """Load the attempts without a final verdict of the shards that were taken over."""
+        taken = {one.shard: one for one in self._taken}
+        failed = set()
         for kept in self._records.unsettled():
+            if (shard := shard_of(kept.job, kept.number)) not in taken:
+                continue
             try:
-                attempt = self._intake.load(kept.job, kept.number)
+                attempt = self._holding.load(kept.job, kept.number)
+            except Fenced:  # others have it
+                continue
             except LogdoctorError as error:
                 log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
+                failed.add(shard)
                 continue
             if self._learner:
                 self._learner.enroll(attempt)
             if attempt.over:
                 self.ask(attempt)
-        self._thread.start()
+        for shard, one in taken.items():
+            if shard not in failed:
+                self._taken.remove(one)
+        self._taking_at = time.monotonic() + _AGAIN if failed else 0.0
 
     def stop(self) -> None:
         """Compress what has come, keep snapshots, and stop."""
         self._stopping = True
-        with self._intake.lock:
-            self._intake.fresh.notify_all()
+        with self._holding.lock:
+            self._holding.fresh.notify_all()
         if self._thread.is_alive():
             self._thread.join()
 
     def ask(self, attempt: LiveAttempt) -> None:
         """Want a verdict on an attempt now."""
-        with self._intake.lock:
+        with self._holding.lock:
             attempt.asked = True
             self._asked[attempt] = None
-            self._intake.fresh.notify_all()
+            self._holding.fresh.notify_all()
 
     def is_behind(self) -> bool:
         """Whether streams are still being read from the archive after a start."""
-        with self._intake.lock:
-            return any(not stream.ready for stream in self._intake.unscanned)
+        with self._holding.lock:
+            return bool(self._taken) or any(not stream.ready for stream in self._holding.unscanned)
 
     @property
     def taught(self) -> Taught:
@@ -112,15 +145,10 @@ class Watch:
     def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
         """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
         verdict = of_job(verdict, self._nodes(job))
-        with self._intake.settling:
-            kept = self._records.attempt(job, number)
-            if kept is None or not kept.settled:
-                return
-            current = self._records.current(job, number)
-            if of is not None and (current is None or not of(current.verdict)):
-                return
-            if stored := self._records.publish(job, number, verdict, True, time.time()):
-                self._announced(stored)
+        with tracing.span("publish", job, number, reason=verdict.reason, final=True, again=True):
+            stored = self._records.reissue(job, number, verdict, time.time(), of)
+        if stored:
+            self._announced(stored)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -130,15 +158,18 @@ class Watch:
                 log.exception("watch failed")
                 worked = False
             if not worked:
-                with self._intake.lock:
-                    self._intake.fresh.wait(_SOON if self._asked else _TICK)
+                with self._holding.lock:
+                    self._holding.fresh.wait(_SOON if self._asked else _TICK)
         self._finish()
 
     def _turn(self) -> bool:
         """Do what is due; False when nothing was."""
-        worked = self._judge_asked()
+        if self._taken and time.monotonic() >= self._taking_at:
+            self._take_up()
+        worked = self._holding.pull()
+        worked |= self._judge_asked()
         for stream in self._due():
-            if stream in self._intake.unscanned:  # it may have been judged meanwhile
+            if stream in self._holding.unscanned:  # it may have been judged meanwhile
                 self._advance(stream)
             worked = True
             self._judge_asked()
@@ -147,37 +178,53 @@ class Watch:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1.0
             self._look()
+            self._say()
         return worked
+
+    def _say(self) -> None:
+        """Say how far streams were compressed."""
+        with self._holding.lock:
+            counted = {s: s.counted for attempt in self._holding.attempts.values() for s in attempt.streams.values()}
+        new = {stream: counts for stream, counts in counted.items() if counts != self._said.get(stream, (0, 0))}
+        self._log.say({stream.key: counts for stream, counts in new.items()})
+        self._said = counted
 
     def _due(self) -> list[LiveStream]:
         """Streams with enough to scan, or that have waited long enough."""
         now = time.monotonic()
-        with self._intake.lock:
+        with self._holding.lock:
             return [
                 stream
-                for stream in self._intake.unscanned
-                if not stream.ready
-                or stream.unscanned_bytes >= _SEGMENT
-                or now - (stream.waiting_since or now) >= self._timing.scan
-                or stream.attempt.asked
+                for stream in self._holding.unscanned
+                if stream.retry_at <= now
+                and (
+                    not stream.ready
+                    or stream.unscanned_bytes >= _SEGMENT
+                    or now - (stream.waiting_since or now) >= self._timing.scan
+                    or stream.attempt.asked
+                )
             ]
 
     def _advance(self, stream: LiveStream) -> None:
         """Compress what comes next of a stream; one that cannot be read is given up for now."""
+        attempt, before = stream.attempt, self.scanned_bytes
         try:
-            if stream.ready:
-                self._scan(stream)
-            else:
-                self._catch_up(stream)
-        except LogdoctorError as error:
+            with tracing.span(
+                "scan", attempt.job, attempt.number, stream=stream.key.stream, again=not stream.ready
+            ) as scanning:
+                if stream.ready:
+                    self._scan(stream)
+                else:
+                    self._catch_up(stream)
+                scanning.add(bytes=self.scanned_bytes - before)
+            stream.failed_at = 0.0
+        except Fenced:
+            self._holding.lose(stream.attempt.owned)
+        except StoreDamaged as error:
             log.error("stream not readable", stream=str(stream.key), cause=str(error))
             self._give_up(stream, str(error))
-        except OSError as error:
-            log.error("stream not readable", stream=str(stream.key), cause=str(error), failures=stream.failures)
-            stream.failures += 1
-            if stream.failures > _TRIES:
-                self._give_up(stream, str(error))
-            time.sleep(_TICK)  # it may pass: too many open files, a disk that hiccups
+        except (LogdoctorError, OSError) as error:  # it may pass: a store that is away, too many open files
+            self._put_off(stream, str(error))
         except Exception as error:
             log.exception("stream not compressed", stream=str(stream.key))
             self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
@@ -187,11 +234,11 @@ class Watch:
         if scan is None:
             scan = stream.scan = self._fresh(stream)
         if scan.finished:
-            self._intake.archive(stream.attempt)
-            self._intake.fall_back(stream)
+            self._holding.archive(stream.attempt)
+            self._holding.fall_back(stream)
             return
         for _ in range(_SEGMENTS):
-            if chunks := self._intake.scanned(stream, _SEGMENT):
+            if chunks := self._holding.scanned(stream, _SEGMENT):
                 self._push(stream, scan, b"".join(chunks))
 
     def _catch_up(self, stream: LiveStream) -> None:
@@ -200,14 +247,14 @@ class Watch:
         if scan is None:
             scan = stream.scan = self._resumed(stream)
         begin = scan.cutter.reached
-        data = stream.file.read(begin, min(begin + _CATCH_UP, stream.archived))
-        if data:
-            self._push(stream, scan, data)
-        elif not self._intake.catch_up(stream, begin) and begin > stream.archived:
-            stream.scan = self._fresh(stream)  # the snapshot is of bytes that a loss of power took
+        if begin < stream.archived:
+            end = min(begin + _CATCH_UP, stream.archived)
+            self._push(stream, scan, self._archive.open(stream.key).read(begin, end))
+        elif not self._holding.catch_up(stream, begin) and begin > stream.stood:
+            stream.scan = self._fresh(stream)  # the snapshot is of bytes that are no more, after a restore maybe
 
     def _resumed(self, stream: LiveStream) -> StreamScan:
-        kept = self._archive.state(stream.key)
+        kept = self._archive.state(stream.state)
         scanner = self._rules(stream.attempt)
         resumed = snapshot.resume(stream.key.stream, str(stream.key), kept, scanner) if kept else None
         return StreamScan(*resumed, scanner) if resumed else self._fresh(stream)
@@ -229,6 +276,7 @@ class Watch:
         return kept[1]
 
     def _push(self, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
+        self.scanned_bytes += len(data)
         for segment in scan.cutter.push(data):
             self._add(stream, scan, segment)
         grown = scan.cutter.offset - scan.kept_at
@@ -251,10 +299,23 @@ class Watch:
     def _keep(self, stream: LiveStream, scan: StreamScan) -> None:
         state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
         try:
-            self._archive.keep_state(stream.key, state)
-        except OSError as error:  # without it, more must be read again after a crash
+            stream.state = self._archive.keep_state(stream.attempt.owned, stream.key, state)
+        except Fenced:
+            raise
+        except LogdoctorError as error:  # without it, more must be read again after a crash
             log.warning("snapshot not written", stream=str(stream.key), cause=str(error))
         scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
+
+    def _put_off(self, stream: LiveStream, cause: str) -> None:
+        """Read a stream again in a moment; give it up when that has failed for long."""
+        now = time.monotonic()
+        if not stream.failed_at:
+            stream.failed_at = now
+            log.error("stream not readable", stream=str(stream.key), cause=cause)
+        stream.retry_at = now + _RETRY
+        if now - stream.failed_at > _PATIENCE:
+            stream.failed_at = 0.0
+            self._give_up(stream, cause)
 
     def _give_up(self, stream: LiveStream, cause: str) -> None:
         """Judge without the rest of a stream whose archive is damaged, and say so."""
@@ -262,8 +323,8 @@ class Watch:
         if cause not in scan.recorder.problems:
             scan.recorder.problems.append(cause)
         stream.scan = scan
-        with self._intake.lock:
-            self._intake.unscanned.pop(stream, None)
+        with self._holding.lock:
+            self._holding.unscanned.pop(stream, None)
 
     def _judge_asked(self) -> bool:
         """Judge the attempts that wait for it and whose streams were scanned to their ends."""
@@ -271,13 +332,18 @@ class Watch:
         for attempt in list(self._asked):
             if time.monotonic() - attempt.judged_at < _BREATH * attempt.judged_for:
                 continue
-            with self._intake.lock:
-                behind = [stream for stream in attempt.streams.values() if stream in self._intake.unscanned]
+            with self._holding.lock:
+                behind = [stream for stream in attempt.streams.values() if stream in self._holding.unscanned]
+                if attempt.is_dropped:  # whoever holds it now judges it
+                    self._asked.pop(attempt, None)
+                    continue
+            is_read = self._holding.is_read(attempt)
             for stream in behind:
-                self._advance(stream)
-                worked = True
-            if not behind:
-                with self._intake.lock:
+                if stream.retry_at <= time.monotonic():
+                    self._advance(stream)
+                    worked = True
+            if is_read and not behind:
+                with self._holding.lock:
                     attempt.asked = False
                     self._asked.pop(attempt, None)
                 self._judge_safely(attempt, None)
@@ -287,7 +353,10 @@ class Watch:
     def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Judge; a fault of ours costs this attempt a minute, and no other anything."""
         try:
-            self._judge(attempt, idle)
+            with tracing.span("judge", attempt.job, attempt.number, streams=len(attempt.streams), over=attempt.over):
+                self._judge(attempt, idle)
+        except Fenced:
+            self._holding.lose(attempt.owned)
         except LogdoctorError as error:  # the disk is full, most likely
             log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
             attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
@@ -299,7 +368,9 @@ class Watch:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
         rules = self._rules(attempt)
-        with self._intake.lock:
+        with self._holding.lock:
+            if attempt.is_dropped:
+                return
             for stream in attempt.streams.values():
                 stream.scan = stream.scan or self._fresh(stream)
             streams = sorted(attempt.streams.values(), key=lambda stream: natural(stream.key.stream))
@@ -310,6 +381,9 @@ class Watch:
                 stream.scan.finished = True
                 for segment in stream.scan.cutter.finish():
                     self._add(stream, stream.scan, segment)
+        for stream in streams:
+            if stream.problem and stream.scan and stream.problem not in stream.scan.recorder.problems:
+                stream.scan.recorder.problems.append(stream.problem)
         for name, number, text in attempt.noticed:
             if (noticing := attempt.streams.get(name)) is not None and noticing.scan is not None:
                 noticing.scan.recorder.notice(number, text)
@@ -323,12 +397,15 @@ class Watch:
         silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and reported.failed else []
         problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
-        with self._intake.settling:
+        if final and self._missed_an_end(attempt, ends):
+            return
+        with self._holding.settling:
             found = self._told_by_others(attempt, verdict)
             judged = Judged(attempt.job, attempt.number, records, book, verdict) if found is None else None
             self._publish(attempt, found or verdict, final, self._work(attempt, verdict, judged) if final else [])
-            with self._intake.lock:
-                attempt.settled = final and attempt.changed_at == changed_at and attempt.ends == ends
+            missed = final and self._missed_an_end(attempt, ends)  # whoever tells one from now on sees it settled
+            with self._holding.lock:
+                attempt.settled = final and attempt.changed_at == changed_at and not missed
                 attempt.reopened = final and not attempt.settled
         if attempt.settled:
             self._drop_states(attempt)
@@ -336,6 +413,16 @@ class Watch:
                 self._learner.settled(attempt, verdict)
             if self._consultant:
                 self._consultant.wake()
+
+    def _missed_an_end(self, attempt: LiveAttempt, ends: Mapping[str, End]) -> bool:
+        """Whether an end was told that was not among those that were judged; then it is judged again."""
+        kept = self._records.attempt(attempt.job, attempt.number)
+        stored = {end.stream: end for end in kept.ends} if kept else {}
+        if all(ends.get(name) == end for name, end in stored.items()):
+            return False
+        self._holding.told(attempt, stored.values())
+        self.ask(attempt)
+        return True
 
     def _nodes(self, job: str) -> list[str]:
         """The nodes that were told of a job; none when nobody told, or they cannot be read."""
@@ -372,7 +459,10 @@ class Watch:
         unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
-        stored = self._records.publish(attempt.job, attempt.number, verdict, final, time.time(), work)
+        with tracing.span("publish", attempt.job, attempt.number, reason=verdict.reason, final=final):
+            stored = self._records.publish(
+                attempt.job, attempt.number, verdict, final, time.time(), work, attempt.owned
+            )
         attempt.provisional = not final
         if stored is not None:
             self._announced(stored)
@@ -384,26 +474,32 @@ class Watch:
 
     def _look(self) -> None:
         """Do what silence asks for (service/silence.py)."""
-        self._intake.reopen_changed()
+        self._holding.reopen_changed()
         now = time.monotonic()
-        with self._intake.lock:
-            attempts = list(self._intake.attempts.values())
+        with self._holding.lock:
+            attempts = list(self._holding.attempts.values())
         for attempt in attempts:
-            with self._intake.lock:
+            with self._holding.lock:
                 step = silence.step(attempt, self._timing, now)
-            match step:
-                case "forget":
-                    self._intake.forget(attempt)
-                case "judge":
-                    self.ask(attempt)
-                case "abandon":
-                    self._abandon(attempt)
-                case "look":
-                    attempt.looked_at = self._seen_until(attempt, now)
-                    self._judge_safely(attempt, silence.idle_seconds(attempt, self._timing, now))
-                case "unload":
-                    self._unload(attempt)
+            try:
+                self._take_step(attempt, step, now)
+            except Fenced:
+                self._holding.lose(attempt.owned)
         self._abandon_unloaded()
+
+    def _take_step(self, attempt: LiveAttempt, step: silence.Step, now: float) -> None:
+        match step:
+            case "forget":
+                self._holding.forget(attempt)
+            case "judge":
+                self.ask(attempt)
+            case "abandon":
+                self._abandon(attempt)
+            case "look":
+                attempt.looked_at = self._seen_until(attempt, now)
+                self._judge_safely(attempt, silence.idle_seconds(attempt, self._timing, now))
+            case "unload":
+                self._unload(attempt)
 
     def _unload(self, attempt: LiveAttempt) -> None:
         """Unload an attempt that has gone quiet; its snapshots tell where to go on."""
@@ -415,7 +511,7 @@ class Watch:
                 and stream.scan.cutter.offset > stream.scan.kept_at
             ):
                 self._keep(stream, stream.scan)
-        self._intake.forget(attempt)
+        self._holding.forget(attempt)
 
     def _abandon_unloaded(self) -> None:
         """Take as ended what was unloaded and silent for too long; looked for now and then."""
@@ -424,38 +520,50 @@ class Watch:
             return
         self._next_sweep = now + max(min(self._timing.abandon / 10, 600.0), 1.0)
         for kept in self._records.unsettled():
-            with self._intake.lock:
-                here = (kept.job, kept.number) in self._intake.attempts
-            if not here and self._archive.age(kept.job, kept.number) > self._timing.abandon:
-                self._abandon(self._intake.load(kept.job, kept.number))
+            with self._holding.lock:
+                here = (kept.job, kept.number) in self._holding.attempts
+            if here or not self._holding.owns(kept.job, kept.number):
+                continue
+            if time.time() - (self._log.changed(kept.job, kept.number) or kept.started) > self._timing.abandon:
+                with shielded("attempt not given up", job=kept.job, attempt=kept.number):
+                    self._abandon(self._holding.load(kept.job, kept.number))
 
     def _seen_until(self, attempt: LiveAttempt, now: float) -> float:
         """When the last bytes came that a look now sees: those that wait for compression want another."""
-        with self._intake.lock:
+        with self._holding.lock:
             waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
         return min([now, *waiting])
 
     def _abandon(self, attempt: LiveAttempt) -> None:
         """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
-        with self._intake.lock:
-            attempt.ends[""] = End("", None, None, None, time.time())
+        supposed = End("", None, None, None, time.time())
+        self._holding.told(attempt, [*attempt.ends.values(), supposed])
+        with self._holding.lock:
             attempt.abandoned = True
         self.ask(attempt)
 
     def _drop_states(self, attempt: LiveAttempt) -> None:
         """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
-        for stream in attempt.streams.values():
-            self._archive.drop_state(stream.key)
+        kept = [stream for stream in attempt.streams.values() if stream.state]
+        self._archive.drop_states(attempt.owned, [stream.key for stream in kept])
+        for stream in kept:
+            stream.state = ""
 
     def _finish(self) -> None:
         """Before the service stops: compress what has come and keep it for the next start."""
-        with self._intake.lock:
-            streams = [stream for attempt in self._intake.attempts.values() for stream in attempt.streams.values()]
+        with shielded("log not read"):
+            self._holding.pull()
+        with self._holding.lock:
+            streams = [stream for attempt in self._holding.attempts.values() for stream in attempt.streams.values()]
         for stream in streams:
-            while stream.ready and stream.unscanned and stream.scan and not stream.scan.finished:
-                self._scan(stream)
-            if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
-                self._keep(stream, stream.scan)
+            with suppress(Fenced):
+                self._finish_stream(stream)
+
+    def _finish_stream(self, stream: LiveStream) -> None:
+        while stream.ready and stream.unscanned and stream.scan and not stream.scan.finished:
+            self._scan(stream)
+        if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
+            self._keep(stream, stream.scan)
 
 
 def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:

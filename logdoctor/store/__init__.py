@@ -1,1 +1,1 @@
-"""What outlives a process: records, the journal, and the archive of raw logs."""
+"""What outlives a process: records, the log, and its archive."""

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from logdoctor.errors import ActionRefused
 from logdoctor.node_types import PERFORMED, Action, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
+from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
-from logdoctor.store.schema import CURRENT, OPEN_ACTION, Database, incident_attempts, node_actions, verdicts
+from logdoctor.store.schema import CURRENT, OPEN_ACTION, incident_attempts, node_actions, verdicts
 
 POLICY = "policy"
 """Who approves what is done at once."""
@@ -63,7 +64,7 @@ class Actions:
         self._database = database
 
     def propose(self, action: Action, job: str | None, attempt: int | None, at: float) -> StoredAction | None:
-        """The action, now on record: waiting, or approved by `POLICY` when its mode is `auto`.
+        """Return the action, now on record: waiting, or approved by `POLICY` when its mode is `auto`.
 
         None when there is no need: the same one is open, was proposed for the same verdict and test before (whatever
         came of it), or was done for the same attempt. One about nodes that still waits because of an older test takes
@@ -96,26 +97,27 @@ class Actions:
             return _read(_found(connection, id))
 
     def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
-        """The action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
+        """Return the action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
         if by.strip() in ("", POLICY):
             raise ActionRefused(f"action {id}", "names nobody who decides it", "Say who you are.")
         return self._step(id, ("waiting",), "approved" if approved else "refused", by, why, at)
 
     def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:
-        """The action with what came of it; `ActionRefused` when it was not approved, or settled before."""
+        """Return the action with what came of it; `ActionRefused` when it was not approved, or settled before."""
         return self._step(id, ("approved",), state, None, why, at)
 
     def supersede(self, id: int, why: str, at: float, approved: bool = False) -> StoredAction:
-        """The waiting action, with `approved` also one that was approved, which is superseded now; `ActionRefused` when
-        somebody has decided on it meanwhile."""
+        """Return the waiting action, with `approved` also one that was approved, which is superseded now;
+        `ActionRefused` when somebody has decided on it meanwhile."""
         return self._step(id, ("waiting", "approved") if approved else ("waiting",), "superseded", POLICY, why, at)
 
     def put_back(self, id: int, why: str, at: float) -> StoredAction:
-        """The approved action, which could not be done now and waits again; `ActionRefused` when it is not approved."""
+        """Return the approved action, which could not be done now and waits again; `ActionRefused` when it is not
+        approved."""
         return self._step(id, ("approved",), "waiting", "", why, at)
 
     def reopen(self, id: int, why: str, at: float) -> StoredAction:
-        """The superseded action, which waits again; `ActionRefused` when it is not, or the same one is open."""
+        """Return the superseded action, which waits again; `ActionRefused` when it is not, or the same one is open."""
         with self._database.writing() as connection:
             row = _found(connection, id)
             same = sa.select(_c.id).where(_c.subject == row.subject, OPEN_ACTION)
@@ -128,8 +130,8 @@ class Actions:
             return _read(_found(connection, id))
 
     def newer(self, stored: StoredAction) -> StoredAction | None:
-        """The newest action that takes the place of this one: proposed later for another attempt of the same incident,
-        to do the same with the same nodes (of the same job when it names none), and not superseded itself."""
+        """Return the newest action that takes the place of this one: proposed later for another attempt of the same
+        incident, to do the same with the same nodes (of the same job when it names none), and not superseded itself."""
         if stored.job is None or stored.attempt is None or stored.action.kind in _OF_NODES:
             return None
         with self._database.reading() as connection:
@@ -142,8 +144,8 @@ class Actions:
         return None if row is None else _read(row)
 
     def displaced(self, limit: int = 200) -> list[StoredAction]:
-        """Superseded actions for attempts whose verdicts still count, so that a newer one took their place; the newest
-        first."""
+        """Return superseded actions for attempts whose verdicts still count, so that a newer one took their place; the
+        newest first."""
         query = sa.select(node_actions).join(verdicts, verdicts.c.id == _c.verdict)
         query = query.where(_c.state == "superseded", _c.job.is_not(None), CURRENT)
         with self._database.reading() as connection:
@@ -151,12 +153,12 @@ class Actions:
         return [one for one in map(_read, rows) if one.action.kind not in _OF_NODES]
 
     def acted_on(self, verdicts: Sequence[int]) -> set[int]:
-        """Those of the verdicts for which some action was proposed."""
+        """Return those of the verdicts for which some action was proposed."""
         with self._database.reading() as connection:
             return set(connection.scalars(sa.select(_c.verdict).where(_c.verdict.in_(verdicts)).distinct()))
 
     def every_action(self, state: ActionState) -> Iterator[StoredAction]:
-        """All actions of a state, the newest first."""
+        """Yield all actions of a state, the newest first."""
         cursor = None
         while True:
             page = self.actions(state, cursor, 500)
@@ -165,7 +167,7 @@ class Actions:
                 return
 
     def action(self, id: int) -> StoredAction | None:
-        """The action with this id."""
+        """Return the action with this id."""
         with self._database.reading() as connection:
             row = connection.execute(sa.select(node_actions).where(_c.id == fit_id(id))).first()
         return None if row is None else _read(row)
@@ -173,13 +175,14 @@ class Actions:
     def actions(
         self, state: str | None = None, cursor: str | None = None, limit: int = 50, node: str | None = None
     ) -> ActionPage:
-        """A page of actions, of all states or of one, the newest first, with `node` those that name it; `CursorError`
-        for a bad cursor."""
+        """Return a page of actions, of all states or of one, the newest first, with `node` those that name it;
+        `CursorError` for a bad cursor."""
         query = sa.select(node_actions).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if state is not None:
             query = query.where(_c.state == fit(state, MAX_WHO))
         if node is not None:  # names have no quotes, so one in quotes is a name as a whole
-            query = query.where(_c.body.contains(f'"{fit(node, MAX_WHO)}"', autoescape=True))
+            named = sa.func.replace(_c.body, f'"{fit(node, MAX_WHO)}"', "") != _c.body  # SQLite's LIKE ignores case
+            query = query.where(named)
         limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(limit + 1)).all()
@@ -187,25 +190,25 @@ class Actions:
         return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def actions_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredAction]:
-        """What was proposed because of these verdicts, of up to 500, the newest first."""
+        """Return what was proposed because of these verdicts, of up to 500, the newest first."""
         mine = sa.select(node_actions).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
 
     def counted(self) -> dict[str, int]:
-        """How many actions there are in each state."""
+        """Return how many actions there are in each state."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(_c.state, sa.func.count()).group_by(_c.state))
             return {state: int(count) for state, count in rows}
 
     def waiting(self) -> int:
-        """How many actions wait for a person."""
+        """Return how many actions wait for a person."""
         mine = sa.select(sa.func.count()).select_from(node_actions).where(_c.state == "waiting")
         with self._database.reading() as connection:
             return int(connection.scalar(mine) or 0)
 
     def _step(self, id: int, former: Sequence[str], state: str, by: str | None, why: str, at: float) -> StoredAction:
-        """The action in its next state, of the same deciders when `by` is None."""
+        """Return the action in its next state, of the same deciders when `by` is None."""
         with self._database.writing() as connection:
             found = _read(_found(connection, id))
             if found.state not in former:
@@ -219,7 +222,7 @@ class Actions:
 
 
 def _sound(action: Action) -> Action:
-    """The action as it will be stored; `ActionRefused` when it cannot be."""
+    """Return the action as it will be stored; `ActionRefused` when it cannot be."""
     if action.mode == "never" or (action.mode == "auto" and action.kind not in PERFORMED):
         cause = f"has the mode {action.mode}"
         raise ActionRefused(f"an action to {action.kind}", cause, "Propose what is done, or what people can do.")
@@ -230,7 +233,7 @@ def _sound(action: Action) -> Action:
 
 
 def _subject(action: Action, job: str | None, attempt: int | None) -> str:
-    """A digest of what the action comes to."""
+    """Return a digest of what the action comes to."""
     what: list[object] = [action.kind, sorted(set(action.nodes))]
     if action.kind not in _OF_NODES:
         what += [job, attempt]
@@ -240,7 +243,7 @@ def _subject(action: Action, job: str | None, attempt: int | None) -> str:
 
 
 def _beside(job: str, attempt: int, other_jobs: bool) -> sa.Select[Any]:
-    """The query of the other attempts of the incident that an attempt is in."""
+    """Return the query of the other attempts of the incident that an attempt is in."""
     mine = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
     query = sa.select(_a.job, _a.attempt).where(_a.incident == mine)
     others = _a.attempt != attempt
@@ -249,7 +252,7 @@ def _beside(job: str, attempt: int, other_jobs: bool) -> sa.Select[Any]:
 
 
 def _same(action: Action, subject: object) -> sa.Select[Any]:
-    """The query of actions that make this one needless."""
+    """Return the query of actions that make this one needless."""
     cases: list[sa.ColumnElement[bool]] = [OPEN_ACTION]
     if action.verdict is not None or action.test is not None:
         cases.append(sa.and_(_is(_c.verdict, action.verdict), _is(_c.test, action.test)))
@@ -262,7 +265,7 @@ def _same(action: Action, subject: object) -> sa.Select[Any]:
 def _renewed(
     connection: sa.Connection, former: StoredAction, action: Action, values: dict[str, Any]
 ) -> StoredAction | None:
-    """The waiting action with what a newer test found, where that is to be done at once now."""
+    """Return the waiting action with what a newer test found, where that is to be done at once now."""
     newer = action.test is not None and action.test > (former.action.test or 0)
     if former.state != "waiting" or action.kind not in _OF_NODES or not newer:
         return None

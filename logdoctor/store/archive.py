@@ -1,31 +1,40 @@
-"""The raw bytes of every stream, as `<folder>/<job>/<attempt>/<stream>.zst`: frames that `zstdcat` reads."""
+"""The archive: the bytes of every stream for as long as they are kept, as objects that are listed in the database.
 
-import os
-import shutil
-import struct
+An object holds what was flushed of one attempt at once: frames of up to a MiB of one stream each, for `zstdcat`. It is
+written before the transaction that lists it and takes its bytes out of the log; whoever dies between the two leaves an
+object that nobody lists, which `sweep` deletes.
+"""
+
+import re
+import secrets
 import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import unquote
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+import sqlalchemy as sa
 
-from logdoctor.errors import StoreError
-from logdoctor.store import frame_index
-from logdoctor.store.frames import Frame, Packer, find, sync_folder, unpack, walk
+from logdoctor.errors import StoreDamaged, StoreError
+from logdoctor.store import identity
+from logdoctor.store.database import Database
+from logdoctor.store.frames import Packer, unframed
+from logdoctor.store.log import DoneRows, trim
 from logdoctor.store.names import Key, file_name
+from logdoctor.store.objects import Objects
+from logdoctor.store.schema import attempts, marks, parts, streams
+from logdoctor.store.shards import Fenced, Owned, fenced
 
 FRAME = 1 << 20
 """Bytes of a stream that one frame holds at most: what must be unpacked to read one line."""
-_NOTE = struct.Struct("<QQQ")  # offset in the stream and number of the line of the first byte; newlines inside
-_SUFFIX, _STATE, _INDEX = ".zst", ".state", ".index"
-_KEPT_MARKS = 256
-_OPENED = 32  # files that are kept open to be read, so to say: what is known of their frames
+_OPENED = 32  # attempts of which is remembered where their frames stand
+_OURS = re.compile(r"[^/]+/\d+/(?:\d{6,}-\d+-[0-9a-f]{8}\.zst|[^/]+\.[0-9a-f]{8}\.state)")
+_REST = 30.0  # seconds for which a place for objects that failed is left alone by whoever has other things to do
+_ORPHAN = 3600.0  # seconds after which an object that nobody lists is no longer about to be listed
 
 
 class ArchivedLines(NamedTuple):
@@ -37,10 +46,8 @@ class ArchivedLines(NamedTuple):
 
 
 def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit: int) -> ArchivedLines:
-    """Lines `first` to `last` of a stream whose chunks begin in line `number`, at most about `limit` bytes of them.
-
-    When `number` is `first`, the chunks begin at its first byte.
-    """
+    """Return lines `first` to `last` of a stream whose chunks begin in line `number`, at most about `limit` bytes of
+    them. When `number` is `first`, the chunks begin at its first byte."""
     found: list[bytes] = []
     current, taken = b"", 0
     for chunk in chunks:
@@ -65,8 +72,8 @@ def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit:
     return ArchivedLines(first, found, True)
 
 
-class StreamSize(NamedTuple):
-    """What one archived attempt takes: bytes on disk, and when it was last written (seconds since the epoch)."""
+class AttemptSize(NamedTuple):
+    """What one archived attempt takes: bytes of its objects, and when the last was written, since the epoch."""
 
     job: str
     attempt: int
@@ -74,299 +81,352 @@ class StreamSize(NamedTuple):
     changed: float
 
 
-class StreamFile:
-    """One stream's file, with an index of its frames. One thread appends; any may read.
+class StreamPiece(NamedTuple):
+    """Bytes of a stream to be archived: `offset` and `line` are those of the first."""
 
-    A torn end, which a killed service leaves, is not part of it. `StoreError` when bytes before the end are
-    damaged, unless it is opened to be mended. One that is opened `to_read` trusts the index beside it, which spares
-    it most of the headers, and has no marks; what the index says of a frame is checked when the frame is read.
-    """
+    stream: str
+    offset: int
+    line: int
+    data: bytes
 
-    def __init__(self, path: Path, to_mend: bool = False, to_read: bool = False) -> None:
-        self.path = path
+
+class Note(NamedTuple):
+    """What a frame says of its bytes, so that the archive can be listed anew from its objects."""
+
+    stream: str
+    offset: int
+    line: int
+    newlines: int
+
+
+class Listed(msgspec.Struct, array_like=True):
+    """Where the frames of an object stand: the names of its streams, and rows of `COLUMNS` numbers."""
+
+    streams: list[str]
+    rows: bytes
+
+
+COLUMNS = 7  # stream (its place among the names), offset, line, length, newlines, begin and end in the object
+_listed = msgspec.msgpack.Decoder(Listed)
+_noted = msgspec.msgpack.Decoder(Note)
+
+
+def indexed(names: Iterable[str], rows: Sequence[Sequence[int]]) -> bytes:
+    """Return what is listed of an object: the names of its streams, and rows of `COLUMNS` numbers."""
+    return msgspec.msgpack.encode(Listed(list(names), np.array(rows, "<i8").tobytes()))
+
+
+class ArchivedStream:
+    """The archived bytes of one stream. It may grow while it is read, and never changes. Methods that read raise
+    `StoreError` when an object is damaged or missing."""
+
+    def __init__(self, key: Key, objects: Objects) -> None:
+        self.key, self._objects = key, objects
         self._offsets: list[int] = []
         self._lines: list[int] = []
-        self._begins: list[int] = []
-        self._is_new = False
-        self._end = 0  # of the file, as far as it is whole
-        self.offset, self.newlines = 0, 0
-        """Bytes and newlines of the stream that the file holds."""
-        self.marks: list[str] = []
-        """The last marks that were given with appended bytes."""
-        self._indexed = 0  # frames of which the index tells
-        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
-            if to_read:
-                self._adopt_index(descriptor)
-            for frame in walk(descriptor, self._end):
-                self._enter(frame)
-            if not to_mend and find(descriptor, self._end) is not None:
-                cause = f"it is damaged at byte {self._end}"
-                raise StoreError(str(self.path), cause, "Restore the file, or delete it to give up the stream.")
+        self._places: list[tuple[str, int, int]] = []  # object, begin, end
+        self.offset = self.newlines = 0
+        """Bytes and newlines of the stream that are archived."""
 
-    def _enter(self, frame: Frame) -> None:
-        offset, line, newlines = _NOTE.unpack_from(frame.note)
-        if offset != self.offset:
-            cause = f"the frame at byte {frame.begin} holds offset {offset}, not {self.offset}"
-            raise StoreError(str(self.path), cause, "Restore the file, or delete it to give up the stream.")
-        self.newlines = line - 1 + newlines
-        self._offsets.append(offset)
-        self._lines.append(line)
-        self._begins.append(frame.begin)
-        self._end = frame.end
-        self.offset = offset + frame.raw
-        if len(frame.note) > _NOTE.size:
-            self.marks = [*self.marks, *frame.note[_NOTE.size :].decode().split()][-_KEPT_MARKS:]
-
-    @property
-    def _index(self) -> Path:
-        return self.path.with_suffix(_INDEX)
-
-    def _adopt_index(self, descriptor: int) -> None:
-        """Take what the index says of the frames, but for the last, which proves that it is of this file."""
-        rows = frame_index.load(self._index, os.fstat(descriptor).st_size)
-        if not len(rows):
-            return
-        begin, offset, line = rows[-1].tolist()
-        frame = next(walk(descriptor, begin), None)
-        if frame is None or _NOTE.unpack_from(frame.note)[:2] != (offset, line):
-            return
-        self._begins, self._offsets, self._lines = (column.tolist() for column in rows[:-1].T)
-        self._end, self.offset, self._indexed = begin, offset, len(rows)
-
-    def keep_index(self) -> None:
-        """Write down where the frames stand, when many came since that was last done."""
-        count = len(self._begins)
-        if count - self._indexed >= frame_index.EVERY:
-            columns = (self._begins, self._offsets, self._lines)
-            rows = np.array([column[self._indexed : count] for column in columns], np.int64).T
-            frame_index.extend(self._index, self._indexed, rows, self.path)
-            self._indexed = count
-
-    def append(self, data: bytes, packer: Packer, marks: Sequence[str] = ()) -> None:
-        """Write the bytes that come next; all or nothing unless the machine dies. `sync` makes them last."""
-        parts, notes = [], []
-        offset, newlines = self.offset, self.newlines
-        for begin in range(0, len(data), FRAME):
-            part = data[begin : begin + FRAME]
-            inside = part.count(b"\n")
-            note = _NOTE.pack(offset, newlines + 1, inside)
-            if not begin:
-                note += " ".join(marks[-_KEPT_MARKS:]).encode()
-            parts.append(packer.pack(note, part))
-            notes.append((offset, newlines + 1, len(parts[-1])))
-            offset += len(part)
-            newlines += inside
-        if not self._begins:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._is_new = True
-        with self._opened(os.O_WRONLY | os.O_CREAT) as descriptor:
-            os.ftruncate(descriptor, self._end)  # what an append that failed has left
-            _write(descriptor, b"".join(parts), self._end)
-        for at, line, length in notes:
-            self._offsets.append(at)
+    def enter(self, name: str, rows: Iterable[Sequence[int]]) -> None:
+        """Enter the frames of an object, in order."""
+        for _, offset, line, length, newlines, begin, end in rows:
+            self._offsets.append(offset)
             self._lines.append(line)
-            self._begins.append(self._end)
-            self._end += length
-        self.offset, self.newlines = offset, newlines
-        self.marks = [*self.marks, *marks][-_KEPT_MARKS:]
-
-    def sync(self) -> None:
-        """Make all that was appended outlive a loss of power."""
-        with self._opened(os.O_RDONLY) as descriptor:
-            os.fdatasync(descriptor)
-        if self._is_new:  # its name, and those of the folders of its attempt and job
-            for folder in self.path.parents[:3]:
-                sync_folder(folder)
-            self._is_new = False
-
-    def mend(self, offset: int) -> None:
-        """Drop a damaged end: frames that hold bytes from `offset` on are verified, the first bad one ends the file."""
-        first = max(bisect_right(self._offsets, offset) - 1, 0)
-        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
-            for number in range(first, len(self._begins)):
-                frame = next(walk(descriptor, self._begins[number]), None)
-                try:
-                    if frame is None:
-                        raise StoreError(str(self.path), "a frame is truncated", "It will be written again.")
-                    unpack(descriptor, frame, str(self.path))
-                except StoreError:
-                    self._cut(number)
-                    return
-
-    def _cut(self, number: int) -> None:
-        """Forget the frames from `number` on."""
-        self.offset, self._end = self._offsets[number], self._begins[number]
-        self.newlines = self._lines[number] - 1
-        self._index.unlink(missing_ok=True)  # it may tell of what is written anew
-        self._indexed = 0
-        del self._offsets[number:], self._lines[number:], self._begins[number:]
+            self._places.append((name, begin, end))
+            self.newlines, self.offset = line - 1 + newlines, offset + length
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of the stream, as far as the file has them."""
-        parts = []
+        """Return bytes [begin, end), as far as they are archived."""
+        found = []
         for offset, data in self._frames(max(bisect_right(self._offsets, begin) - 1, 0)):
             if offset >= end:
                 break
-            parts.append(data[max(begin - offset, 0) : end - offset])
-        return b"".join(parts)
+            found.append(data[max(begin - offset, 0) : end - offset])
+        return b"".join(found)
 
     def from_line(self, line: int, end: int) -> tuple[int, Iterator[bytes]]:
-        """(number of the line of the first byte, chunks) from a place at or before the start of `line` to byte `end`.
-
-        `end` is where something once ended that was appended.
-        """
+        """Return the number of the line of the first byte, and chunks, from a place at or before the start of `line` to
+        byte `end`, which ends a frame."""
         start = max(bisect_left(self._lines, line) - 1, 0)
         number = self._lines[start] if self._lines else 1
-        return number, (data for offset, data in self._frames(start) if offset < end)
+        return number, self.frames(start, bisect_left(self._offsets, end))
+
+    def newlines_before(self, end: int) -> int:
+        """Return how many newlines stand before byte `end`, which ends a frame."""
+        count = bisect_left(self._offsets, end)
+        return self._lines[count] - 1 if count < len(self._lines) else self.newlines
 
     def places(self, end: int) -> tuple[list[int], list[int]]:
-        """(offset, number of the line) of the first byte of each frame that begins before byte `end`."""
+        """Return offset and number of the line of the first byte of each frame that begins before byte `end`."""
         count = bisect_left(self._offsets, end)
         return self._offsets[:count], self._lines[:count]
 
     def frames(self, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes of the frames from number `start` to before `stop`; `StoreError` when one is damaged or missing."""
-        count = 0
-        for _, data in self._frames(start, stop):
-            count += 1
-            yield data
-        if count < stop - start:
-            raise StoreError(str(self.path), "it was deleted or cut off", "Reload the page.")
+        """Yield the bytes of the frames from number `start` to before `stop`."""
+        return (data for _, data in self._frames(start, stop))
 
     def _frames(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of the frames from number `start` on."""
-        count = len(self._begins) if stop is None else stop
-        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as descriptor:
-            for number in range(start, count):
-                frame = next(walk(descriptor, self._begins[number]), None)
-                if frame is None:
-                    return
-                if not self._is_known(number, frame):
-                    cause = f"the frame at byte {frame.begin} differs from {self._index.name}"
-                    raise StoreError(str(self.path), cause, f"Delete {self._index.name}; it is rebuilt.")
-                yield self._offsets[number], unpack(descriptor, frame, str(self.path))
-
-    def _is_known(self, number: int, frame: Frame) -> bool:
-        """Whether a frame is the one that is known by this number, which the next one follows."""
-        place = (self._offsets[number], self._lines[number])
-        end = self._offsets[number + 1] if number + 1 < len(self._begins) else place[0] + frame.raw
-        return _NOTE.unpack_from(frame.note)[:2] == place and place[0] + frame.raw == end
-
-    @contextmanager
-    def _opened(self, flags: int) -> Iterator[int]:
-        descriptor = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        """Yield the offsets and bytes of the frames from number `start` on."""
+        for number in range(start, len(self._places) if stop is None else stop):
+            name, begin, end = self._places[number]
+            note, data = unframed(self._objects.get(name, begin, end), name)
+            if not is_listed(note, self.key.stream, self._offsets[number]):
+                raise StoreDamaged(name, f"the frame at byte {begin} is another one", "Run `logdoctor doctor`.")
+            yield self._offsets[number], data
 
 
-def _write(descriptor: int, data: bytes, at: int) -> None:
-    """Write all bytes at a place; `OSError` when there is no room."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, at)
-        view, at = view[written:], at + written
+def is_listed(note: bytes, stream: str, offset: int) -> bool:
+    """Return whether the note of a frame says that it holds bytes of a stream from an offset on."""
+    with suppress(msgspec.DecodeError):
+        told = _noted.decode(note)
+        return (told.stream, told.offset) == (stream, offset)
+    return False
+
+
+class _Attempt:
+    """What is listed of an attempt: `count` parts, the last of which has this `number`."""
+
+    def __init__(self) -> None:
+        self.count = self.number = 0
+        self.streams: dict[str, ArchivedStream] = {}
 
 
 class Archive:
-    """The folder with the streams of all jobs."""
+    """The archive of one database, in a folder or bucket. Any thread may read; only the owner of its shard stores."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read: OrderedDict[Path, tuple[tuple[int, int, int], StreamFile]] = OrderedDict()
+    def __init__(self, database: Database, objects: Objects) -> None:
+        self._database, self.objects = database, objects
+        self._read: OrderedDict[tuple[str, int], _Attempt] = OrderedDict()
         self._reading = threading.Lock()
+        self._packer = Packer()
+        self._packing = threading.Lock()
+        self._is_ours = False
+        self._failed_at = -_REST
 
-    def open(self, key: Key, to_mend: bool = False) -> StreamFile:
-        """The file of a stream, which need not exist yet; `StoreError` when it is damaged and not to be mended."""
-        return StreamFile(self._path(key), to_mend)
+    @property
+    def is_away(self) -> bool:
+        """Whether an object could not be written or deleted a moment ago: to try may take long."""
+        return time.monotonic() - self._failed_at < _REST
 
-    def open_to_read(self, key: Key) -> StreamFile:
-        """The file of a stream as it is now, at once when it was read before; `StoreError` when it is damaged."""
-        path = self._path(key)
+    def _put(self, name: str, data: bytes) -> None:
+        with self._telling():
+            self.objects.put(name, data)
+        self._failed_at = -_REST
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Remember when the place for objects fails."""
         try:
-            facts = path.stat()
-        except FileNotFoundError:
-            return StreamFile(path)
-        state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        with self._reading:
-            if (known := self._read.get(path)) is not None and known[0] == state:
-                self._read.move_to_end(path)
-                return known[1]
-        file = StreamFile(path, to_read=True)
-        file.keep_index()
-        with self._reading:
-            self._read[path] = (state, file)
-            while len(self._read) > _OPENED:
-                self._read.popitem(last=False)
-        return file
+            yield
+        except StoreError:
+            self._failed_at = time.monotonic()
+            raise
 
-    def size(self, key: Key) -> int:
-        """Bytes that a stream takes on disk."""
-        try:
-            return self._path(key).stat().st_size
-        except FileNotFoundError:
-            return 0
+    def meet(self) -> None:
+        """Make sure that the objects belong to the database, once; `StoreDamaged` when they do not, `StoreError` when
+        that cannot be told now."""
+        if not self._is_ours:
+            with self._telling():
+                identity.require(self._database, self.objects)
+            self._is_ours = True
+
+    def open(self, key: Key) -> ArchivedStream:
+        """Return the archived bytes of a stream as they are now."""
+        return self._listed(key.job, key.attempt).streams.get(key.stream) or ArchivedStream(key, self.objects)
 
     def streams(self, job: str, attempt: int) -> list[str]:
-        """The names of the streams of an attempt that have a file."""
-        with suppress(FileNotFoundError):
-            names = os.listdir(self._attempt(job, attempt))
-            return [unquote(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
-        return []
+        """Return the names of the streams of an attempt of which something is archived."""
+        return sorted(self._listed(job, attempt).streams)
 
-    def age(self, job: str, attempt: int) -> float:
-        """Seconds since something was last written of an attempt; 0 when nothing was."""
-        with suppress(FileNotFoundError):
-            times = [entry.stat().st_mtime for entry in os.scandir(self._attempt(job, attempt))]
-            return max(time.time() - max(times, default=time.time()), 0.0)
-        return 0.0
+    def _listed(self, job: str, attempt: int) -> _Attempt:
+        """What is listed of an attempt now; what was read before is not read again."""
+        of = (parts.c.job == job, parts.c.attempt == attempt)
+        newest = sa.select(sa.func.count(), sa.func.max(parts.c.number)).where(*of)
+        query = sa.select(parts.c.number, parts.c.object, parts.c.index).where(*of).order_by(parts.c.number)
+        with self._reading:
+            known = self._read.get((job, attempt)) or _Attempt()
+            with self._database.reading() as connection:
+                count, number = connection.execute(newest).one()
+                if known.count > count:  # it was deleted
+                    known = _Attempt()
+                if number != known.number:
+                    _extend(
+                        known,
+                        Key(job, attempt, ""),
+                        connection.execute(query.where(parts.c.number > known.number)),
+                        self.objects,
+                    )
+            self._read[job, attempt] = known
+            self._read.move_to_end((job, attempt))
+            while len(self._read) > _OPENED:
+                self._read.popitem(last=False)
+            return known
 
-    def sizes(self) -> Iterator[StreamSize]:
-        """What every attempt takes."""
-        for folder in self._folder.glob("*/*"):
-            with suppress(FileNotFoundError, ValueError):
-                facts = [entry.stat() for entry in os.scandir(folder)]
-                changed = max((fact.st_mtime for fact in facts), default=folder.stat().st_mtime)
-                yield StreamSize(
-                    unquote(folder.parent.name), int(folder.name), sum(f.st_blocks * 512 for f in facts), changed
-                )
+    def store(self, gone: DoneRows, job: str, attempt: int, pieces: Sequence[StreamPiece]) -> None:
+        """Write pieces of the streams of an attempt, each the next of its stream, as one object, list it, and delete
+        the rows of the log whose bytes are all archived then. `Fenced` when another worker owns the shard, or when the
+        pieces do not continue what is archived, as after a commit whose answer was lost: then nothing is changed, the
+        object is swept, and whoever owns the shard must look anew at how it stands."""
+        self.meet()
+        number = self._listed(job, attempt).number + 1
+        with self._packing:
+            data, index = self.packed(pieces)
+        name = f"{file_name(job)}/{attempt}/{number:06}-{gone.owned.epoch}-{secrets.token_hex(4)}.zst"
+        self._put(name, data)
+        archived = {Key(job, attempt, one.stream): one.offset + len(one.data) for one in pieces}
+        row = {"object": name, "bytes": len(data), "index": index, "at": time.time()}
+        with self._database.appending() as connection:
+            fenced(connection, gone.owned)
+            mine = (streams.c.job == job, streams.c.attempt == attempt)
+            query = sa.select(streams.c.stream, streams.c.archived).where(*mine)
+            reached = {stream: offset for stream, offset in connection.execute(query)}
+            for one in pieces:
+                if reached.get(one.stream) != one.offset:
+                    raise Fenced(*gone.owned)
+                reached[one.stream] += len(one.data)
+            trim(connection, gone, archived)
+            connection.execute(sa.insert(parts).values(job=job, attempt=attempt, number=number, **row))
 
-    def delete(self, job: str, attempt: int) -> None:
-        """Remove the streams of an attempt."""
-        folder = self._attempt(job, attempt)
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()  # when it was the last attempt
+    def packed(self, pieces: Iterable[StreamPiece]) -> tuple[bytes, bytes]:
+        """Return an object with these pieces, and its index."""
+        names: dict[str, int] = {}
+        frames, rows, end = [], [], 0
+        for stream, offset, line, whole in pieces:
+            for at in range(0, len(whole), FRAME):
+                data = whole[at : at + FRAME]
+                newlines = data.count(b"\n")
+                note = msgspec.msgpack.encode(Note(stream, offset, line, newlines))
+                frames.append(self._packer.pack(note, data))
+                begin, end = end, end + len(frames[-1])
+                rows.append((names.setdefault(stream, len(names)), offset, line, len(data), newlines, begin, end))
+                offset, line = offset + len(data), line + newlines
+        return b"".join(frames), indexed(names, rows)
 
-    def keep_state(self, key: Key, state: bytes) -> None:
-        """Put a snapshot beside the stream; a torn one is found out when it is read."""
-        path = self._state(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._fresh_state(key)
-        fresh.write_bytes(state)
-        os.replace(fresh, path)
+    def keep_state(self, owned: Owned, key: Key, state: bytes) -> str:
+        """Keep a snapshot of a stream instead of the last one, and return its name; `Fenced` when another worker owns
+        the shard."""
+        if self.is_away:
+            raise StoreError("the archive", "it failed a moment ago", "Check where it lies.")
+        self.meet()
+        name = f"{file_name(key.job)}/{key.attempt}/{file_name(key.stream)}.{secrets.token_hex(4)}.state"
+        self._put(name, state)
+        self._replace_state(owned, key, name)
+        return name
 
-    def state(self, key: Key) -> bytes | None:
-        """The last snapshot of a stream."""
+    def drop_states(self, owned: Owned, keys: Iterable[Key]) -> None:
+        """Delete the snapshots of streams that have ended."""
+        for key in keys:
+            self._replace_state(owned, key, "")
+
+    def _replace_state(self, owned: Owned, key: Key, name: str) -> None:
+        mine = (streams.c.job == key.job, streams.c.attempt == key.attempt, streams.c.stream == key.stream)
+        with self._database.appending() as connection:
+            fenced(connection, owned)
+            former = connection.scalar(sa.select(streams.c.state).where(*mine))
+            if former != name:
+                connection.execute(sa.update(streams).where(*mine).values(state=name))
+        if former and former != name:
+            self._discard([former])
+
+    def state(self, name: str) -> bytes | None:
+        """Return a snapshot; None when it is gone."""
+        size = self.objects.size(name) if name else None
+        return self.objects.get(name, 0, size) if size else None
+
+    def sizes(self) -> list[AttemptSize]:
+        """Return what every attempt takes."""
+        query = sa.select(parts.c.job, parts.c.attempt, sa.func.sum(parts.c.bytes), sa.func.max(parts.c.at))
+        with self._database.reading() as connection:
+            rows = connection.execute(query.group_by(parts.c.job, parts.c.attempt))
+            return [AttemptSize(job, attempt, int(size), changed) for job, attempt, size, changed in rows]
+
+    def size(self, job: str, attempt: int) -> int:
+        """Return how many bytes the objects of an attempt take."""
+        query = sa.select(sa.func.sum(parts.c.bytes)).where(parts.c.job == job, parts.c.attempt == attempt)
+        with self._database.reading() as connection:
+            return int(connection.scalar(query) or 0)
+
+    def delete(self, owned: Owned, job: str, attempt: int, at: float, is_lost: bool = False) -> bool:
+        """Delete the streams of an attempt, whose verdict stands for ever then; False when it is not settled, or not
+        all of it is archived, unless what is archived `is_lost`. `Fenced` when another worker owns its shard."""
+        tables = (parts, streams, marks)
+        it = (attempts.c.job == job, attempts.c.number == attempt)
+        behind = (streams.c.job == job, streams.c.attempt == attempt, streams.c.next != streams.c.archived)
+        with self._database.appending() as connection:
+            fenced(connection, owned)  # nobody appends meanwhile
+            if not is_lost and connection.scalar(sa.select(sa.func.count()).select_from(streams).where(*behind)):
+                return False
+            settled = sa.update(attempts).where(*it, attempts.c.settled.is_(True)).values(deleted=at)
+            if not connection.execute(settled).rowcount:
+                return False
+            mine = (streams.c.job == job, streams.c.attempt == attempt, streams.c.state != "")
+            names = list(connection.scalars(sa.select(streams.c.state).where(*mine)))
+            of = (parts.c.job == job, parts.c.attempt == attempt)
+            names += connection.scalars(sa.select(parts.c.object).where(*of))
+            for table in tables:
+                connection.execute(sa.delete(table).where(table.c.job == job, table.c.attempt == attempt))
+        self._discard(names)
+        return True
+
+    def _discard(self, names: Iterable[str]) -> None:
+        """Delete objects that are listed no more; what cannot be deleted now is swept one day."""
+        for name in names:
+            if self.is_away:
+                return
+            with suppress(StoreError), self._telling():
+                self.objects.delete(name)
+
+    def sweep(self, now: float) -> int:
+        """Delete the objects that nobody lists and nobody is about to, and return how many there were.
+
+        An object behind the last that is listed of its attempt stays: the database may be an older one that was
+        restored, to which `logdoctor doctor --repair` adds what is newer.
+        """
+        self.meet()
+        old = [one.name for one in self.objects.walk() if one.at < now - _ORPHAN and _OURS.fullmatch(one.name)]
+        with self._database.reading() as connection:
+            listed = {name: number for name, number in connection.execute(sa.select(parts.c.object, parts.c.number))}
+            states = set(connection.scalars(sa.select(streams.c.state)))
+            deleted = sa.select(attempts.c.job, attempts.c.number).where(attempts.c.deleted.is_not(None))
+            gone = {f"{file_name(job)}/{attempt}" for job, attempt in connection.execute(deleted)}
+        last: dict[str, int] = {}
+        for name, number in listed.items():
+            last[_folder(name)] = max(number, last.get(_folder(name), 0))
+        orphans = [
+            name
+            for name in old
+            if name not in listed
+            and name not in states
+            and (name.endswith(".state") or _folder(name) in gone or _number(name) <= last.get(_folder(name), 0))
+        ]
+        for name in orphans:
+            self.objects.delete(name)
+        self.objects.sweep()
+        return len(orphans)
+
+
+def _folder(name: str) -> str:
+    """The folder of the attempt that an object belongs to."""
+    return name.rpartition("/")[0]
+
+
+def _number(name: str) -> int:
+    """The number with which an object was to be listed."""
+    return int(name.rpartition("/")[2].partition("-")[0])
+
+
+def _extend(known: _Attempt, of: Key, rows: Iterable[Any], objects: Objects) -> None:
+    """Enter what more is listed of an attempt."""
+    for number, name, index in rows:
         try:
-            return self._state(key).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def drop_state(self, key: Key) -> None:
-        """Remove the snapshot of a stream that has ended."""
-        for path in (self._state(key), self._fresh_state(key)):
-            path.unlink(missing_ok=True)
-
-    def _attempt(self, job: str, attempt: int) -> Path:
-        return self._folder / file_name(job) / str(attempt)
-
-    def _path(self, key: Key) -> Path:
-        return self._attempt(key.job, key.attempt) / (file_name(key.stream) + _SUFFIX)
-
-    def _fresh_state(self, key: Key) -> Path:
-        return self._state(key).with_suffix(f"{_STATE}.new")
-
-    def _state(self, key: Key) -> Path:
-        return self._attempt(key.job, key.attempt) / (file_name(key.stream) + _STATE)
+            listed = _listed.decode(index)
+            table = np.frombuffer(listed.rows, "<i8").reshape(-1, COLUMNS)
+        except (msgspec.DecodeError, ValueError) as error:
+            cause = f"what the database says of it is damaged ({error})"
+            raise StoreDamaged(name, cause, "Run `logdoctor doctor`.") from error
+        for place, stream in enumerate(listed.streams):
+            if stream not in known.streams:
+                known.streams[stream] = ArchivedStream(of._replace(stream=stream), objects)
+            known.streams[stream].enter(name, table[table[:, 0] == place].tolist())
+        known.number, known.count = number, known.count + 1

@@ -5,8 +5,9 @@ from typing import Literal
 import msgspec
 import sqlalchemy as sa
 
+from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
-from logdoctor.store.schema import Database, node_actions, node_audit, node_cordons, tested_nodes
+from logdoctor.store.schema import node_actions, node_audit, node_cordons, tested_nodes
 
 MAX_WORDS = 2000
 """Characters of a reason that are kept."""
@@ -40,7 +41,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 def enter(
     connection: sa.Connection, what: What, subject: int, step: str, by: str, why: str, at: float, node: str = ""
 ) -> None:
-    """Appends an event in the transaction of the change that it tells of: there is none without the other."""
+    """Append an event in the transaction of the change that it tells of: there is none without the other."""
     values = {"at": at, "by": fit(by, MAX_WHO), "what": what, "subject": subject, "node": node, "step": step}
     connection.execute(sa.insert(node_audit).values(**values, why=fit(why, MAX_WORDS)))
 
@@ -54,7 +55,7 @@ class Audit:
     def audit(
         self, cursor: str | None = None, limit: int = 50, node: str | None = None, test: int | None = None
     ) -> AuditPage:
-        """A page of events, the newest first; `CursorError` for a bad cursor.
+        """Return a page of events, the newest first; `CursorError` for a bad cursor.
 
         With `node` those that name the node and the tests that it was in; with `test` those of the test, and of the
         cordons and actions that followed from it.

@@ -14,10 +14,11 @@ import structlog
 import zstandard
 
 from logdoctor import taxonomy
-from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, CursorError
-from logdoctor.store.fit import MAX_PAGE
+from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded
+from logdoctor.store.database import Database
+from logdoctor.store.fit import MAX_ID, MAX_PAGE, below, fit, fit_limit, plain
 from logdoctor.store.names import checked, checked_attempt
-from logdoctor.store.schema import LIVE, Database, confirmations, counters, residuals
+from logdoctor.store.schema import LIVE, confirmations, count_up, counter, residuals
 from logdoctor.store.work import FORGET, TEACH, NewWork, enter
 
 log = structlog.get_logger()
@@ -38,7 +39,6 @@ _MAX_DIGEST = 64
 _MAX_CITED = 50
 _MAX_QUOTE = 2000
 _MAX_RAW = 8 << 20  # bytes of an attempt's lines that are looked at
-_MAX_ID = 2**63 - 1
 _PAGE = 200  # attempts that are read at a time
 
 
@@ -141,7 +141,8 @@ class Confirmed:
     # confirmations
 
     def add(self, new: NewConfirmation, at: float, expected: int | None = None) -> Confirmation:
-        """The confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is cut.
+        """Return the confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is
+        cut.
 
         `expected` is the id of the one that counted when this was said, 0 for none: `ConfirmationSuperseded` when
         another counts by now. None takes the place of any. `ConfirmationRefused` when it names nobody, or what is not
@@ -159,36 +160,34 @@ class Confirmed:
             values |= {"withdrawn": False, "withdrawn_by": "", "withdrawn_why": "", "body": _encode(new).decode()}
             id = int(connection.execute(sa.insert(_table).values(values).returning(_table.c.id)).scalar_one())
             enter(connection, NewWork(TEACH, str(id)), at)
-            _raise_version(connection)
+            count_up(connection, "confirmed")
         return _confirmation(new, id=id, at=at, withdrawn=False)
 
     def drafted(self, new: NewConfirmation, at: float) -> Confirmation:
-        """The confirmation as `add` would enter it, with the number 0; nothing is entered.
+        """Return the confirmation as `add` would enter it, with the number 0; nothing is entered.
 
         `ConfirmationRefused` as for `add`.
         """
         return _confirmation(_sound(new), id=0, at=at, withdrawn=False)
 
     def one(self, id: int) -> Confirmation:
-        """The confirmation with this id, withdrawn or not; `ConfirmationRefused` when there is none."""
+        """Return the confirmation with this id, withdrawn or not; `ConfirmationRefused` when there is none."""
         with self._database.reading() as connection:
             return _read(_find(connection, id))
 
     def page(
         self, cursor: str | None = None, limit: int = 50, reason: str | None = None, withdrawn: bool = False
     ) -> ConfirmationPage:
-        """A page of what counts, with `withdrawn` also of what was withdrawn, the newest first.
+        """Return a page of what counts, with `withdrawn` also of what was withdrawn, the newest first.
 
         `CursorError` for a bad cursor.
         """
-        query = sa.select(_table).order_by(_table.c.id.desc())
-        if cursor is not None:
-            query = query.where(_table.c.id < _read_cursor(cursor))
+        query = sa.select(_table).order_by(_table.c.id.desc()).where(_table.c.id < below(cursor))
         if reason is not None:
-            query = query.where(_table.c.reason == _plain(reason))
+            query = query.where(_table.c.reason == plain(reason))
         if not withdrawn:
             query = query.where(LIVE)
-        limit = min(max(limit, 1), MAX_PAGE)
+        limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(limit + 1)).all()
         return ConfirmationPage(
@@ -196,38 +195,39 @@ class Confirmed:
         )
 
     def of(self, job: str, attempt: int) -> list[Confirmation]:
-        """All confirmations of an attempt, the newest first; only the first may count."""
-        query = sa.select(_table).where(*_of(_table, _plain(job), attempt)).order_by(_table.c.id.desc())
+        """Return all confirmations of an attempt, the newest first; only the first may count."""
+        query = sa.select(_table).where(*_of(_table, plain(job), attempt)).order_by(_table.c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(MAX_PAGE))]
 
     def live(self, job: str, attempt: int) -> Confirmation | None:
-        """What counts of an attempt, if anything was confirmed."""
-        query = sa.select(_table).where(*_of(_table, _plain(job), attempt), LIVE)
+        """Return what counts of an attempt, if anything was confirmed."""
+        query = sa.select(_table).where(*_of(_table, plain(job), attempt), LIVE)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         return None if row is None else _read(row)
 
     def withdraw(self, id: int, by: str, why: str, at: float) -> Confirmation:
-        """The confirmation, which counts no more; `ConfirmationRefused` when it does not exist or was withdrawn."""
+        """Return the confirmation, which counts no more; `ConfirmationRefused` when it does not exist or was
+        withdrawn."""
         who = _who(by)
         with self._database.writing() as connection:
             if _find(connection, id).withdrawn:
                 raise ConfirmationRefused(f"confirmation {id}", "was already withdrawn", "There is nothing to do.")
-            _withdraw(connection, id, who, _text(why), at)
+            _withdraw(connection, id, who, fit(why, _MAX_WORDS), at)
             enter(connection, NewWork(FORGET, str(id)), at)
-            _raise_version(connection)
+            count_up(connection, "confirmed")
             return _read(_find(connection, id))
 
     def cases(self) -> list[Confirmation]:
-        """All that counts, the oldest first."""
+        """Return all that counts, the oldest first."""
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(sa.select(_table).where(LIVE).order_by(_table.c.id))]
 
     def version(self) -> int:
-        """A number that every change of what counts raises."""
+        """Return a number that every change of what counts raises."""
         with self._database.reading() as connection:
-            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "confirmed")) or 0)
+            return counter(connection, "confirmed")
 
     # what is left of attempts
 
@@ -243,12 +243,12 @@ class Confirmed:
         decided: str = "",
         digest: str = "",
     ) -> None:
-        """Keeps the lines of a settled attempt with what its verdict says, in place of what was kept of it before.
+        """Keep the lines of a settled attempt with what its verdict says, in place of what was kept of it before.
 
         Those of the least weight, and of these the last, are left out when all are more than 64 kB packed.
         """
         said = {"outcome": outcome, "reason": reason, "recovery": recovery, "decided": decided, "digest": digest}
-        values = {name: _text(value, _MAX_NAME) for name, value in said.items()}
+        values = {name: fit(value, _MAX_NAME) for name, value in said.items()}
         whose = {"job": checked("job", job), "attempt": checked_attempt(attempt)}
         frame = _packed(lines)
         with self._database.writing() as connection:
@@ -259,21 +259,21 @@ class Confirmed:
                 connection.execute(sa.delete(residuals).where(residuals.c.id <= last))
 
     def kept(self, job: str, attempt: int) -> Past | None:
-        """What is left of one attempt; None when nothing is."""
+        """Return what is left of one attempt; None when nothing is."""
         with self._database.reading() as connection:
-            row = connection.execute(_PAST.where(*_of(residuals, _plain(job), attempt))).first()
+            row = connection.execute(_PAST.where(*_of(residuals, plain(job), attempt))).first()
         return None if row is None else _past(row)
 
     def digest(self, job: str, attempt: int) -> str:
-        """What stands for the failure of an attempt; "" when nothing is kept of it or no line named it."""
-        query = sa.select(residuals.c.digest).where(*_of(residuals, _plain(job), attempt))
+        """Return what stands for the failure of an attempt; "" when nothing is kept of it or no line named it."""
+        query = sa.select(residuals.c.digest).where(*_of(residuals, plain(job), attempt))
         with self._database.reading() as connection:
             return str(connection.scalar(query) or "")
 
     def past(self, without: tuple[str, int] | None = None) -> Iterator[Past]:
-        """The kept attempts, the newest first, but for one; few are held in memory at a time."""
+        """Yield the kept attempts, the newest first, but for one; few are held in memory at a time."""
         query = _PAST.order_by(residuals.c.id.desc()).limit(_PAGE)
-        last = _MAX_ID
+        last = MAX_ID
         while True:
             with self._database.reading() as connection:
                 rows = connection.execute(query.where(residuals.c.id < last)).all()
@@ -285,10 +285,10 @@ class Confirmed:
             last = rows[-1].id
 
     def agreed(self, digest: str, reason: str, recovery: str) -> list[tuple[str, int]]:
-        """The kept attempts in which the agent decided so of the failure with this digest, as (job, number)."""
+        """Return the kept attempts in which the agent decided so of the failure with this digest, as (job, number)."""
         c = residuals.c
-        query = sa.select(c.job, c.attempt).where(c.digest == _plain(digest), c.decided == "agent")
-        query = query.where(c.reason == _plain(reason), c.recovery == _plain(recovery)).order_by(c.id)
+        query = sa.select(c.job, c.attempt).where(c.digest == plain(digest), c.decided == "agent")
+        query = query.where(c.reason == plain(reason), c.recovery == plain(recovery)).order_by(c.id)
         with self._database.reading() as connection:
             return [(row.job, row.attempt) for row in connection.execute(query.limit(1000))]
 
@@ -296,23 +296,14 @@ class Confirmed:
 # what comes from outside
 
 
-def _plain(text: str) -> str:
-    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _text(text: str, most: int = _MAX_WORDS) -> str:
-    return _plain(text[:most])
-
-
 def _who(by: str) -> str:
     if not by.strip():
         raise ConfirmationRefused("a confirmation", "names nobody who said it", "Say who you are.")
-    return _text(by, _MAX_NAME)
+    return fit(by, _MAX_NAME)
 
 
 def _sound(new: NewConfirmation) -> NewConfirmation:
-    """The confirmation as it will be stored; `ConfirmationRefused` when it cannot be."""
+    """Return the confirmation as it will be stored; `ConfirmationRefused` when it cannot be."""
     checked("job", new.job)
     checked_attempt(new.attempt)
     if new.reason not in taxonomy.REASONS or new.reason == "Unknown":
@@ -322,18 +313,18 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
     if new.recovery and (new.recovery not in taxonomy.RECOVERIES or new.recovery == "none"):
         raise _odd("recovery", new.recovery)
     cited = (
-        Cited(_text(one.stream, _MAX_NAME), min(max(one.line, 0), 2**48), _text(one.quote, _MAX_QUOTE))
+        Cited(fit(one.stream, _MAX_NAME), min(max(one.line, 0), 2**48), fit(one.quote, _MAX_QUOTE))
         for one in new.evidence[:_MAX_CITED]
     )
     return msgspec.structs.replace(
         new,
         by=_who(new.by),
-        fix=_text(new.fix),
-        comment=_text(new.comment),
-        suggestion=_text(new.suggestion),
-        title=_text(new.title, _MAX_QUOTE),
-        digests=tuple(_text(digest, _MAX_DIGEST) for digest in new.digests[:_MAX_DIGESTS]),
-        summary=_text(new.summary, _MAX_SUMMARY),
+        fix=fit(new.fix, _MAX_WORDS),
+        comment=fit(new.comment, _MAX_WORDS),
+        suggestion=fit(new.suggestion, _MAX_WORDS),
+        title=fit(new.title, _MAX_QUOTE),
+        digests=tuple(fit(digest, _MAX_DIGEST) for digest in new.digests[:_MAX_DIGESTS]),
+        summary=fit(new.summary, _MAX_SUMMARY),
         evidence=tuple(cited),
     )
 
@@ -341,12 +332,6 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
 def _odd(name: str, value: str) -> ConfirmationRefused:
     cause = f"its {name} {ascii(value)[:80]} is not one that a failure can have"
     return ConfirmationRefused("a confirmation", cause, "Use a word of the taxonomy.")
-
-
-def _read_cursor(cursor: str) -> int:
-    if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _MAX_ID:
-        return int(cursor)
-    raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
 # rows
@@ -357,7 +342,7 @@ def _of(table: sa.Table, job: str, attempt: int) -> tuple[sa.ColumnElement[bool]
 
 
 def _find(connection: sa.Connection, id: int) -> sa.Row[Any]:
-    row = connection.execute(sa.select(_table).where(_table.c.id == min(max(id, 0), _MAX_ID))).first()
+    row = connection.execute(sa.select(_table).where(_table.c.id == min(max(id, 0), MAX_ID))).first()
     if row is None:
         raise ConfirmationRefused(f"confirmation {id}", "does not exist", "List the cases.")
     return row
@@ -366,7 +351,7 @@ def _find(connection: sa.Connection, id: int) -> sa.Row[Any]:
 def _require_expected(
     connection: sa.Connection, new: NewConfirmation, former: sa.Row[Any] | None, expected: int
 ) -> None:
-    """`ConfirmationSuperseded` when another confirmation counts than the one that was seen."""
+    """Raise `ConfirmationSuperseded` when another confirmation counts than the one that was seen."""
     if (former.id if former is not None else 0) == expected:
         return
     thing = f"the case of {new.job}/{new.attempt}"
@@ -387,11 +372,6 @@ def _withdraw(connection: sa.Connection, id: int, by: str, why: str, at: float) 
     connection.execute(sa.update(_table).where(_table.c.id == id).values(values))
 
 
-def _raise_version(connection: sa.Connection) -> None:
-    mine = counters.c.name == "confirmed"
-    connection.execute(sa.update(counters).where(mine).values(value=counters.c.value + 1))
-
-
 def _read(row: sa.Row[Any]) -> Confirmation:
     return _confirmation(
         _body.decode(row.body),
@@ -409,7 +389,7 @@ def _confirmation(new: NewConfirmation, **place: Any) -> Confirmation:
 
 
 def _packed(lines: Sequence[Kept]) -> bytes:
-    """The lines in one frame, as many as have room."""
+    """Return the lines in one frame, as many as have room."""
     order = sorted(range(len(lines)), key=lambda place: -lines[place].weight)
     room, chosen = _MAX_RAW, 0
     for place in order:
@@ -419,7 +399,7 @@ def _packed(lines: Sequence[Kept]) -> bytes:
         chosen += 1
     while True:
         kept = [lines[place] for place in sorted(order[:chosen])]
-        raw = msgspec.msgpack.encode([(one.stream, one.line, _plain(one.text)) for one in kept])
+        raw = msgspec.msgpack.encode([(one.stream, one.line, plain(one.text)) for one in kept])
         packed = zstandard.ZstdCompressor(level=3).compress(raw)
         if len(packed) <= MAX_PACKED:
             return packed
@@ -427,7 +407,7 @@ def _packed(lines: Sequence[Kept]) -> bytes:
 
 
 def _past(row: sa.Row[Any]) -> Past | None:
-    """The attempt of a row; None when its lines were damaged."""
+    """Return the attempt of a row; None when its lines were damaged."""
     try:
         raw = zstandard.ZstdDecompressor().decompress(row.frame, max_output_size=4 * _MAX_RAW)
         lines = tuple(Kept(*line) for line in _lines.decode(raw))

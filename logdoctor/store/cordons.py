@@ -8,14 +8,15 @@ import sqlalchemy as sa
 from logdoctor.errors import CordonRefused
 from logdoctor.node_types import PastCordon, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
+from logdoctor.store.database import Database
 from logdoctor.store.fit import fit, fit_id
-from logdoctor.store.schema import OPEN_CORDON, Database, node_cordons
+from logdoctor.store.schema import OPEN_CORDON, node_cordons
 
 HOUR = 3600.0
 
 _STEPS = {"wanted": ("standing", "refused", "failed"), "failed": ("standing",), "standing": ("undone",)}
 """Which state may follow which. A failed one may turn out to stand: its deed came late."""
-_COUNTED = ("wanted", "standing", "undone")  # what took a node out, or may have
+_COUNTED = ("wanted", "standing", "undone")  # what cordoned a node, or may have
 _c = node_cordons.c
 
 
@@ -48,7 +49,7 @@ class Cordons:
         owner: str = "",
         check: Callable[[OpenCordons], None] = lambda _: None,
     ) -> PastCordon:
-        """The intent to cordon a node in the name of `owner`, written before the deed, state `wanted`.
+        """Return the intent to cordon a node in the name of `owner`, written before the deed, state `wanted`.
 
         `check` sees what is cordoned while nobody else can want a cordon, and raises `CordonRefused` where a cap is
         reached. A refusal is on record, too, and raised; one reason is that the node is cordoned by us already.
@@ -77,7 +78,7 @@ class Cordons:
         return wanted
 
     def step_cordon(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
-        """The cordon in its next state; `CordonRefused` when that cannot follow the state it is in."""
+        """Return the cordon in its next state; `CordonRefused` when that cannot follow the state it is in."""
         with self._database.writing() as connection:
             former = _found(connection, id)
             if state not in _STEPS.get(former.state, ()):
@@ -89,29 +90,29 @@ class Cordons:
             return _found(connection, id)
 
     def note_cordon(self, id: int, step: str, by: str, why: str, at: float) -> None:
-        """Audits what happened to a cordon and left its state; `CordonRefused` when there is none."""
+        """Audit what happened to a cordon and left its state; `CordonRefused` when there is none."""
         with self._database.writing() as connection:
             enter(connection, "cordon", id, fit(step, MAX_WHO), _who(by), why, at, _found(connection, id).node)
 
     def cordon(self, id: int) -> PastCordon | None:
-        """The cordon with this id."""
+        """Return the cordon with this id."""
         with self._database.reading() as connection:
             row = connection.execute(sa.select(node_cordons).where(_c.id == fit_id(id))).first()
         return None if row is None else read_cordon(row)
 
     def made_by(self, how: str, ids: Sequence[int]) -> set[int]:
-        """Those of the cordons that were made in this way, of up to 500."""
+        """Return those of the cordons that were made in this way, of up to 500."""
         mine = sa.select(_c.id).where(_c.how == how, _c.id.in_(list(ids)[:500]))
         with self._database.reading() as connection:
             return set(connection.scalars(mine))
 
     def open_cordons(self, how: str, at: float) -> OpenCordons:
-        """What is cordoned by us in this way (`how`) now, and how much was in the hour before `at`."""
+        """Return what is cordoned by us in this way (`how`) now, and how much was in the hour before `at`."""
         with self._database.reading() as connection:
             return _open(connection, how, at)
 
     def cordons_after(self, verdicts: Sequence[int], limit: int = 50) -> list[PastCordon]:
-        """The cordons that hold nodes, or may, because of these verdicts, of up to 500; the newest first."""
+        """Return the cordons that hold nodes, or may, because of these verdicts, of up to 500; the newest first."""
         mine = sa.select(node_cordons).where(_c.verdict.in_(list(verdicts)[:500]), OPEN_CORDON)
         with self._database.reading() as connection:
             rows = connection.execute(mine.order_by(_c.id.desc()).limit(max(limit, 1)))
@@ -120,7 +121,7 @@ class Cordons:
     def cordons(
         self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
     ) -> list[PastCordon]:
-        """The last cordons for which all that is given holds, the newest first."""
+        """Return the last cordons for which all that is given holds, the newest first."""
         wanted = {"state": state, "node": node, "how": how}
         where = [_c[name] == fit(value, MAX_WORDS) for name, value in wanted.items() if value is not None]
         query = sa.select(node_cordons).where(*where).order_by(_c.id.desc()).limit(max(limit, 1))
@@ -129,14 +130,14 @@ class Cordons:
 
 
 def read_cordon(row: sa.Row[Any]) -> PastCordon:
-    """The cordon of a row."""
+    """Return the cordon of a row."""
     return PastCordon(**{name: getattr(row, name) for name in PastCordon.__struct_fields__})
 
 
 def _refusal(
     connection: sa.Connection, node: str, how: str, at: float, check: Callable[[OpenCordons], None]
 ) -> CordonRefused | None:
-    """Why the node may not be cordoned."""
+    """Return why the node may not be cordoned."""
     mine = sa.select(_c.id).where(_c.how == how, _c.node == node, OPEN_CORDON)
     try:
         if former := connection.scalar(mine):

@@ -1,14 +1,15 @@
 """What was said to models and by them: to be looked at, and so that nothing is asked twice."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 import zstandard
 
+from logdoctor.model_types import Answered, Exchange
+from logdoctor.store.database import Database
 from logdoctor.store.fit import fit, plain
-from logdoctor.store.schema import Database, model_exchanges
+from logdoctor.store.schema import model_exchanges
 
 MAX_TEXT = 200_000
 """Characters of what was sent that are kept of an exchange, and of what came back."""
@@ -19,47 +20,6 @@ _MAX_NAME = 200
 _MAX_CAUSE = 2000
 _MAX_COUNT = 2**48
 _MAX_BODY = 16 << 20  # more than two texts of most characters have as JSON
-
-
-class NewExchange(Protocol):
-    """An exchange to be entered; see `StoredExchange`. `key` is the same for requests that are the same."""
-
-    @property
-    def at(self) -> float: ...
-    @property
-    def job(self) -> str: ...
-    @property
-    def attempt(self) -> int | None: ...
-    @property
-    def purpose(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def request(self) -> str: ...
-    @property
-    def sent(self) -> Sequence[tuple[str, str]]: ...
-    @property
-    def got(self) -> str: ...
-    @property
-    def calls(self) -> str: ...
-    @property
-    def tokens_in(self) -> int: ...
-    @property
-    def tokens_out(self) -> int: ...
-    @property
-    def dollars(self) -> float: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def cached(self) -> bool: ...
-    @property
-    def failure(self) -> str: ...
-    @property
-    def cause(self) -> str: ...
 
 
 class StoredExchange(msgspec.Struct, frozen=True):
@@ -93,13 +53,6 @@ class StoredExchange(msgspec.Struct, frozen=True):
     cut: bool
 
 
-class StoredAnswer(NamedTuple):
-    """What came back once: the text, and the tools that were called, as a JSON list."""
-
-    got: str
-    calls: str
-
-
 class _Body(msgspec.Struct, frozen=True):
     """The texts of an exchange."""
 
@@ -121,8 +74,8 @@ class Exchanges:
         self._database = database
         self._most = most
 
-    def enter(self, exchange: NewExchange) -> None:
-        """Writes one down, and forgets the oldest. Texts that are too long are cut; nothing is refused."""
+    def enter(self, exchange: Exchange) -> None:
+        """Write one down, and forget the oldest. Texts that are too long are cut; nothing is refused."""
         body = _body(exchange)
         values = {
             "at": exchange.at,
@@ -147,15 +100,15 @@ class Exchanges:
             connection.execute(sa.delete(table).where(table.c.id <= number - self._most))
 
     def of(self, job: str, attempt: int, limit: int = 100) -> list[StoredExchange]:
-        """The exchanges because of an attempt, the last `limit` of them, the oldest first."""
+        """Return the exchanges because of an attempt, the last `limit` of them, the oldest first."""
         columns = model_exchanges.c
         query = sa.select(model_exchanges).where(columns.job == plain(job), columns.attempt == attempt)
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(columns.id.desc()).limit(limit)).all()
         return [_stored(row) for row in reversed(rows)]
 
-    def cached(self, key: str) -> StoredAnswer | None:
-        """The last good answer to a request with this key, None when none is kept whole."""
+    def cached(self, key: str) -> Answered | None:
+        """Return the last good answer to a request with this key, None when none is kept whole."""
         columns = model_exchanges.c
         query = sa.select(columns.body).where(columns.key == key, columns.usable).order_by(columns.id.desc()).limit(1)
         with self._database.reading() as connection:
@@ -163,11 +116,11 @@ class Exchanges:
         if kept is None:
             return None
         body = _read(kept)
-        return None if body.cut else StoredAnswer(body.got, body.calls)
+        return None if body.cut else Answered(body.got, body.calls)
 
 
-def _body(exchange: NewExchange) -> _Body:
-    """The texts as they will be stored."""
+def _body(exchange: Exchange) -> _Body:
+    """Return the texts as they will be stored."""
     left, sent = MAX_TEXT, []
     for role, text in exchange.sent:
         sent.append((role, plain(text[:left])))
@@ -193,7 +146,7 @@ def _stored(row: sa.Row[Any]) -> StoredExchange:
 
 
 def _read(kept: bytes) -> _Body:
-    """The texts of a row. One that was damaged says so and is no answer."""
+    """Return the texts of a row. One that was damaged says so and is no answer."""
     try:
         return _decode(zstandard.ZstdDecompressor().decompress(kept, max_output_size=_MAX_BODY))
     except (zstandard.ZstdError, msgspec.DecodeError) as error:

@@ -1,6 +1,7 @@
 """What comes from outside, made fit for columns: texts of bounded length, numbers in range, cursors."""
 
 import math
+from typing import overload
 
 from logdoctor.errors import CursorError
 
@@ -9,8 +10,19 @@ MAX_PAGE = 500
 MAX_ID = 2**63 - 1
 
 
-def plain(text: str) -> str:
-    """Return the text as columns hold it; NUL and halves of surrogate pairs, which databases refuse, are replaced."""
+@overload
+def plain(text: str) -> str: ...
+@overload
+def plain(text: None) -> None: ...
+@overload
+def plain(text: str | None) -> str | None: ...
+def plain(text: str | None) -> str | None:
+    """Return the text as columns hold it; NUL and halves of surrogate pairs, which databases refuse, are replaced.
+
+    What is looked for goes the same way, so it is found again.
+    """
+    if text is None:
+        return None
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -20,22 +32,22 @@ def fit(text: str, most: int) -> str:
 
 
 def fit_id(id: int) -> int:
-    """The id, or one that no row has when it is out of range."""
+    """Return the id, or one that no row has when it is out of range."""
     return id if 0 <= id <= MAX_ID else 0
 
 
 def finite(value: float) -> float:
-    """The value; 0 for NaN and infinity, which JSON does not know."""
+    """Return the value; 0 for NaN and infinity, which JSON does not know."""
     return value if math.isfinite(value) else 0.0
 
 
 def fit_limit(limit: int) -> int:
-    """How many items a page has: at least one, at most `MAX_PAGE`."""
+    """Return how many items a page has: at least one, at most `MAX_PAGE`."""
     return min(max(limit, 1), MAX_PAGE)
 
 
 def below(cursor: str | None) -> int:
-    """The id that all of a page, newest first, are below; `CursorError` for a cursor that no page gave."""
+    """Return the id that all of a page, newest first, are below; `CursorError` for a cursor that no page gave."""
     if cursor is None:
         return MAX_ID
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= MAX_ID:

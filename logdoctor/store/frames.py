@@ -1,4 +1,4 @@
-"""Zstandard frames that say what they hold: what journals and archives are made of.
+"""Zstandard frames that say what they hold: what the log and its archive are made of.
 
 Each is preceded by a skippable frame (RFC 8878, 3.1.2) with its sizes, a checksum and a few bytes for its
 owner, so `zstdcat` reads the files, and we find our way in them without unpacking.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from logdoctor.errors import StoreError
+from logdoctor.errors import StoreDamaged
 
 MAX_RAW = 64 << 20
 """Bytes that a frame may hold; more in a header means that it is damaged."""
@@ -44,34 +44,74 @@ class Packer:
     def __init__(self, level: int = 1) -> None:
         self._compressor = zstandard.ZstdCompressor(level=level)
 
-    def pack(self, note: bytes, data: bytes, secret: bytes = b"") -> bytes:
-        """A header with the owner's note, and the frame; at most `MAX_RAW` bytes of data.
+    def pack(self, note: bytes, data: bytes) -> bytes:
+        """Return a header with the owner's note, and the frame; at most `MAX_RAW` bytes of data."""
+        return framed(note, self.packed(data))
 
-        With a secret nobody can send bytes that are taken for a frame where a file is damaged.
-        """
-        if len(data) > MAX_RAW or len(note) > _MAX_NOTE:
-            raise ValueError(f"a frame cannot hold {len(data)} bytes with a note of {len(note)}")
-        packed = self._compressor.compress(data)
-        sizes = (len(data), len(packed), zlib.crc32(packed))
-        header = _HEADER.pack(_TAG, *sizes, _guard(secret, note, *sizes))
-        return b"".join((_PREFIX.pack(_MAGIC, len(header) + len(note)), header, note, packed))
+    def packed(self, data: bytes) -> "Packed":
+        """Compress what a frame will hold, before its note is known."""
+        if len(data) > MAX_RAW:
+            raise ValueError(f"a frame cannot hold {len(data)} bytes")
+        return Packed(len(data), self._compressor.compress(data))
 
 
-def _guard(secret: bytes, note: bytes, *sizes: int) -> bytes:
-    """What proves a header."""
-    return hashlib.blake2b(struct.pack("<III", *sizes) + note, digest_size=8, key=secret).digest()
+class Packed(NamedTuple):
+    """Compressed bytes, and how many they were."""
+
+    raw: int
+    data: bytes
 
 
-def walk(descriptor: int, begin: int = 0, secret: bytes = b"") -> Iterator[Frame]:
-    """The frames of an open file from `begin` on, by their headers; ends at the first that is not whole."""
+def framed(note: bytes, packed: Packed) -> bytes:
+    """Make a frame of compressed bytes and a note."""
+    if len(note) > _MAX_NOTE:
+        raise ValueError(f"a frame cannot hold a note of {len(note)} bytes")
+    sizes = (packed.raw, len(packed.data), zlib.crc32(packed.data))
+    header = _HEADER.pack(_TAG, *sizes, _guard(note, *sizes))
+    return b"".join((_PREFIX.pack(_MAGIC, len(header) + len(note)), header, note, packed.data))
+
+
+def unframed(frame: bytes, name: str) -> tuple[bytes, bytes]:
+    """Return the note and the bytes of a frame that is all of a buffer; `StoreError` when it is damaged."""
+    fixed = _PREFIX.size + _HEADER.size
+    if len(frame) >= fixed:
+        magic, length = _PREFIX.unpack_from(frame)
+        tag, raw, packed, checksum, guard = _HEADER.unpack_from(frame, _PREFIX.size)
+        data = _PREFIX.size + length
+        note = frame[fixed:data]
+        sizes = (raw, packed, checksum)
+        if (magic, tag, data + packed) == (_MAGIC, _TAG, len(frame)) and _guard(note, *sizes) == guard:
+            return note, _unpacked(frame[data:], raw, checksum, name)
+    raise StoreDamaged(name, "it is damaged", "Run `logdoctor doctor`, which says what can be repaired.")
+
+
+def _unpacked(packed: bytes, raw: int, checksum: int, name: str) -> bytes:
+    try:
+        if raw <= MAX_RAW and zlib.crc32(packed) == checksum:
+            data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=raw)
+            if len(data) == raw:
+                return data
+    except zstandard.ZstdError:
+        pass
+    raise StoreDamaged(name, "its bytes are damaged", "Run `logdoctor doctor`, which says what can be repaired.")
+
+
+def _guard(note: bytes, *sizes: int) -> bytes:
+    """Return what proves a header."""
+    return hashlib.blake2b(struct.pack("<III", *sizes) + note, digest_size=8).digest()
+
+
+def walk(descriptor: int, begin: int = 0) -> Iterator[Frame]:
+    """Yield the frames of an open file from `begin` on, by their headers; ends at the first that is not whole."""
     size = os.fstat(descriptor).st_size
-    while frame := _frame(descriptor, begin, size, secret):
+    while frame := _frame(descriptor, begin, size):
         yield frame
         begin = frame.end
 
 
-def _frame(descriptor: int, begin: int, size: int, secret: bytes) -> Frame | None:
-    """The frame that begins at a place of a file of so many bytes; None when its header is not whole or damaged."""
+def _frame(descriptor: int, begin: int, size: int) -> Frame | None:
+    """Return the frame that begins at a place of a file of so many bytes; None when its header is not whole or
+    damaged."""
     fixed = _PREFIX.size + _HEADER.size
     head = os.pread(descriptor, 4096, begin)
     if len(head) < fixed:
@@ -83,19 +123,19 @@ def _frame(descriptor: int, begin: int, size: int, secret: bytes) -> Frame | Non
         return None
     note = head[fixed : fixed + room] if fixed + room <= len(head) else os.pread(descriptor, room, begin + fixed)
     data = begin + fixed + room
-    if _guard(secret, note, raw, packed, checksum) != guard or data + packed > size:
+    if _guard(note, raw, packed, checksum) != guard or data + packed > size:
         return None
     return Frame(begin, data, data + packed, raw, note, checksum)
 
 
-def find(descriptor: int, begin: int, secret: bytes = b"") -> int | None:
-    """Where the next whole frame begins, at `begin` or behind damaged bytes; None when there is none."""
+def find(descriptor: int, begin: int) -> int | None:
+    """Return where the next whole frame begins, at `begin` or behind damaged bytes; None when there is none."""
     size = os.fstat(descriptor).st_size
     start = _START.pack(_MAGIC)
     while chunk := os.pread(descriptor, _SEARCHED, begin):
         at = chunk.find(start)
         while at >= 0:
-            if _frame(descriptor, begin + at, size, secret):
+            if _frame(descriptor, begin + at, size):
                 return begin + at
             at = chunk.find(start, at + 1)
         if len(chunk) < _SEARCHED:
@@ -104,24 +144,9 @@ def find(descriptor: int, begin: int, secret: bytes = b"") -> int | None:
     return None
 
 
-def unpack(descriptor: int, frame: Frame, name: str) -> bytes:
-    """The bytes that a frame holds; `StoreError` when they are damaged."""
-    packed = os.pread(descriptor, frame.end - frame.data, frame.data)
-    try:
-        if zlib.crc32(packed) != frame.checksum:
-            raise zstandard.ZstdError("wrong checksum")
-        data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=frame.raw)
-        if len(data) != frame.raw:
-            raise zstandard.ZstdError(f"{len(data)} bytes instead of {frame.raw}")
-        return data
-    except zstandard.ZstdError as error:
-        cause = f"the frame at byte {frame.begin} is damaged ({error})"
-        raise StoreError(name, cause, "Restore the file, or delete it to give up the stream.") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def synced(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, outlive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

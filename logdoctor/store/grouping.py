@@ -81,7 +81,7 @@ class Member(NamedTuple):
 
 
 def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
-    """The group that a job's verdict belongs to; None unless it says `failed`.
+    """Return the group that a job's verdict belongs to; None unless it says `failed`.
 
     Failures of one group have fingerprint and fault in common. Those of the infrastructure are grouped by their first
     suspected node, too. Where nothing tells the cause of one job from that of another - it is Unknown, or no line names
@@ -101,7 +101,7 @@ def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
 
 
 def _is_named(verdict: Verdict) -> bool:
-    """Whether a line names the cause; not where the course of the steps is all that tells it."""
+    """Return whether a line names the cause; not where the course of the steps is all that tells it."""
     return bool(verdict.evidence) and not verdict.evidence[0].rule.startswith(_COURSE)
 
 
@@ -112,7 +112,7 @@ def regroup(
     event: int | None = None,
     told: bool = False,
 ) -> None:
-    """Puts the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
+    """Put the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
 
     `event` numbers the change, the verdict's own unless another is given. With `told` nobody is notified of an
     incident that is opened; nor when a verdict that was final is corrected, and its failure was told of already.
@@ -161,20 +161,20 @@ def regroup(
 
 
 def end_quiet(connection: sa.Connection, now: float) -> None:
-    """Resolves the new incidents that nothing joined for so long that they are over."""
+    """Resolve the new incidents that nothing joined for so long that they are over."""
     query = sa.select(incidents).where(_c.state == "new", _c.last < now - QUIET).order_by(_c.id)
     for row in connection.execute(query).all():
         _resolve(connection, row.id, now, next_event(connection), _OVER)
 
 
 def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
-    """Says that something of an attempt's verdict changed that changes no group, such as whether it is final."""
+    """Say that something of an attempt's verdict changed that changes no group, such as whether it is final."""
     of = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
     connection.execute(sa.update(incidents).where(_c.id == of).values(event=event))
 
 
 def rename_user(connection: sa.Connection, job: str, former: str | None, user: str | None) -> None:
-    """Says whose a job is, now that it is known or known better."""
+    """Say whose a job is, now that it is known or known better."""
     words = sa.literal(_word(user)) + sa.func.substr(_a.words, len(_word(former)) + 1)
     connection.execute(sa.update(incident_attempts).where(_a.job == job).values(user=user, words=words))
 
@@ -189,7 +189,7 @@ def enter_step(
     job: str | None = None,
     attempt: int | None = None,
 ) -> None:
-    """Appends a step to the story of an incident."""
+    """Append a step to the story of an incident."""
     values = {"incident": incident, "at": at, "by": by, "step": step, "note": note, "job": job, "attempt": attempt}
     connection.execute(_TELL, values)
 
@@ -199,7 +199,7 @@ def _place(one: "StoredVerdict | Member") -> dict[str, Any]:
 
 
 def _failed_at(connection: sa.Connection, stored: "StoredVerdict", held: sa.Row[Any] | None) -> float:
-    """When an attempt failed: when that was first said, but not after its end."""
+    """Return when an attempt failed: when that was first said, but not after its end."""
     if held is not None:
         return float(held.failed_at)
     ended = connection.scalar(_ENDED, _place(stored))
@@ -230,18 +230,18 @@ def _word(text: str | None) -> str:
 
 
 def _described(member: Member) -> dict[str, Any]:
-    """What an attempt's verdict says of it."""
+    """Return what an attempt's verdict says of it."""
     return {name: value for name, value in member._asdict().items() if name not in ("job", "attempt")}
 
 
 def _facets(member: Member) -> dict[str, Any]:
-    """What an incident shows of its newest attempt."""
+    """Return what an incident shows of its newest attempt."""
     shown = {name: getattr(member, name) for name in ("reason", "category", "recovery", "fault")}
     return {**shown, "newest": member.verdict, "last": member.at}
 
 
 def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Row[Any] | None) -> None:
-    """Puts the attempt into an incident, out of that which held it."""
+    """Put the attempt into an incident, out of that which held it."""
     if held is None:
         connection.execute(_INSERT, {"incident": incident, **member._asdict()})
         return
@@ -249,7 +249,7 @@ def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Ro
 
 
 def _open(connection: sa.Connection, group: IncidentGroup, member: Member, event: int, told: bool, now: float) -> int:
-    """The id of a new incident of one attempt, which is to be entered."""
+    """Return the id of a new incident of one attempt, which is to be entered."""
     row = {**group._asdict(), **_facets(member), "event": event, "state": "new", "by": BY_US, "note": ""}
     row |= {"changed": now, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
     id = int(connection.execute(_OPENED, row).scalar_one())
@@ -274,7 +274,7 @@ def _join(
 
 
 def _refresh(connection: sa.Connection, row: sa.Row[Any], member: Member, event: int, **values: Any) -> None:
-    """Lets an incident, one of whose attempts changed or joined, show its newest one."""
+    """Let an incident, one of whose attempts changed or joined, show its newest one."""
     newest: Member | None = member
     if (member.at, member.verdict) < (row.last, row.newest or 0):
         newest = _newest(connection, row.id)  # the clock went back, or it is an old attempt that is judged again
@@ -290,7 +290,7 @@ def _newest(connection: sa.Connection, incident: int) -> Member | None:
 
 
 def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict", event: int, note: str) -> None:
-    """Takes an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
+    """Take an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
     enter_step(connection, held.id, "left", BY_US, note, stored.at, stored.job, stored.attempt)
     if held.attempts == 1:
         _empty(connection, held, stored.at, event, "it has no failed attempts left")
@@ -302,7 +302,7 @@ def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict",
 
 
 def _resolve(connection: sa.Connection, id: int, at: float, event: int, note: str) -> None:
-    """Says that an incident is over, for a reason that nobody had to give."""
+    """Say that an incident is over, for a reason that nobody had to give."""
     values = {"of_id": id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
     connection.execute(_CHANGE, values)
     enter_step(connection, id, "resolved", BY_US, note, at)
@@ -311,7 +311,7 @@ def _resolve(connection: sa.Connection, id: int, at: float, event: int, note: st
 def _merge(
     connection: sa.Connection, held: sa.Row[Any], into: sa.Row[Any], stored: "StoredVerdict", event: int
 ) -> None:
-    """Ends an incident whose only attempt went into another, which takes its place.
+    """End an incident whose only attempt went into another, which takes its place.
 
     An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles. Nobody
     looks at its page again, so what a person said of it last stands in the story of the other one, too.
@@ -328,7 +328,7 @@ def _merge(
 def _empty(
     connection: sa.Connection, held: sa.Row[Any], at: float, event: int, note: str, merged_into: int | None = None
 ) -> None:
-    """Resolves an incident without attempts; one that a person resolved keeps their name and words."""
+    """Resolve an incident without attempts; one that a person resolved keeps their name and words."""
     values: dict[str, Any] = {"attempts": 0, "jobs": 0, "newest": None, "notified": True, "merged_into": merged_into}
     if held.state != "resolved":
         values |= {"state": "resolved", "by": BY_US, "note": note, "changed": at}

@@ -58,7 +58,7 @@ class _View(NamedTuple):
 
 
 def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
-    """The ids of those that are wanted and the times of their newest attempts (`last`), the newest first."""
+    """Return the ids of those that are wanted and the times of their newest attempts (`last`), the newest first."""
     view = _view(wanted.prefixes)
     where = _where(wanted, view)
     if cursor is not None:
@@ -68,8 +68,8 @@ def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
 
 
 def counting(wanted: WantedIncidents) -> sa.Select[Any]:
-    """How many there are of each state, reason, category and recovery together; what is wanted of these is left out,
-    so that each can be counted without itself."""
+    """Return how many there are of each state, reason, category and recovery together; what is wanted of these is left
+    out, so that each can be counted without itself."""
     view = _view(wanted.prefixes)
     columns = [_c.state, *(view.newest[name] for name in FACETS[1:])]
     free = msgspec.structs.replace(wanted, states=(), reason=None, category=None, recovery=None)
@@ -78,8 +78,8 @@ def counting(wanted: WantedIncidents) -> sa.Select[Any]:
 
 
 def visible(prefixes: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Whether somebody who may see jobs with these prefixes may see an incident: it has an attempt of such a job, or
-    none at all and had one."""
+    """Return whether somebody who may see jobs with these prefixes may see an incident: it has an attempt of such a
+    job, or none at all and had one."""
     if not prefixes:
         return sa.true()
     joined = sa.exists().where(_a.incident == _c.id, begins(_a.job, prefixes))
@@ -89,7 +89,7 @@ def visible(prefixes: Sequence[str]) -> sa.ColumnElement[bool]:
 
 
 def newest_seen(prefixes: Sequence[str], ids: Sequence[int]) -> sa.Subquery:
-    """The newest attempt of each incident, of those that may be seen (`place` is 1), with how many these are."""
+    """Return the newest attempt of each incident, of those that may be seen (`place` is 1), with how many these are."""
     query = sa.select(
         _a.incident,
         _a.verdict,
@@ -111,7 +111,7 @@ def _view(prefixes: Sequence[str]) -> _View:
 
 
 def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]:
-    """The conditions of those that are wanted."""
+    """Return the conditions of those that are wanted."""
     where: list[sa.ColumnElement[bool]] = [UNMERGED]
     if wanted.states and set(wanted.states) != set(STATES):
         where.append(_c.state.in_(wanted.states))
@@ -132,7 +132,7 @@ def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]
 
 
 def _of_an_attempt(wanted: WantedIncidents) -> list[sa.ColumnElement[bool]]:
-    """The conditions that one attempt of an incident must fulfil."""
+    """Return the conditions that one attempt of an incident must fulfil."""
     where: list[sa.ColumnElement[bool]] = []
     if wanted.node is not None:
         suspected = sa.select(nodes.c.verdict).where(nodes.c.node == fit(wanted.node, _MAX_TEXT))

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from logdoctor.errors import IncidentRefused
 from logdoctor.store import incident_search as search
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
+from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, fit, fit_id, fit_limit
 from logdoctor.store.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incident_search import FACETS, State, WantedIncidents
@@ -20,9 +21,8 @@ from logdoctor.store.records import VERDICT_FIELDS, Page, StoredVerdict, after, 
 from logdoctor.store.schema import (
     CURRENT,
     OPEN_INCIDENT,
-    Database,
     bodies,
-    counters,
+    counter,
     incident_attempts,
     incident_events,
     incidents,
@@ -118,7 +118,7 @@ class Incidents:
         self.listeners: list[Callable[[int], None]] = []
 
     def search(self, wanted: WantedIncidents, cursor: str | None = None, limit: int = 50) -> IncidentPage:
-        """A page of the incidents that are wanted, the newest `last` first; `CursorError` for a bad cursor."""
+        """Return a page of the incidents that are wanted, the newest `last` first; `CursorError` for a bad cursor."""
         limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(search.searching(wanted, cursor).limit(limit + 1)).all()
@@ -126,8 +126,8 @@ class Incidents:
         return IncidentPage(items, cursor_of(rows[limit - 1].last, rows[limit - 1].id) if len(rows) > limit else None)
 
     def counts(self, wanted: WantedIncidents) -> dict[str, dict[str, int]]:
-        """How many there are: `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each counted
-        without what is wanted of itself."""
+        """Return how many there are: `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each
+        counted without what is wanted of itself."""
         asked = {"reason": wanted.reason, "category": wanted.category, "recovery": wanted.recovery}
         kept = {name: {value} for name, value in asked.items() if value is not None}
         if wanted.states:
@@ -145,25 +145,26 @@ class Incidents:
         return counts
 
     def one(self, id: int, prefixes: tuple[str, ...] = ()) -> Incident | None:
-        """The incident with this id, merged or without attempts though it may be."""
+        """Return the incident with this id, merged or without attempts though it may be."""
         with self._database.reading() as connection:
             return next(iter(_read(connection, [fit_id(id)], prefixes)), None)
 
     def of(self, job: str, attempt: int) -> int | None:
-        """The id of the incident that an attempt is in."""
+        """Return the id of the incident that an attempt is in."""
         query = sa.select(_a.incident).where(_a.job == fit(job, len(job)), _a.attempt == fit_id(attempt))
         with self._database.reading() as connection:
             return connection.scalar(query)
 
     def covers(self, id: int, prefixes: tuple[str, ...]) -> bool:
-        """Whether all attempts that ever were in an incident are of jobs with these prefixes: then its state may be
-        changed, and what people said of it be read."""
+        """Return whether all attempts that ever were in an incident are of jobs with these prefixes: then its state may
+        be changed, and what people said of it be read."""
         query = sa.select(_c.id).where(_c.id == fit_id(id), search.visible(prefixes))
         with self._database.reading() as connection:
             return connection.scalar(query) is not None and not _with_others(connection, [fit_id(id)], prefixes)
 
     def members(self, id: int, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> Page:
-        """A page of the current verdicts of an incident's attempts, newest first; `CursorError` for a bad cursor."""
+        """Return a page of the current verdicts of an incident's attempts, newest first; `CursorError` for a bad
+        cursor."""
         source = incident_attempts.join(verdicts, verdicts.c.id == _a.verdict)
         source = source.join(bodies, bodies.c.verdict == _a.verdict)
         failed = _a.at.label("failed_at")
@@ -181,8 +182,8 @@ class Incidents:
         )
 
     def failed_at(self, attempts: Sequence[tuple[str, int]]) -> dict[tuple[str, int], float]:
-        """When each of these attempts failed, whatever was said of it since; those that are in no incident are left
-        out."""
+        """Return when each of these attempts failed, whatever was said of it since; those that are in no incident are
+        left out."""
         if not attempts:
             return {}
         query = sa.select(_a.job, _a.attempt, _a.at).where(sa.tuple_(_a.job, _a.attempt).in_(list(attempts)))
@@ -190,8 +191,8 @@ class Incidents:
             return {(job, attempt): at for job, attempt, at in connection.execute(query)}
 
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
-        """The incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the state that
-        was seen, or cannot take the step; it says who was quicker."""
+        """Return the incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the
+        state that was seen, or cannot take the step; it says who was quicker."""
         id, by, note = fit_id(id), fit(by, MAX_WHO), fit(note, MAX_WORDS)
         if not by.strip():
             raise IncidentRefused(f"incident {id}", "no name was given", "Say who you are.")
@@ -210,7 +211,7 @@ class Incidents:
         return changed
 
     def events(self, id: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[IncidentEvent]:
-        """What happened to an incident, the newest first."""
+        """Return what happened to an incident, the newest first."""
         story = incident_events.c
         query = sa.select(incident_events).where(story.incident == fit_id(id)).order_by(story.id.desc())
         if prefixes:
@@ -223,12 +224,12 @@ class Incidents:
         return [one if one.by == BY_US else msgspec.structs.replace(one, by="", note="") for one in found]
 
     def last_event(self) -> int:
-        """The number of the last change of an incident or a verdict; 0 before the first."""
+        """Return the number of the last change of an incident or a verdict; 0 before the first."""
         with self._database.reading() as connection:
-            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "event")) or 0)
+            return counter(connection, "event")
 
     def newer(self, event: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[Incident]:
-        """The incidents that changed after an event, in the order of their last change: for resuming a stream.
+        """Return the incidents that changed after an event, in the order of their last change: for resuming a stream.
 
         Merged ones and those without attempts are among them, so that a list knows what left it. With prefixes those
         are not that only attempts of others are left in: nothing is told of these.
@@ -239,7 +240,8 @@ class Incidents:
             return _read(connection, ids, prefixes)
 
     def catch_up(self, now: float) -> int:
-        """How many current verdicts that say `failed` were in no incident; now each is in one, and nobody is notified.
+        """Return how many current verdicts that say `failed` were in no incident; now each is in one, and nobody is
+        notified.
 
         Those are of a database that an older version wrote. The second time there are none. When there were any, what
         nothing joined for long before `now` is resolved: nobody is to work off the past.
@@ -264,7 +266,7 @@ class Incidents:
 
 
 def _check(connection: sa.Connection, row: sa.Row[Any], step: Step, seen_as: State | None) -> None:
-    """`IncidentRefused` unless the incident may take the step."""
+    """Raise `IncidentRefused` unless the incident may take the step."""
     thing, again = f"incident {row.id}", "Check it again."
     if row.merged_into is not None:
         raise IncidentRefused(thing, f"it was merged into incident {row.merged_into}", "Use that incident.")
@@ -281,7 +283,7 @@ def _check(connection: sa.Connection, row: sa.Row[Any], step: Step, seen_as: Sta
 
 
 def _quicker(row: sa.Row[Any]) -> str:
-    """Who brought an incident into its state, and when."""
+    """Return who brought an incident into its state, and when."""
     moment = datetime.datetime.fromtimestamp(row.changed, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     if row.state != "new":
         return f"{row.by} {row.state} it at {moment}"
@@ -292,7 +294,7 @@ def _quicker(row: sa.Row[Any]) -> str:
 
 
 def _read(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> list[Incident]:
-    """The incidents with these ids, in this order; those that may not be seen are left out."""
+    """Return the incidents with these ids, in this order; those that may not be seen are left out."""
     if not ids:
         return []
     query = sa.select(incidents).where(_c.id.in_(ids), search.visible(prefixes))
@@ -340,7 +342,8 @@ def _incident(
 
 
 def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> set[int]:
-    """Which of the incidents ever had an attempt of a job that may not be seen: what people said may be of that."""
+    """Return which of the incidents ever had an attempt of a job that may not be seen: what people said may be of
+    that."""
     if not prefixes:
         return set()
     story = incident_events.c
@@ -349,7 +352,7 @@ def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[
 
 
 def _seen(connection: sa.Connection, rows: Mapping[int, sa.Row[Any]], prefixes: tuple[str, ...]) -> dict[int, _Seen]:
-    """What may be seen of the attempts of each incident."""
+    """Return what may be seen of the attempts of each incident."""
     all_of = {id: _Seen(row.attempts, row.jobs, row.opened, row.last, row.newest) for id, row in rows.items()}
     if not prefixes:
         return all_of
@@ -371,7 +374,7 @@ def _verdicts(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Stored
 
 
 def _on_nodes(connection: sa.Connection, names: Iterable[str], prefixes: tuple[str, ...]) -> dict[str, int]:
-    """How many current verdicts that say `failed` suspect each of the nodes."""
+    """Return how many current verdicts that say `failed` suspect each of the nodes."""
     names = list(names)
     if not names:
         return {}
@@ -384,14 +387,14 @@ def _on_nodes(connection: sa.Connection, names: Iterable[str], prefixes: tuple[s
 
 
 def _alike(connection: sa.Connection, fingerprints: Iterable[str], prefixes: tuple[str, ...]) -> dict[str, int]:
-    """How many incidents that have attempts have each of the fingerprints."""
+    """Return how many incidents that have attempts have each of the fingerprints."""
     query = sa.select(_c.fingerprint, sa.func.count()).where(_c.attempts > 0, _c.fingerprint.in_(list(fingerprints)))
     query = query.where(search.visible(prefixes)).group_by(_c.fingerprint)
     return {name: count for name, count in connection.execute(query)}
 
 
 def _end(connection: sa.Connection, merged_into: int | None) -> int | None:
-    """Where a chain of merged incidents ends; it has no cycles (see `grouping`)."""
+    """Return where a chain of merged incidents ends; it has no cycles (see `grouping`)."""
     while merged_into is not None:
         onward = connection.scalar(sa.select(_c.merged_into).where(_c.id == merged_into))
         if onward is None:

@@ -18,13 +18,14 @@ import sqlalchemy as sa
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleRefused
+from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, below, fit, fit_limit, plain
 from logdoctor.store.names import checked_attempt
 from logdoctor.store.noticed import NoticedLines
 from logdoctor.store.refusals import Refusals, Votes
 from logdoctor.store.rule_hits import RuleHits, counted, enter_first_hits
 from logdoctor.store.rule_rows import DIAGNOSIS, MAX_NAME, MAX_TEXTS, bounded, checked_count, checked_kind, refused
-from logdoctor.store.schema import Database, counters, learned_rules, rule_events
+from logdoctor.store.schema import count_up, counter, learned_rules, rule_events
 from logdoctor.store.shapes import Shapes
 
 STATUSES = ("proposed", "shadow", "active", "retired")
@@ -33,7 +34,7 @@ ERROR_WORD = "error-word"
 """How `waits_for` begins when lines of the rule look like trouble: who approves it says that they are harmless."""
 
 CORDON = "cordon"
-"""How `waits_for` begins when a rule in shadow waits because its recovery takes a node out."""
+"""How `waits_for` begins when a rule in shadow waits because its recovery cordons a node."""
 
 MAX_RULES = 5000
 """Rules of a kind, retired ones too."""
@@ -76,7 +77,7 @@ class StoredClaim(msgspec.Struct, frozen=True):
 
     @property
     def cordons(self) -> bool:
-        """Whether nodes may be taken out because of it."""
+        """Return whether nodes may be cordoned because of it."""
         recovery = self.recovery or (default.recovery if (default := taxonomy.REASONS.get(self.reason)) else "")
         return recovery == "isolate_and_restart"
 
@@ -136,7 +137,8 @@ class Learned(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on only when a human lets it: a proposed one, or one in shadow that may take nodes out."""
+        """Return whether it goes on only when a human lets it: a proposed one, or one in shadow that may cordon
+        nodes."""
         return self.status == "proposed" or (self.status == "shadow" and bool(self.waits_for))
 
 
@@ -204,7 +206,7 @@ class LearnedRules:
     def add(
         self, rules: Sequence[NewRule], by: str, at: float, step: str = "added", why: str = ""
     ) -> builtins.list[Learned]:
-        """The rules as they are now stored, in their order; one that the kind has already comes back unchanged.
+        """Return the rules as they are now stored, in their order; one that the kind has already comes back unchanged.
 
         `RuleRefused` when one of them cannot be stored or its kind is full; then none was.
         """
@@ -216,12 +218,12 @@ class LearnedRules:
             return [_learned(_enter(connection, rule, self._most, who, at, step, why)) for rule in sound]
 
     def one(self, id: str) -> Learned:
-        """The rule with this id; `RuleRefused` when there is none."""
+        """Return the rule with this id; `RuleRefused` when there is none."""
         with self._database.reading() as connection:
             return _learned(_find(connection, id))
 
     def some(self, ids: Sequence[str]) -> dict[str, Learned]:
-        """Those of some rules that there are, by their ids."""
+        """Return those of some rules that there are, by their ids."""
         query = sa.select(_rules).where(_rules.c.id.in_([plain(id) for id in ids]))
         with self._database.reading() as connection:
             return {row.id: _learned(row) for row in connection.execute(query)}
@@ -229,7 +231,7 @@ class LearnedRules:
     def list(
         self, kind: str | None = None, status: str | None = None, agent: str | None = None, limit: int | None = None
     ) -> builtins.list[Learned]:
-        """The rules for which all that is given holds, by kind and place; all of them without a limit."""
+        """Return the rules for which all that is given holds, by kind and place; all of them without a limit."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.kind, _rules.c.place)
         if limit is not None:
             query = query.limit(min(max(limit, 1), MAX_ID))
@@ -244,7 +246,8 @@ class LearnedRules:
         cursor: str | None = None,
         limit: int = 50,
     ) -> LearnedPage:
-        """A page of the rules for which all that is given holds, the newest first; `CursorError` for a bad cursor."""
+        """Return a page of the rules for which all that is given holds, the newest first; `CursorError` for a bad
+        cursor."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.number.desc())
         query = query.where(_rules.c.number < below(cursor))
         limit = fit_limit(limit)
@@ -254,7 +257,7 @@ class LearnedRules:
         return LearnedPage(found, str(rows[limit - 1].number) if len(rows) > limit else None)
 
     def kinds(self) -> dict[str, dict[str, int]]:
-        """How many rules each kind has of each status: `{kind: {status: count}}`, by kind."""
+        """Return how many rules each kind has of each status: `{kind: {status: count}}`, by kind."""
         query = sa.select(_rules.c.kind, _rules.c.status, sa.func.count()).group_by(_rules.c.kind, _rules.c.status)
         kinds: dict[str, dict[str, int]] = {}
         with self._database.reading() as connection:
@@ -263,24 +266,24 @@ class LearnedRules:
         return kinds
 
     def version(self) -> int:
-        """A number that every change raises that matters for matching: a new rule, its status, its flag."""
+        """Return a number that every change raises that matters for matching: a new rule, its status, its flag."""
         with self._database.reading() as connection:
-            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "learned")) or 0)
+            return counter(connection, "learned")
 
     def move(
         self, id: str, status: str, by: str, why: str, at: float, step: str = "move", expected: str | None = None
     ) -> Learned:
-        """The rule with another status: the way of code, which tells `step`, such as "promote" or "demote".
+        """Return the rule with another status: the way of code, which tells `step`, such as "promote" or "demote".
 
         `RuleRefused` when there is no way to that status, when the rule waits for a human, or when its status is
-        no longer the `expected` one. A diagnosis rule that may take nodes out becomes active only by `approve`.
+        no longer the `expected` one. A diagnosis rule that may cordon nodes becomes active only by `approve`.
         """
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
             origin = _origin.decode(row.origin)
             cordons = origin.claim is not None and origin.claim.cordons
             if cordons and status == "active":
-                raise refused(id, "can take nodes out of service, so a person must approve it", "Approve or retire it.")
+                raise refused(id, "can cordon nodes, so a person must approve it", "Approve or retire it.")
             if row.status in ("proposed", "retired") and status == "shadow" and origin.waits_for and not cordons:
                 raise refused(id, f"is waiting for approval ({origin.waits_for})", "Approve or retire it.")
             return status, row.harmless
@@ -288,7 +291,7 @@ class LearnedRules:
         return self._step(id, step, to, by, why, at, expected)
 
     def approve(self, id: str, by: str, why: str, at: float, expected: str | None = None) -> Learned:
-        """The rule a step further: proposed or retired -> shadow -> active; a human's step.
+        """Return the rule a step further: proposed or retired -> shadow -> active; a human's step.
 
         With it the rule is `harmless` when it waited because its lines look like trouble. `RuleRefused` when it
         is active.
@@ -303,11 +306,11 @@ class LearnedRules:
         return self._step(id, "approve", to, by, why, at, expected)
 
     def retire(self, id: str, by: str, why: str, at: float, expected: str | None = None) -> Learned:
-        """The rule, now retired; `RuleRefused` when it was."""
+        """Return the rule, now retired; `RuleRefused` when it was."""
         return self._step(id, "retire", lambda row: ("retired", row.harmless), by, why, at, expected)
 
     def undo(self, id: str, by: str, why: str, at: float, expected: int | None = None) -> Learned:
-        """The rule as it was before its latest step that was not taken back yet.
+        """Return the rule as it was before its latest step that was not taken back yet.
 
         `RuleRefused` when nothing is left to take back, or when that step is no longer the `expected` one (the id of
         an event). The undoing is recorded and cannot be undone itself.
@@ -323,7 +326,7 @@ class LearnedRules:
             return _change(connection, row, "undo", last.from_status, last.from_harmless, who, why, at, last.id)
 
     def events(self, id: str | None = None, limit: int = 100, before: int | None = None) -> builtins.list[Event]:
-        """The steps of a rule or of all, the newest first; those before the event with the id `before`.
+        """Return the steps of a rule or of all, the newest first; those before the event with the id `before`.
 
         `RuleRefused` when there is no such rule.
         """
@@ -346,7 +349,7 @@ class LearnedRules:
         at: float,
         expected: str | None,
     ) -> Learned:
-        """The rule after a step; `to` says of the row which status and flag it leads to."""
+        """Return the rule after a step; `to` says of the row which status and flag it leads to."""
         who = _who(by)
         with self._database.writing() as connection:
             row = _find(connection, id)
@@ -363,14 +366,14 @@ class LearnedRules:
 
 
 def _who(by: str) -> str:
-    """The name of who takes a step; `RuleRefused` when it is none."""
+    """Return the name of who takes a step; `RuleRefused` when it is none."""
     if not by.strip():
         raise RuleRefused("a step of a learned rule", "names nobody who took it", "Say who you are.")
     return fit(by, MAX_NAME)
 
 
 def _sound(rule: NewRule) -> NewRule:
-    """The rule as it will be stored; `RuleRefused` when it cannot be.
+    """Return the rule as it will be stored; `RuleRefused` when it cannot be.
 
     What says something about the rule is cut where it is too long; what must stay as it is, is refused.
     """
@@ -412,7 +415,7 @@ def _sound(rule: NewRule) -> NewRule:
 
 
 def _claim_complaint(claim: StoredClaim) -> str | None:
-    """What is no word of the taxonomy, or no reason of a failure."""
+    """Return what is no word of the taxonomy, or no reason of a failure."""
     if claim.reason not in taxonomy.REASONS or claim.reason == "Unknown":
         return f"its reason {ascii(claim.reason)[:80]} is not in the taxonomy"
     for name, value, known in (
@@ -437,7 +440,8 @@ def _where(kind: str | None, status: str | None, agent: str | None) -> list[sa.C
 
 
 def _learned(row: sa.Row[Any]) -> Learned:
-    """The rule of a row. One whose row was damaged keeps its place, and is retired as far as anybody can tell."""
+    """Return the rule of a row. One whose row was damaged keeps its place, and is retired as far as anybody can
+    tell."""
     try:
         origin, status = _origin.decode(row.origin), row.status
     except msgspec.DecodeError as error:
@@ -479,7 +483,7 @@ def _row(connection: sa.Connection, number: int) -> sa.Row[Any]:
 
 
 def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: float, step: str, why: str) -> sa.Row[Any]:
-    """The row of the rule: the one it has, or a new one at the end of its kind."""
+    """Return the row of the rule: the one it has, or a new one at the end of its kind."""
     said = (rule.claim.reason, rule.claim.recovery) if rule.claim else ()  # what two may say otherwise of one line
     digest = hashlib.sha256(_encode((rule.kind, rule.pattern, *said))).hexdigest()
     if known := connection.execute(sa.select(_rules).where(_rules.c.digest == digest)).first():
@@ -516,7 +520,7 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
 
 
 def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
-    """`learned/<kind>/<digits>`: as few digits of the digest as tell the rule from those before."""
+    """Return `learned/<kind>/<digits>`: as few digits of the digest as tell the rule from those before."""
     for digits in range(_FIRST_DIGITS, len(digest), 8):
         id = f"learned/{_slug(kind)}/{digest[:digits]}"
         if connection.scalar(sa.select(_rules.c.number).where(_rules.c.id == id)) is None:
@@ -525,7 +529,7 @@ def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
 
 
 def _slug(kind: str) -> str:
-    """The kind in a-z, 0-9, `-` and `/`, at most 80 characters, fit to be a path; kinds may share one."""
+    """Return the kind in a-z, 0-9, `-` and `/`, at most 80 characters, fit to be a path; kinds may share one."""
     parts = (re.sub("[^a-z0-9]+", "-", part).strip("-") for part in kind.lower().split("/"))
     return "/".join(filter(None, parts))[:_MAX_SLUG].rstrip("/-") or "kind"
 
@@ -541,7 +545,7 @@ def _change(
     at: float,
     undoes: int | None = None,
 ) -> Learned:
-    """The rule with this status and flag, and the event of it."""
+    """Return the rule with this status and flag, and the event of it."""
     values: dict[str, Any] = {"status": status, "harmless": harmless, "changed": at}
     if status == "shadow":  # it is watched from now on, however long it was not seen before
         values["last_turn"] = counted(connection, row.kind)
@@ -561,7 +565,7 @@ def _write_event(
     at: float,
     undoes: int | None = None,
 ) -> None:
-    """Writes down a step, and raises the version: nothing else changes a rule."""
+    """Write down a step, and raises the version: nothing else changes a rule."""
     event = sa.insert(rule_events).values(
         rule=rule,
         at=at,
@@ -575,11 +579,11 @@ def _write_event(
         undoes=undoes,
     )
     connection.execute(event)
-    connection.execute(sa.update(counters).where(counters.c.name == "learned").values(value=counters.c.value + 1))
+    count_up(connection, "learned")
 
 
 def _last_step(connection: sa.Connection, rule: int) -> sa.Row[Any] | None:
-    """The latest event of the rule that is neither its entry, nor an undoing, nor undone."""
+    """Return the latest event of the rule that is neither its entry, nor an undoing, nor undone."""
     later = rule_events.alias()
     undone = sa.select(later.c.undoes).where(later.c.rule == rule, later.c.undoes.is_not(None))
     mine = (rule_events.c.rule == rule, rule_events.c.from_status != "", rule_events.c.undoes.is_(None))

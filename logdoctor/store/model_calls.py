@@ -3,17 +3,11 @@
 import msgspec
 import sqlalchemy as sa
 
+from logdoctor.model_types import Spent
+from logdoctor.store.database import Database
 from logdoctor.store.fit import finite, fit
 from logdoctor.store.rule_rows import MAX_COUNT, MAX_NAME, add_to
-from logdoctor.store.schema import Database, model_calls, model_totals
-
-
-class LedgerTotals(msgspec.Struct, frozen=True):
-    """What model calls came to."""
-
-    calls: int
-    tokens: int
-    dollars: float
+from logdoctor.store.schema import model_calls, model_totals
 
 
 class ModelTotal(msgspec.Struct, frozen=True):
@@ -64,7 +58,7 @@ class ModelCalls:
             connection.execute(sa.insert(model_calls).values(call))
             add_to(connection, model_totals, names | {"result": failure or "ok"}, {"calls": 1} | spent)
 
-    def spent(self, job: str | None, since: float) -> LedgerTotals:
+    def spent(self, job: str | None, since: float) -> Spent:
         """Return what calls came to from a time on: those of a job, or all for None."""
         columns = model_calls.c
         query = sa.select(
@@ -74,7 +68,7 @@ class ModelCalls:
             query = query.where(columns.job == fit(job, MAX_NAME))
         with self._database.reading() as connection:
             calls, tokens, dollars = connection.execute(query).one()
-        return LedgerTotals(int(calls), int(tokens or 0), float(dollars or 0.0))
+        return Spent(int(calls), int(tokens or 0), float(dollars or 0.0))
 
     def totals(self) -> list[ModelTotal]:
         """Return all calls ever, by model, purpose and result."""

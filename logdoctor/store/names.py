@@ -1,13 +1,15 @@
 """Names that come from outside, and the file names that are made of them."""
 
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from logdoctor.errors import NameRefused
 
 MAX_NAME = 200
 """Characters of a job or stream name."""
 MAX_ATTEMPT = 999_999
+IDENTITY = "logdoctor.id"
+"""The object of the archive that says to which database it belongs; no job has its file name."""
 _MAX_FILE_NAME = 240  # bytes; file systems allow 255, and suffixes are added
 
 
@@ -23,19 +25,19 @@ class Key(NamedTuple):
 
 
 def key(job: str, attempt: int, stream: str) -> Key:
-    """A checked key; `NameRefused` when a name cannot be one."""
+    """Return a checked key; `NameRefused` when a name cannot be one."""
     return Key(checked("job", job), checked_attempt(attempt), checked("stream", stream))
 
 
 def checked_attempt(attempt: int) -> int:
-    """The number of an attempt; `NameRefused` when it is out of range."""
+    """Return the number of an attempt; `NameRefused` when it is out of range."""
     if not 0 <= attempt <= MAX_ATTEMPT:
         raise NameRefused(f"attempt {attempt}", "it is out of range", f"Use 0 to {MAX_ATTEMPT}.")
     return attempt
 
 
 def checked(kind: str, name: str) -> str:
-    """The name of a job or stream (`kind`); `NameRefused` for one that is empty, too long or not printable."""
+    """Return the name of a job or stream (`kind`); `NameRefused` for one that is empty, too long or not printable."""
     if not name or len(name) > MAX_NAME:
         raise NameRefused(f"{kind} name", f"it has {len(name)} characters", f"Use 1 to {MAX_NAME}.")
     shown = name.encode("ascii", "backslashreplace").decode()
@@ -50,9 +52,17 @@ def checked(kind: str, name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """What stands for a name in the file system: letters, digits, `-`, `_`, inner dots; the rest percent-encoded.
+    """Return what stands for a name in the file system: letters, digits, `-`, `_`, inner dots; the rest
+    percent-encoded.
 
     Different names give different file names, and none is hidden or leaves its folder.
     """
     quoted = quote(name, safe="").replace("~", "%7E")
+    if quoted == IDENTITY:
+        return quoted.replace(".", "%2E")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
+def named(file: str) -> str:
+    """Return the name that a file name stands for."""
+    return unquote(file, errors="replace")

@@ -8,17 +8,10 @@ import sqlalchemy as sa
 
 from logdoctor.node_types import NodeHistory, PastCordon, PastFailure, PastFinding
 from logdoctor.store.cordons import read_cordon
+from logdoctor.store.database import Database
 from logdoctor.store.fit import fit
 from logdoctor.store.node_places import NodePage, NodePlace, NodeSummary, WantedNodes, listed, place_after
-from logdoctor.store.schema import (
-    OPEN_CORDON,
-    Database,
-    node_cordons,
-    node_findings,
-    node_tests,
-    tested_nodes,
-    verdicts,
-)
+from logdoctor.store.schema import OPEN_CORDON, node_cordons, node_findings, node_tests, tested_nodes, verdicts
 from logdoctor.store.schema import nodes as suspected
 
 __all__ = ["NodeHistories", "NodePage", "NodeSummary", "WantedNodes"]
@@ -40,11 +33,12 @@ class NodeHistories:
         self._database = database
 
     def history(self, node: str, limit: int = 50) -> NodeHistory:
-        """What is on record of one node, the newest `limit` of each sort; all empty for a node that nobody knows."""
+        """Return what is on record of one node, the newest `limit` of each sort; all empty for a node that nobody
+        knows."""
         return self.histories([node], limit)[node]
 
     def histories(self, nodes: Sequence[str], limit: int = 50) -> dict[str, NodeHistory]:
-        """The history of each of these nodes."""
+        """Return the history of each of these nodes."""
         failures: dict[str, list[PastFailure]] = {}
         findings: dict[str, list[PastFinding]] = {}
         cordons: dict[str, list[PastCordon]] = {}
@@ -65,8 +59,8 @@ class NodeHistories:
         return {node: of(node) for node in nodes}
 
     def nodes(self, limit: int = 1000) -> list[NodeSummary]:
-        """Every node on record, up to `limit`: those that failed and were found faulty most often first, of these the
-        last to fail."""
+        """Return every node on record, up to `limit`: those that failed and were found faulty most often first, of
+        these the last to fail."""
         return self.node_page(limit=limit).items
 
     def node_page(
@@ -76,7 +70,7 @@ class NodeHistories:
         limit: int = 1000,
         now: float | None = None,
     ) -> NodePage:
-        """A page of the nodes on record that are wanted, repeat offenders first; `CursorError` for a bad cursor.
+        """Return a page of the nodes on record that are wanted, repeat offenders first; `CursorError` for a bad cursor.
 
         On record are those that a current verdict suspects, that were tested to an end or are tested now, and that
         were ever cordoned. What is said of each is looked up for the page alone, so that a large fleet is quick.
@@ -116,7 +110,7 @@ class NodeHistories:
         return NodePage([summary(place) for place in found.items], found.next, found.counts)
 
     def suspicions(self, node: str) -> tuple[int, int]:
-        """How many current verdicts suspect a node: in the last 30 days, and in all."""
+        """Return how many current verdicts suspect a node: in the last 30 days, and in all."""
         name, since = fit(node, _MAX_NAME), time.time() - MONTH
         with self._database.reading() as connection:
             row = connection.execute(_suspected_since(since).where(suspected.c.node == name)).first()
@@ -136,7 +130,7 @@ def _newest(
     names: list[str],
     limit: int,
 ) -> sa.CursorResult[Any]:
-    """The newest rows of each name, a name after the other."""
+    """Return the newest rows of each name, a name after the other."""
     node = order[0].table.c.node
     newest = [column.desc() for column in order]
     place = sa.func.row_number().over(partition_by=node, order_by=newest).label("place")
@@ -153,7 +147,7 @@ def _finding(row: sa.Row[Any]) -> PastFinding:
 
 
 def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
-    """Every node on record, in the few numbers that it is found and ordered by."""
+    """Return every node on record, in the few numbers that it is found and ordered by."""
     failed = {node: counts for node, *counts in connection.execute(_suspected_since(since))}
     faulty = {node: counts for node, *counts in connection.execute(_faulty_since(since))}
     found = {node: standing for node, standing in connection.execute(_FOUND)}
@@ -171,7 +165,7 @@ def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
 
 
 def _suspected_since(since: float) -> sa.Select[Any]:
-    """Each suspected node, how often it is, how often since then, and when last."""
+    """Return each suspected node, how often it is, how often since then, and when last."""
     c = suspected.c
     recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
     counted = (c.node, sa.func.count().label("failures"), recent, sa.func.max(c.at).label("last"))
@@ -179,7 +173,7 @@ def _suspected_since(since: float) -> sa.Select[Any]:
 
 
 def _faulty_since(since: float) -> sa.Select[Any]:
-    """Each node that tests found faulty, how often, and how often since then."""
+    """Return each node that tests found faulty, how often, and how often since then."""
     c = node_findings.c
     recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
     counted = sa.select(c.node, sa.func.count().label("faulty"), recent)
@@ -187,7 +181,7 @@ def _faulty_since(since: float) -> sa.Select[Any]:
 
 
 def _found() -> sa.Select[Any]:
-    """What the last finding of each node says."""
+    """Return what the last finding of each node says."""
     c = node_findings.c
     last = sa.select(c.node, sa.func.max(c.test).label("test")).group_by(c.node).subquery()
     return sa.select(c.node, c.standing).join(last, sa.and_(c.node == last.c.node, c.test == last.c.test))

@@ -71,16 +71,16 @@ class NodePlace(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What is known of its health."""
+        """Return what is known of its health."""
         return self.standing or "untested"
 
     @property
     def service(self) -> str:
-        """Whether it is out; a dry run took nothing out."""
+        """Return whether it is cordoned; a dry run cordons nothing."""
         return "in-service" if not self.how else DRY_RUN if self.how == DRY_RUN else "cordoned"
 
     def key(self, order: Order) -> "PlaceKey":
-        """What it is ordered by."""
+        """Return what it is ordered by."""
         if order == "name":
             return PlaceKey(0, 0, 0, 0.0, self.node)
         total = self.failures + self.faulty
@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 
 def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: PlaceKey | None, limit: int) -> Found:
-    """Those that are wanted, from behind a place on."""
+    """Return those that are wanted, from behind a place on."""
     text = (wanted.text or "").lower()
     named = [place for place in places if text in place.node.lower() and (not wanted.testing or place.test is not None)]
 
@@ -128,7 +128,8 @@ def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: PlaceKey | N
 
 
 def place_after(cursor: str | None) -> PlaceKey | None:
-    """The place that a page begins after, None from the beginning; `CursorError` for a cursor that no page gave."""
+    """Return the place that a page begins after, None from the beginning; `CursorError` for a cursor that no page
+    gave."""
     if cursor is None:
         return None
     try:

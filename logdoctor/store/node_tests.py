@@ -1,6 +1,6 @@
 """Tests of nodes: what was asked, how each world ended, and what was found."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from logdoctor.errors import InputError, NodeTestRefused
 from logdoctor.node_types import Conclusion, Finding, Node, Reading, Result, World, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
+from logdoctor.store.database import Database
 from logdoctor.store.fit import below, finite, fit, fit_id, fit_limit
-from logdoctor.store.schema import Database, node_findings, node_tests, tested_nodes, world_results
+from logdoctor.store.schema import node_findings, node_tests, tested_nodes, world_results
 
 MAX_NODES = 20_000
 """Nodes of a test, at most."""
@@ -75,7 +76,7 @@ class NodeTests:
         at: float,
         claim: Claim = lambda id, running: None,
     ) -> int:
-        """The id of a new test, which is running. `NodeTestRefused` for no nodes, too many, or one twice;
+        """Return the id of a new test, which is running. `NodeTestRefused` for no nodes, too many, or one twice;
         `InputError` for a node that cannot be called so and for options that are not JSON.
 
         `claim` is called with that id and with the tests that run already, while nobody else can begin one; when it
@@ -97,6 +98,7 @@ class NodeTests:
         }
         with self._database.writing() as connection:
             running = _all_running(connection)
+            values["seen"] = self._database.now(connection)
             id = int(connection.execute(sa.insert(node_tests).values(values).returning(_c.id)).scalar_one())
             connection.execute(sa.insert(tested_nodes), [{"node": node.name, "test": id} for node in nodes])
             because = "" if verdict is None else f" after verdict {verdict}"
@@ -105,7 +107,7 @@ class NodeTests:
         return id
 
     def add_result(self, test: int, result: Result) -> None:
-        """Keeps how a world ended. The first result of a world stays; texts that are too long are cut."""
+        """Keep how a world ended. The first result of a world stays; texts that are too long are cut."""
         body = _encode(_sound_result(result)).decode()
         with self._database.writing() as connection:
             _running(connection, test)
@@ -116,7 +118,7 @@ class NodeTests:
                 connection.execute(sa.insert(world_results).values(row))
 
     def finish_test(self, test: int, conclusion: Conclusion, at: float) -> None:
-        """Ends a test with what it found, which joins the history of its nodes.
+        """End a test with what it found, which joins the history of its nodes.
 
         `NodeTestRefused`, too, for a finding about a node that was not in the test, and for two about one.
         """
@@ -146,38 +148,38 @@ class NodeTests:
                     enter(connection, "test", test, finding.standing, row.by, finding.why, at, finding.node)
 
     def abort_test(self, test: int, why: str, at: float, by: str | None = None) -> None:
-        """Ends a test that found nothing; its results stay. Without `by` the audit names who began it."""
+        """End a test that found nothing; its results stay. Without `by` the audit names who began it."""
         with self._database.writing() as connection:
             row = _running(connection, test)
             _end(connection, test, "aborted", fit(why, MAX_WORDS), at, None)
             enter(connection, "test", test, "aborted", by or row.by, why, at)
 
     def note_test(self, test: int, step: str, by: str, why: str, at: float) -> None:
-        """Audits what happened to a test that goes on."""
+        """Audit what happened to a test that goes on."""
         with self._database.writing() as connection:
             _running(connection, test)
             enter(connection, "test", test, fit(step, MAX_WHO), by, why, at)
 
     def follow_test(self, test: int) -> None:
-        """Says that all that follows from the end of a test is on record."""
+        """Say that all that follows from the end of a test is on record."""
         with self._database.writing() as connection:
             ended = (_c.id == fit_id(test), _c.state != "running")
             connection.execute(sa.update(node_tests).where(*ended).values(followed=True))
 
     def unfollowed(self) -> list[int]:
-        """The tests that ended, and what follows from that may not be on record; the oldest first."""
+        """Return the tests that ended, and what follows from that may not be on record; the oldest first."""
         wanted = sa.select(_c.id).where(_c.followed.is_(False), _c.state != "running").order_by(_c.id)
         with self._database.reading() as connection:
             return list(connection.scalars(wanted))
 
     def test(self, id: int) -> StoredTest | None:
-        """The test with this id."""
+        """Return the test with this id."""
         with self._database.reading() as connection:
             row = connection.execute(sa.select(node_tests).where(_c.id == fit_id(id))).first()
         return None if row is None else _read(row)
 
     def tests(self, cursor: str | None = None, limit: int = 50, node: str | None = None) -> TestPage:
-        """A page of tests, of all nodes or of one, the newest first; `CursorError` for a bad cursor."""
+        """Return a page of tests, of all nodes or of one, the newest first; `CursorError` for a bad cursor."""
         query = sa.select(node_tests).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if node is not None:
             mine = sa.select(tested_nodes.c.test).where(tested_nodes.c.node == fit(node, _MAX_NAME))
@@ -189,18 +191,18 @@ class NodeTests:
         return TestPage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def tests_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredTest]:
-        """The tests that were begun because of these verdicts, of up to 500, the newest first."""
+        """Return the tests that were begun because of these verdicts, of up to 500, the newest first."""
         mine = sa.select(node_tests).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
 
-    def results(self, test: int) -> list[Result]:
-        """How the worlds of a test ended, in the order in which they did."""
+    def results(self, test: int, after: int = 0) -> list[Result]:
+        """Return how the worlds of a test ended, in the order in which they did, without the first so many."""
         with self._database.reading() as connection:
-            return _results(connection, fit_id(test))
+            return _results(connection, fit_id(test), fit_id(after))
 
     def worlds(self, test: int, numbers: Sequence[int]) -> list[Result]:
-        """How these worlds of a test ended, up to 500 of them, by their numbers."""
+        """Return how these worlds of a test ended, up to 500 of them, by their numbers."""
         c = world_results.c
         mine = (c.test == fit_id(test), c.world.in_(list(numbers)[:500]))
         with self._database.reading() as connection:
@@ -208,12 +210,25 @@ class NodeTests:
             return [_result.decode(body) for body in bodies]
 
     def tested(self) -> list[str]:
-        """The names of all nodes that were ever in a test."""
+        """Return the names of all nodes that were ever in a test."""
         with self._database.reading() as connection:
             return list(connection.scalars(sa.select(tested_nodes.c.node).distinct().order_by(tested_nodes.c.node)))
 
+    def keep(self, tests: Collection[int]) -> None:
+        """Say that this process still runs tests."""
+        with self._database.writing() as connection:
+            seen = self._database.now(connection)
+            connection.execute(sa.update(node_tests).where(_c.id.in_(tests), _c.state == "running").values(seen=seen))
+
+    def silent(self, seconds: float) -> set[int]:
+        """Return the tests that have not ended and of whose process nothing was heard for so long."""
+        with self._database.reading() as connection:
+            before = self._database.now(connection) - seconds
+            query = sa.select(_c.id).where(_c.state == "running", _c.seen < before)
+            return set(connection.scalars(query))
+
     def running(self) -> list[StoredTest]:
-        """The tests that have not ended, the oldest first: for a restart."""
+        """Return the tests that have not ended, the oldest first: for a restart."""
         with self._database.reading() as connection:
             return _all_running(connection)
 
@@ -247,7 +262,7 @@ def _options_text(options: dict[str, Any]) -> str:
 
 
 def _sound_result(result: Result) -> Result:
-    """The result as it will be stored: what the nodes said is cut and made finite."""
+    """Return the result as it will be stored: what the nodes said is cut and made finite."""
     world = result.world
     return Result(
         World(
@@ -308,7 +323,7 @@ def _check_findings(test: int, findings: Iterable[Finding], nodes: set[str]) -> 
 
 
 def _boots(results: Iterable[Result]) -> dict[str, str]:
-    """The last boot id that each node told."""
+    """Return the last boot id that each node told."""
     return {reading.node: reading.boot for result in results for reading in result.readings if reading.boot}
 
 
@@ -342,14 +357,15 @@ def _end(connection: sa.Connection, test: int, state: str, why: str, at: float, 
     connection.execute(sa.update(node_tests).where(_c.id == test).values(values))
 
 
-def _results(connection: sa.Connection, test: int) -> list[Result]:
+def _results(connection: sa.Connection, test: int, after: int = 0) -> list[Result]:
     mine = sa.select(world_results.c.body).where(world_results.c.test == test).order_by(world_results.c.place)
+    mine = mine.where(world_results.c.place > after) if after else mine
     return [_result.decode(body) for body in connection.scalars(mine)]
 
 
 def _read(row: sa.Row[Any]) -> StoredTest:
     values = {**row._mapping}
-    del values["followed"]
+    del values["followed"], values["seen"]
     values["nodes"] = _nodes.decode(row.nodes)
     values["options"] = _options.decode(row.options)
     values["conclusion"] = None if row.conclusion is None else _conclusion.decode(row.conclusion)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
+from logdoctor.store.database import Database
 from logdoctor.store.fit import plain
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.rule_rows import bounded, checked_count, checked_kind, of_attempt
-from logdoctor.store.schema import Database, noticed_lines
+from logdoctor.store.schema import noticed_lines
 
 MAX_NOTICED = 200
 """Noticed lines of an attempt that are kept: those that most runs noticed."""

@@ -14,17 +14,10 @@ import sqlalchemy as sa
 
 from logdoctor.errors import NoticeRefused
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
+from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
 from logdoctor.store.records import VERDICT_FIELDS, StoredVerdict, read_verdicts
-from logdoctor.store.schema import (
-    Database,
-    bodies,
-    counters,
-    incidents,
-    notice_targets,
-    notices,
-    verdicts,
-)
+from logdoctor.store.schema import bodies, counters, incidents, notice_targets, notices, verdicts
 
 OPENED, RESOLVED, SUMMARY, TRIAL = "incident.opened", "incident.resolved", "incidents.summary", "test"
 
@@ -115,9 +108,9 @@ class Notices:
         self._database = database
 
     def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
-        """The incidents that are to be told now, the oldest first: where the newest verdict is final, or provisional
-        and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need no telling
-        any more are marked as told: resolved or merged ones, and those opened before `stale`."""
+        """Return the incidents that are to be told now, the oldest first: where the newest verdict is final, or
+        provisional and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need
+        no telling any more are marked as told: resolved or merged ones, and those opened before `stale`."""
         needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), _i.opened < stale)
         pending = sa.and_(_i.notified.is_(False), needless)
         with self._database.reading() as connection:
@@ -129,11 +122,11 @@ class Notices:
         return self._described(_i.notified.is_(False), is_settled, limit=limit)
 
     def as_it_stands(self, incident: int) -> UnsentIncident | None:
-        """What is told of an incident now, told of before or not; None when no attempt is left in it."""
+        """Return what is told of an incident now, told of before or not; None when no attempt is left in it."""
         return next(iter(self._described(_i.id == fit_id(incident), limit=1)), None)
 
     def _described(self, *wanted: sa.ColumnElement[bool], limit: int) -> list[UnsentIncident]:
-        """Some incidents that have attempts, the oldest first."""
+        """Return some incidents that have attempts, the oldest first."""
         about = (_i.id.label("incident"), _i.state, _i.opened, _i.attempts, _i.jobs)
         source = incidents.join(verdicts, verdicts.c.id == _i.newest).join(bodies, bodies.c.verdict == _i.newest)
         query = sa.select(*(column.label(f"of_{column.name}") for column in about), *VERDICT_FIELDS)
@@ -146,15 +139,15 @@ class Notices:
         ]
 
     def oldest_unsent(self) -> float | None:
-        """When the oldest incident was opened that was not told yet; None when there is none."""
+        """Return when the oldest incident was opened that was not told yet; None when there is none."""
         query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None))
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found
 
     def enqueue(self, unsent: UnsentIncident, entries: Sequence[NewNotice], at: float) -> bool:
-        """Whether the messages of an incident were entered, which counts as told now. False when it was resolved since
-        it was read, or told by others."""
+        """Return whether the messages of an incident were entered, which counts as told now. False when it was resolved
+        since it was read, or told by others."""
         with self._database.writing() as connection:
             same = (_i.id == unsent.id, _i.state != "resolved", _i.notified.is_(False))
             if not connection.execute(sa.update(incidents).where(*same).values(notified=True)).rowcount:
@@ -164,8 +157,8 @@ class Notices:
             return True
 
     def resolutions(self, limit: int = 500) -> tuple[list[Gone], int | None]:
-        """The told incidents that were resolved since what `saw` was told of, in order, and the change to tell it of
-        when they were seen to; None when there is none. What happened before the first call is passed over."""
+        """Return the told incidents that were resolved since what `saw` was told of, in order, and the change to tell
+        it of when they were seen to; None when there is none. What happened before the first call is passed over."""
         with self._database.reading() as connection:
             after = connection.scalar(sa.select(counters.c.value).where(counters.c.name == _CURSOR))
             if after is None:
@@ -176,21 +169,21 @@ class Notices:
         return gone, rows[-1].event if rows else None
 
     def saw(self, event: int) -> None:
-        """The changes of incidents up to this one do not come again."""
+        """Note that the changes of incidents up to this one do not come again."""
         with self._database.writing() as connection:
             mine = counters.c.name == _CURSOR
             if not connection.execute(sa.update(counters).where(mine).values(value=event)).rowcount:
                 connection.execute(sa.insert(counters).values(name=_CURSOR, value=event))
 
     def of(self, incident: int) -> list[Notice]:
-        """The messages about an incident, the oldest first."""
+        """Return the messages about an incident, the oldest first."""
         query = sa.select(notices).where(_c.incident == fit_id(incident)).order_by(_c.id)
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(500))]
 
     def enqueue_resolved(self, incident: int, entries: Mapping[str, NewNotice], at: float) -> int:
-        """How many targets are to be told that an incident is resolved: those that were told of it, once. Messages of
-        it that nobody tried to send yet are withdrawn."""
+        """Return how many targets are to be told that an incident is resolved: those that were told of it, once.
+        Messages of it that nobody tried to send yet are withdrawn."""
         about = _c.incident == incident
         with self._database.writing() as connection:
             unsent = (about, _c.event == OPENED, _c.state.in_(_OPEN), _c.tries == 0, _c.by == "")
@@ -198,9 +191,9 @@ class Notices:
             connection.execute(sa.update(notices).where(*unsent).values(state="withdrawn", why=why, changed=at))
             whole = notices.alias()
             arrives = sa.exists().where(whole.c.id == _c.summary, whole.c.state != "dead")
-            is_told = sa.or_(_c.state.in_((*_OPEN, "delivered")), sa.and_(_c.state == "summed", arrives))
-            told = (about, _c.event == OPENED, is_told)
-            rows = connection.execute(sa.select(_c.target, sa.func.max(_c.due)).where(*told).group_by(_c.target)).all()
+            is_sent = sa.or_(_c.state.in_((*_OPEN, "delivered")), sa.and_(_c.state == "summed", arrives))
+            sent = (about, _c.event == OPENED, is_sent)
+            rows = connection.execute(sa.select(_c.target, sa.func.max(_c.due)).where(*sent).group_by(_c.target)).all()
             again = set(connection.scalars(sa.select(_c.target).where(about, _c.event == RESOLVED)))
             wanted = [(entries[row[0]], row[1]) for row in rows if row[0] in entries and row[0] not in again]
             for entry, before in wanted:  # not before the message that it follows
@@ -208,27 +201,27 @@ class Notices:
             return len(wanted)
 
     def enter_trial(self, entry: NewNotice, by: str, at: float) -> Notice:
-        """A message that somebody tries a target with, claimed by the caller until it is due."""
+        """Return a message that somebody tries a target with, claimed by the caller until it is due."""
         with self._database.writing() as connection:
             id = _enter(connection, entry, TRIAL, None, at, fit(by, MAX_WHO), tries=1)
             return _found(connection, id)
 
     def due(self, target: str, now: float, limit: int = 1000) -> list[Notice]:
-        """What is to be sent to a target now, in the order in which it was entered."""
+        """Return what is to be sent to a target now, in the order in which it was entered."""
         query = sa.select(notices).where(_c.target == target, _c.state.in_(_OPEN), _c.due <= now).order_by(_c.id)
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(limit))]
 
     def next_due(self, target: str) -> float | None:
-        """When something is next to be sent to a target; None when nothing is."""
+        """Return when something is next to be sent to a target; None when nothing is."""
         query = sa.select(sa.func.min(_c.due)).where(_c.target == target, _c.state.in_(_OPEN))
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found
 
     def claim(self, id: int, now: float, seconds: float) -> Notice | None:
-        """The message, to be sent by the caller within some seconds, after which others may; None when it is not due:
-        somebody else is sending it, or has."""
+        """Return the message, to be sent by the caller within some seconds, after which others may; None when it is not
+        due: somebody else is sending it, or has."""
         with self._database.writing() as connection:
             mine = (_c.id == fit_id(id), _c.state.in_(_OPEN), _c.due <= now)
             values = {"state": "waiting", "tries": _c.tries + 1, "due": now + seconds, "changed": now}
@@ -237,14 +230,15 @@ class Notices:
             return _found(connection, id)
 
     def settle_notice(self, id: int, state: Literal["delivered", "dead"], why: str, at: float) -> Notice:
-        """The message with what became of it, if it still waits."""
+        """Return the message with what became of it, if it still waits."""
         values = {"state": state, "why": fit(why, MAX_WORDS), "due": at, "changed": at}
         with self._database.writing() as connection:
             connection.execute(sa.update(notices).where(_c.id == id, _c.state.in_(_OPEN)).values(values))
             return _found(connection, id)
 
     def put_off(self, claimed: Notice, due: float, why: str, at: float) -> Notice:
-        """The message, to be tried again later; as it is when somebody wants it sent again since it was claimed."""
+        """Return the message, to be tried again later; as it is when somebody wants it sent again since it was
+        claimed."""
         values = {"due": due, "why": fit(why, MAX_WORDS), "changed": at}
         with self._database.writing() as connection:
             mine = (_c.id == claimed.id, _c.state.in_(_OPEN), _c.tries == claimed.tries)
@@ -258,7 +252,7 @@ class Notices:
             connection.execute(sa.update(notices).where(_c.id.in_(ids), _c.state.in_(_OPEN)).values(values))
 
     def sum_up(self, ids: Sequence[int], entry: NewNotice, at: float) -> Notice | None:
-        """One message in place of many, which nobody tried to send yet; None when somebody did."""
+        """Return one message in place of many, which nobody tried to send yet; None when somebody did."""
         with self._database.writing() as connection:
             these = (_c.id.in_(ids), _c.state.in_(_OPEN), _c.tries == 0)
             if connection.scalar(sa.select(sa.func.count()).select_from(notices).where(*these)) != len(ids):
@@ -268,7 +262,7 @@ class Notices:
             return _found(connection, id)
 
     def send_again(self, id: int, by: str, now: float, until: float) -> Notice:
-        """The message, due now; `NoticeRefused` for one that arrived, went into a summary or does not exist."""
+        """Return the message, due now; `NoticeRefused` for one that arrived, went into a summary or does not exist."""
         with self._database.writing() as connection:
             found = _found(connection, id)
             if found.event == TRIAL or found.state not in (*_OPEN, "dead"):
@@ -281,7 +275,7 @@ class Notices:
             return _found(connection, id)
 
     def notice(self, id: int) -> Notice | None:
-        """The message with this id."""
+        """Return the message with this id."""
         with self._database.reading() as connection:
             row = connection.execute(sa.select(notices).where(_c.id == fit_id(id))).first()
         return None if row is None else _read(row)
@@ -289,7 +283,8 @@ class Notices:
     def notices(
         self, cursor: str | None = None, limit: int = 50, state: str | None = None, target: str | None = None
     ) -> NoticePage:
-        """A page of messages, the newest first, of all states and targets or of one; `CursorError` for a bad cursor."""
+        """Return a page of messages, the newest first, of all states and targets or of one; `CursorError` for a bad
+        cursor."""
         query = sa.select(notices).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if state is not None:
             query = query.where(_c.state == fit(state, MAX_WHO))
@@ -302,14 +297,14 @@ class Notices:
         return NoticePage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def last_tried(self, target: str) -> Notice | None:
-        """The newest message that somebody tried to send to a target, and that has an answer."""
+        """Return the newest message that somebody tried to send to a target, and that has an answer."""
         tried = (_c.target == target, _c.tries > 0, _c.why != "")
         with self._database.reading() as connection:
             row = connection.execute(sa.select(notices).where(*tried).order_by(_c.id.desc()).limit(1)).first()
         return None if row is None else _read(row)
 
     def open_counts(self) -> dict[str, dict[str, int]]:
-        """How many messages of each target wait, are held back or were given up; tests do not count."""
+        """Return how many messages of each target wait, are held back or were given up; tests do not count."""
         query = sa.select(_c.target, _c.state, sa.func.count())
         query = query.where(_c.state.in_((*_OPEN, "dead")), _c.event != TRIAL)
         counts: dict[str, dict[str, int]] = {}
@@ -319,15 +314,16 @@ class Notices:
         return counts
 
     def first_ends(self) -> dict[str, float]:
-        """When the first of the messages to each target that wait or are held back is given up; tests do not count."""
+        """Return when the first of the messages to each target that wait or are held back is given up; tests do not
+        count."""
         query = sa.select(_c.target, sa.func.min(_c.until)).where(_c.state.in_(_OPEN), _c.event != TRIAL)
         with self._database.reading() as connection:
             rows = connection.execute(query.group_by(_c.target)).all()
         return {row[0]: row[1] for row in rows}
 
     def bring_forward(self, now: float, until: float) -> int:
-        """How many messages are due now, and given up at `until`, because they were put off by a clock that was ahead,
-        and would wait until it is as late again."""
+        """Return how many messages are due now, and given up at `until`, because they were put off by a clock that was
+        ahead, and would wait until it is as late again."""
         ahead = (_c.state.in_(_OPEN), _c.changed > now + _AHEAD)
         with self._database.reading() as connection:
             if connection.scalar(sa.select(_c.id).where(*ahead).limit(1)) is None:
@@ -337,8 +333,8 @@ class Notices:
             return connection.execute(sa.update(notices).where(*ahead).values(values)).rowcount
 
     def forget(self, before: float, dead_before: float, limit: int = 500) -> int:
-        """How many messages were deleted, at most `limit`: those that came to an end before a moment, and those that
-        were given up before another one. The newest of each target stays.
+        """Return how many messages were deleted, at most `limit`: those that came to an end before a moment, and those
+        that were given up before another one. The newest of each target stays.
 
         Those about an incident stay until it is resolved and all of them are that old, for they say who is to be told
         of its end, and who was. That an incident is opened is told once whatever is deleted: it says so itself.
@@ -367,7 +363,7 @@ class Notices:
             connection.execute(sa.delete(notice_targets).where(notice_targets.c.target == target))
 
     def closed_targets(self) -> dict[str, Closed]:
-        """The targets that are sent nothing, by name."""
+        """Return the targets that are sent nothing, by name."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(notice_targets)).all()
         return {row.target: Closed(row.digest, row.at, row.why) for row in rows}
@@ -379,7 +375,7 @@ class Notices:
 
 
 def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> sa.ColumnElement[bool]:
-    """True of messages that nothing needs any more."""
+    """Return what is true of messages that nothing needs any more."""
 
     def is_old(one: Any) -> sa.ColumnElement[bool]:
         ended = sa.and_(one.state.in_(_SETTLED), one.changed < before)

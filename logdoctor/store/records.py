@@ -7,30 +7,31 @@ import base64
 import binascii
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused, StoreError
 from logdoctor.store import grouping, rule_totals
-from logdoctor.store.fit import MAX_PAGE
+from logdoctor.store.database import Database
+from logdoctor.store.fit import MAX_ID, MAX_PAGE, fit_limit, plain
 from logdoctor.store.names import MAX_ATTEMPT
-from logdoctor.store.schema import CURRENT, FACETS, Database, attempts, bodies, counters, ends, jobs, next_event, nodes
+from logdoctor.store.schema import CURRENT, FACETS, attempts, bodies, counter, ends, jobs, next_event, nodes
 from logdoctor.store.schema import verdicts as table
+from logdoctor.store.shards import Owned, fenced
 from logdoctor.store.work import NewWork, enter
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.types import LEARNED, Evidence, Verdict
 
-_MAX_ID = 2**63 - 1
 _MAX_CURSOR = 2000
 
 
 class JobFacts(msgspec.Struct, frozen=True):
     """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from, `nodelist`
     names its nodes as schedulers do: `gpu-[01-08],gpu-11`. It is `placed` when who told it may say where jobs run; else
-    it is a claim, by which no node is tested or taken out. Nobody tells `like`: the kind of jobs whose log its own
+    it is a claim, by which no node is tested or cordoned. Nobody tells `like`: the kind of jobs whose log its own
     looks like."""
 
     name: str | None = None
@@ -191,11 +192,11 @@ class Records:
         self.database = Database(url)
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Let go of the database."""
         self.database.close()
 
     def put_job(self, job: str, facts: JobFacts, at: float) -> Job:
-        """The job with these facts: those given replace what was known, those absent leave it."""
+        """Return the job with these facts: those given replace what was known, those absent leave it."""
         with self.database.writing() as connection:
             known = _open_job(connection, job, at)
             merged = _merge(known.facts, facts)
@@ -203,31 +204,31 @@ class Records:
                 sa.update(jobs).where(jobs.c.job == job).values(facts=_text(merged), updated=max(at, known.updated))
             )
             if merged.user != known.facts.user:
-                user, former = _plain(merged.user), _plain(known.facts.user)
+                user, former = plain(merged.user), plain(known.facts.user)
                 connection.execute(sa.update(table).where(table.c.job == job).values(user=user))
                 grouping.rename_user(connection, job, former, user)
         return Job(job, merged, known.created, max(at, known.updated))
 
     def job(self, job: str) -> Job | None:
-        """What is known of a job."""
+        """Return what is known of a job."""
         with self.database.reading() as connection:
             return _job(connection, job)
 
     def jobs(self, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> JobPage:
-        """A page of jobs, the newest first; `CursorError` for a cursor that is none."""
+        """Return a page of jobs, the newest first; `CursorError` for a cursor that is none."""
         query = sa.select(jobs).order_by(jobs.c.created.desc(), jobs.c.job.desc())
         if cursor is not None:
             query = query.where(after(jobs.c.created, jobs.c.job, cursor, str))
         if prefixes:
             query = query.where(begins(jobs.c.job, prefixes))
-        limit = _limit(limit)
+        limit = fit_limit(limit)
         with self.database.reading() as connection:
             found = [_job_of(row) for row in connection.execute(query.limit(limit + 1))]
         more = len(found) > limit
         return JobPage(found[:limit], cursor_of(found[limit - 1].created, found[limit - 1].job) if more else None)
 
     def allot_attempt(self, job: str, key: str, at: float) -> int:
-        """The number of the attempt with this key: the same for the same key, else the next one, from 1."""
+        """Return the number of the attempt with this key: the same for the same key, else the next one, from 1."""
         with self.database.writing() as connection:
             _open_job(connection, job, at)
             mine = attempts.c.job == job
@@ -242,12 +243,12 @@ class Records:
             return number
 
     def open_attempt(self, job: str, number: int, at: float) -> Attempt:
-        """The attempt, which now exists, and so does its job."""
+        """Return the attempt, which now exists, and so does its job."""
         with self.database.writing() as connection:
             return _open_attempt(connection, job, number, at)
 
     def end(self, job: str, number: int, end: End) -> Attempt:
-        """The attempt with this end of a stream; a later one replaces it.
+        """Return the attempt with this end of a stream; a later one replaces it.
 
         The stream "" ends the attempt: the first time stays as `ended`.
         """
@@ -258,7 +259,7 @@ class Records:
                     ends.c.job == job, ends.c.attempt == number, ends.c.stream == _name("stream", end.stream)
                 )
             )
-            values = msgspec.structs.asdict(end) | {"scheduler_state": _plain(end.scheduler_state)}
+            values = msgspec.structs.asdict(end) | {"scheduler_state": plain(end.scheduler_state)}
             connection.execute(sa.insert(ends).values(job=job, attempt=number, **values))
             if not end.stream:
                 connection.execute(
@@ -267,16 +268,19 @@ class Records:
             return _open_attempt(connection, job, number, end.at)
 
     def settle(self, job: str, number: int, settled: bool = True) -> None:
-        """Says whether the attempt needs no more judging; nothing happens to one that is unknown."""
+        """Say whether the attempt needs no more judging; nothing happens to one that is unknown."""
         with self.database.writing() as connection:
             connection.execute(sa.update(attempts).where(*_is(job, number)).values(settled=settled))
 
-    def reopen(self, job: str, number: int) -> StoredVerdict | None:
-        """The attempt is to be judged again: after a restart it is among those of `unsettled`.
+    def reopen(self, job: str, number: int, owned: Owned | None = None) -> StoredVerdict | None:
+        """Have an attempt judged again: after a restart it is among those of `unsettled`.
 
-        Its current verdict is no longer final; it comes back when that is a change.
+        Its current verdict is no longer final; it comes back when that is a change. `Fenced` when its shard is not
+        `owned` any more.
         """
         with self.database.writing() as connection:
+            if owned is not None:
+                fenced(connection, owned)
             kept = (*_is(job, number), attempts.c.deleted.is_(None))
             if not connection.execute(sa.update(attempts).where(*kept).values(settled=False)).rowcount:
                 return None
@@ -288,23 +292,19 @@ class Records:
             grouping.touch(connection, job, number, event)
             return msgspec.structs.replace(former, final=False, event=event)
 
-    def forget_log(self, job: str, number: int, at: float) -> None:
-        """Says that the raw log of the attempt was deleted: its verdict stands for ever."""
-        with self.database.writing() as connection:
-            connection.execute(sa.update(attempts).where(*_is(job, number)).values(deleted=at))
-
     def attempt(self, job: str, number: int) -> Attempt | None:
-        """One attempt of a job."""
+        """Return one attempt of a job."""
         with self.database.reading() as connection:
             return _attempt(connection, job, number)
 
     def attempts(self, job: str) -> list[Attempt]:
-        """The attempts of a job, in order."""
+        """Return the attempts of a job, in order."""
         with self.database.reading() as connection:
             return _attempts(connection, attempts.c.job == job)
 
     def later_attempt(self, job: str, number: int) -> Attempt | None:
-        """The last attempt of a job after this one, those first that run as far as known; None when there is none."""
+        """Return the last attempt of a job after this one, those first that run as far as known; None when there is
+        none."""
         later = (attempts.c.job == job, attempts.c.number > number)
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False))
         query = sa.select(attempts.c.number).where(*later)
@@ -314,7 +314,7 @@ class Records:
             return None if last is None else _attempt(connection, job, last)
 
     def last_attempts(self, jobs: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """The number of the last attempt of each job, and whether it runs as far as known."""
+        """Return the number of the last attempt of each job, and whether it runs as far as known."""
         numbers = sa.select(attempts.c.job, sa.func.max(attempts.c.number).label("number"))
         last = numbers.where(attempts.c.job.in_(list(set(jobs)))).group_by(attempts.c.job).subquery()
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False)).label("runs")
@@ -324,7 +324,8 @@ class Records:
             return {job: (number, bool(running)) for job, number, running in connection.execute(query)}
 
     def whose(self, of: Sequence[tuple[str, int]]) -> dict[int, tuple[str, int]]:
-        """The ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is on."""
+        """Return the ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is
+        on."""
         if not of:
             return {}
         query = sa.select(table.c.id, table.c.job, table.c.attempt)
@@ -333,15 +334,47 @@ class Records:
             return {id: (job, attempt) for id, job, attempt in connection.execute(query)}
 
     def unsettled(self) -> list[Attempt]:
-        """All attempts that need judging, in the order of their jobs and numbers: for a restart."""
+        """Return all attempts that need judging, in the order of their jobs and numbers: for a restart."""
         with self.database.reading() as connection:
             return _attempts(connection, attempts.c.settled.is_(False))
 
-    def publish(
-        self, job: str, number: int, verdict: Verdict, final: bool, at: float, work: Sequence[NewWork] = ()
+    def awaiting(self) -> tuple[int, float | None]:
+        """Return how many attempts ended and have no final verdict, and when the first of them ended; None for none."""
+        ended = (attempts.c.settled.is_(False), attempts.c.ended.is_not(None), attempts.c.deleted.is_(None))
+        with self.database.reading() as connection:
+            count, first = connection.execute(
+                sa.select(sa.func.count(), sa.func.min(attempts.c.ended)).where(*ended)
+            ).one()
+        return int(count), first
+
+    def reissue(
+        self, job: str, number: int, verdict: Verdict, at: float, of: Callable[[Verdict], bool] | None = None
     ) -> StoredVerdict | None:
-        """The verdict, now the current one of its attempt; None when that says the same already. `work` is what is to
-        be done because of it: it is entered in the same transaction.
+        """The verdict in the place of the final one of an attempt; None when it says the same, or when the attempt was
+        reopened meanwhile, or its verdict is none `of` those meant."""
+        body = _text(verdict)
+        verdict = _readable(body)
+        with self.database.writing() as connection:
+            kept, former = _attempt(connection, job, number), _current(connection, job, number)
+            if kept is None or not kept.settled or (of is not None and (former is None or not of(former.verdict))):
+                return None
+            if former is not None and _untimed(former.verdict) == _untimed(verdict):
+                return None
+            return _supersede(connection, former, job, number, verdict, body, True, at)
+
+    def publish(
+        self,
+        job: str,
+        number: int,
+        verdict: Verdict,
+        final: bool,
+        at: float,
+        work: Sequence[NewWork] = (),
+        owned: Owned | None = None,
+    ) -> StoredVerdict | None:
+        """Return the verdict, now the current one of its attempt; None when that says the same already. `work` is what
+        is to be done because of it: it is entered in the same transaction. `Fenced` when the shard of the attempt is
+        not `owned` any more.
 
         What is the same is compared without `seconds`. Where only `final` differs the current one is changed in
         place: it keeps its id and time and gets a new `event`. In each case the attempt is settled afterwards
@@ -350,6 +383,8 @@ class Records:
         body = _text(verdict)
         verdict = _readable(body)
         with self.database.writing() as connection:
+            if owned is not None:
+                fenced(connection, owned)
             _open_attempt(connection, job, number, at)
             connection.execute(
                 sa.update(attempts).where(*_is(job, number), attempts.c.settled != final).values(settled=final)
@@ -367,29 +402,29 @@ class Records:
             return msgspec.structs.replace(former, final=final, event=event)
 
     def verdict(self, id: int) -> StoredVerdict | None:
-        """The verdict with this id, superseded or not."""
-        if not 0 < id <= _MAX_ID:
+        """Return the verdict with this id, superseded or not."""
+        if not 0 < id <= MAX_ID:
             return None
         with self.database.reading() as connection:
             return _one(connection, table.c.id == id)
 
     def current(self, job: str, number: int) -> StoredVerdict | None:
-        """The verdict that stands for an attempt."""
+        """Return the verdict that stands for an attempt."""
         with self.database.reading() as connection:
             return _current(connection, job, number)
 
     def history(self, job: str, number: int, limit: int = 100) -> list[StoredVerdict]:
-        """The verdicts about an attempt, the newest first."""
+        """Return the verdicts about an attempt, the newest first."""
         query = _select().where(table.c.job == job, table.c.attempt == number).order_by(table.c.id.desc())
         with self.database.reading() as connection:
-            return read_verdicts(connection.execute(query.limit(_limit(limit))))
+            return read_verdicts(connection.execute(query.limit(fit_limit(limit))))
 
     def search(self, wanted: Wanted, cursor: str | None = None, limit: int = 50) -> Page:
-        """A page of the current verdicts that are wanted, the newest first; `CursorError` for a bad cursor.
+        """Return a page of the current verdicts that are wanted, the newest first; `CursorError` for a bad cursor.
 
         While others publish, each verdict comes once and in order: a new one belongs before the first page.
         """
-        limit = _limit(limit)
+        limit = fit_limit(limit)
         with self.database.reading() as connection:
             found = read_verdicts(connection.execute(searching(wanted, cursor).limit(limit + 1)))
         more = len(found) > limit
@@ -405,10 +440,11 @@ class Records:
                 return
 
     def unjudged(self, wanted: Wanted, limit: int = 50) -> UnjudgedAttempts:
-        """The attempts that have begun and have no verdict yet, as far as their job, user and beginning are wanted, the
-        newest first; none where something is wanted that only a verdict tells, or another outcome than running."""
-        told = any(getattr(wanted, name) is not None for name in _VERDICTS_TELL)
-        if told or (wanted.outcomes and "running" not in wanted.outcomes):
+        """Return the attempts that have begun and have no verdict yet, as far as their job, user and beginning are
+        wanted, the newest first; none where something is wanted that only a verdict tells, or another outcome than
+        running."""
+        judged_only = any(getattr(wanted, name) is not None for name in _VERDICTS_TELL)
+        if judged_only or (wanted.outcomes and "running" not in wanted.outcomes):
             return UnjudgedAttempts([], 0)
         where = _begun(wanted)
         query: sa.Select[Any] = (
@@ -417,49 +453,49 @@ class Records:
             .where(*where)
             .order_by(attempts.c.started.desc(), attempts.c.job.desc(), attempts.c.number.desc())
         )
-        limit = _limit(limit)
+        limit = fit_limit(limit)
         with self.database.reading() as connection:
             if wanted.user is None:
                 counting = sa.select(sa.func.count()).select_from(attempts).where(*where)
                 total = int(connection.scalar(counting) or 0)
                 found = [_unjudged(row) for row in connection.execute(query.limit(limit))] if total else []
             else:  # only the facts of the job tell whose it is, and databases read JSON each in its own way
-                whose = _plain(wanted.user)
-                found = [one for row in connection.execute(query) if _plain((one := _unjudged(row)).user) == whose]
+                whose = plain(wanted.user)
+                found = [one for row in connection.execute(query) if plain((one := _unjudged(row)).user) == whose]
                 total = len(found)
         return UnjudgedAttempts(found[:limit], total)
 
     def newer(self, event: int, limit: int = 100) -> list[StoredVerdict]:
-        """The verdicts that changed after an event, in the order of their last change: for resuming a stream.
+        """Return the verdicts that changed after an event, in the order of their last change: for resuming a stream.
 
         Superseded ones are among them (`current` tells). A verdict comes once, with its last event, so `limit`
         many of them and the last event of these go on without a gap.
         """
-        if event >= _MAX_ID:
+        if event >= MAX_ID:
             return []
         query = _select().where(table.c.event > max(event, 0)).order_by(table.c.event)
         with self.database.reading() as connection:
-            return read_verdicts(connection.execute(query.limit(_limit(limit))))
+            return read_verdicts(connection.execute(query.limit(fit_limit(limit))))
 
     def evidence_after(self, verdict_id: int, limit: int) -> list[tuple[int, tuple[Evidence, ...]]]:
-        """The evidence of the verdicts with higher ids, superseded ones too, by id: what no rule may ever take.
+        """Return the evidence of the verdicts with higher ids, superseded ones too, by id: what no rule may ever take.
 
         It is written once, so the last id and another call go on without a gap.
         """
-        if verdict_id >= _MAX_ID:
+        if verdict_id >= MAX_ID:
             return []
         query = sa.select(bodies).where(bodies.c.verdict > max(verdict_id, 0)).order_by(bodies.c.verdict)
         with self.database.reading() as connection:
-            rows = connection.execute(query.limit(min(max(limit, 1), _MAX_ID)))
+            rows = connection.execute(query.limit(min(max(limit, 1), MAX_ID)))
             return [(row.verdict, _cited.decode(row.body).evidence) for row in rows]
 
     def last_event(self) -> int:
-        """The number of the last change of a verdict or an incident; 0 before the first."""
+        """Return the number of the last change of a verdict or an incident; 0 before the first."""
         with self.database.reading() as connection:
-            return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == "event")) or 0)
+            return counter(connection, "event")
 
     def counts(self, wanted: Wanted) -> Counts:
-        """How many wanted verdicts there are: `{"reason": {...}, "category": {...}, "outcome": {...}}`."""
+        """Return how many wanted verdicts there are: `{"reason": {...}, "category": {...}, "outcome": {...}}`."""
         columns = [table.c[name] for name in _COUNTED]
         source, where = _where(wanted)
         query = sa.select(*columns, sa.func.count()).select_from(source).where(*where).group_by(*columns)
@@ -472,7 +508,7 @@ class Records:
 
 
 def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
-    """The query of `Records.search`, without its limit."""
+    """Return the query of `Records.search`, without its limit."""
     source, where = _where(wanted)
     # verdict_nodes has the time too, so that its own index gives a node's verdicts in order
     at, id = (table.c.at, table.c.id) if wanted.node is None else (nodes.c.at, nodes.c.verdict)
@@ -483,19 +519,19 @@ def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
 
 
 def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]:
-    """The tables and the conditions of those that are wanted."""
+    """Return the tables and the conditions of those that are wanted."""
     source: sa.FromClause = table
     where: list[sa.ColumnElement[bool]] = [CURRENT]
     at = table.c.at
     if wanted.node is not None:
         source = nodes.join(table, table.c.id == nodes.c.verdict)
-        where.append(nodes.c.node == _plain(wanted.node))
+        where.append(nodes.c.node == plain(wanted.node))
         at = nodes.c.at
     for facet in FACETS:
         if facet != "outcome" and (value := getattr(wanted, facet)) is not None:
-            where.append(table.c[facet] == _plain(value))
+            where.append(table.c[facet] == plain(value))
     if len(wanted.outcomes) == 1:
-        where.append(table.c.outcome == _plain(wanted.outcomes[0]))
+        where.append(table.c.outcome == plain(wanted.outcomes[0]))
     elif wanted.outcomes:  # most have one of these: said so, the newest are looked through, and nothing is sorted
         where.append(table.c.outcome.not_in([one for one in OUTCOMES if one not in wanted.outcomes]))
     if wanted.since is not None:
@@ -508,10 +544,11 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
 
 
 def _begun(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
-    """The conditions of attempts without a verdict. Those that need judging are few among all, and are in an index."""
+    """Return the conditions of attempts without a verdict. Those that need judging are few among all, and are in an
+    index."""
     where = [attempts.c.settled.is_(False), attempts.c.deleted.is_(None), _NO_VERDICT]
     if wanted.job is not None:
-        where.append(attempts.c.job == _plain(wanted.job))
+        where.append(attempts.c.job == plain(wanted.job))
     if wanted.since is not None:
         where.append(attempts.c.started >= wanted.since)
     if wanted.until is not None:
@@ -526,17 +563,17 @@ def _unjudged(row: sa.Row[Any]) -> Unjudged:
 
 
 def begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:
-    """Whether the column begins with one of the prefixes. LIKE would not do: SQLite's ignores case."""
-    return sa.or_(*(sa.func.substr(column, 1, len(prefix)) == _plain(prefix) for prefix in prefixes))
+    """Return whether the column begins with one of the prefixes. LIKE would not do: SQLite's ignores case."""
+    return sa.or_(*(sa.func.substr(column, 1, len(prefix)) == plain(prefix) for prefix in prefixes))
 
 
 def after(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any], cursor: str, kind: type) -> Any:
-    """The condition of what stands after the cursor, in descending order."""
+    """Return the condition of what stands after the cursor, in descending order."""
     return sa.tuple_(first, second) < sa.tuple_(*(sa.literal(value) for value in _read_cursor(cursor, kind)))
 
 
 def cursor_of(first: float, second: int | str) -> str:
-    """The cursor of what comes after the item with this place."""
+    """Return the cursor of what comes after the item with this place."""
     return base64.urlsafe_b64encode(_encode((first, second))).decode("ascii")
 
 
@@ -544,40 +581,20 @@ def _read_cursor(cursor: str, kind: type) -> tuple[float, int | str]:
     with contextlib.suppress(binascii.Error, UnicodeError, ValueError, msgspec.DecodeError):
         if len(cursor) <= _MAX_CURSOR:
             first, second = _place.decode(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
-            if math.isfinite(first) and type(second) is kind and (kind is str or abs(int(second)) <= _MAX_ID):
+            if math.isfinite(first) and type(second) is kind and (kind is str or abs(int(second)) <= MAX_ID):
                 return first, second
     raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
-def _limit(limit: int) -> int:
-    return min(max(limit, 1), MAX_PAGE)
-
-
 def _name(thing: str, text: str) -> str:
-    """The text, which tells things apart; `NameRefused` for one that not every database can hold."""
-    if _plain(text) != text:
+    """Return the text, which tells things apart; `NameRefused` for one that not every database can hold."""
+    if plain(text) != text:
         raise NameRefused(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
     return text
 
 
-@overload
-def _plain(text: str) -> str: ...
-@overload
-def _plain(text: None) -> None: ...
-@overload
-def _plain(text: str | None) -> str | None: ...
-def _plain(text: str | None) -> str | None:
-    """The text as columns hold it: NUL and halves of surrogate pairs, which databases refuse, are replaced.
-
-    What is looked for goes the same way, so it is found again.
-    """
-    if text is None:
-        return None
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
 def _text(value: Verdict | JobFacts) -> str:
-    """The value as JSON; `InputError` when it holds what JSON cannot."""
+    """Return the value as JSON; `InputError` when it holds what JSON cannot."""
     try:
         return _encode(value).decode("utf-8")
     except (UnicodeEncodeError, OverflowError) as error:
@@ -585,7 +602,7 @@ def _text(value: Verdict | JobFacts) -> str:
 
 
 def _readable(body: str) -> Verdict:
-    """The verdict as it will be read; `StoreError` for one that could not be (JSON knows no NaN)."""
+    """Return the verdict as it will be read; `StoreError` for one that could not be (JSON knows no NaN)."""
     try:
         return _verdict.decode(body)
     except msgspec.ValidationError as error:
@@ -600,8 +617,8 @@ _TELL_THE_KIND = ("framework", "command", "image")
 
 
 def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
-    """What was told, the newer for the older; a claim of nodes replaces none that were told by right. What a log looked
-    like counts no more when something else is told that says what kind of job it is."""
+    """Return what was told, the newer for the older; a claim of nodes replaces none that were told by right. What a log
+    looked like counts no more when something else is told that says what kind of job it is."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
     if new.nodelist is None or (old.placed and not new.placed):
         given |= {"nodelist": old.nodelist, "placed": old.placed}
@@ -636,12 +653,12 @@ def _attempt(connection: sa.Connection, job: str, number: int) -> Attempt | None
 
 
 def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Attempt]:
-    """The attempts for which the conditions hold, in order, with their ends."""
+    """Return the attempts for which the conditions hold, in order, with their ends."""
     place = sa.and_(ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
-    told: dict[tuple[str, int], list[End]] = {}
+    reported: dict[tuple[str, int], list[End]] = {}
     for row in connection.execute(sa.select(ends).join(attempts, place).where(*where).order_by(ends.c.stream)):
         end = End(row.stream, row.exit_code, row.signal, row.scheduler_state, row.at)
-        told.setdefault((row.job, row.attempt), []).append(end)
+        reported.setdefault((row.job, row.attempt), []).append(end)
     query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
     return [
         Attempt(
@@ -650,7 +667,7 @@ def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list
             row.started,
             row.ended,
             row.settled,
-            tuple(told.get((row.job, row.number), ())),
+            tuple(reported.get((row.job, row.number), ())),
             row.deleted,
         )
         for row in connection.execute(query)
@@ -676,7 +693,7 @@ def _select() -> sa.Select[Any]:
 
 
 def read_verdicts(rows: Iterable[sa.Row[Any]]) -> list[StoredVerdict]:
-    """The verdicts of rows that have `VERDICT_FIELDS`."""
+    """Return the verdicts of rows that have `VERDICT_FIELDS`."""
     return [
         StoredVerdict(
             id=row.id,
@@ -712,16 +729,16 @@ def _supersede(
     final: bool,
     at: float,
 ) -> StoredVerdict:
-    """The verdict in the place of the former one."""
-    user = _plain(_open_job(connection, job, at).facts.user)
+    """Return the verdict in the place of the former one."""
+    user = plain(_open_job(connection, job, at).facts.user)
     event = next_event(connection)
-    facets = {name: _plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
+    facets = {name: plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
     new = sa.insert(table).values(
         event=event, job=job, attempt=number, at=at, final=final, user=user, decided=_decided(verdict), **facets
     )
     id = int(connection.execute(new.returning(table.c.id)).scalar_one())
     connection.execute(sa.insert(bodies).values(verdict=id, body=body))
-    suspected = {_plain(suspect.node) for suspect in verdict.suspects if suspect.node is not None}
+    suspected = {plain(suspect.node) for suspect in verdict.suspects if suspect.node is not None}
     if suspected:
         connection.execute(sa.insert(nodes), [{"node": node, "at": at, "verdict": id} for node in suspected])
     if former is not None:
@@ -734,6 +751,6 @@ def _supersede(
 
 
 def _decided(verdict: Verdict) -> str:
-    """What made the verdict, learned rules told from others."""
+    """Return what made the verdict, learned rules told from others."""
     by = verdict.decided_by
     return "learned" if by.kind == "rule" and by.rule.startswith(LEARNED) else by.kind

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, fit, fit_limit, plain
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.rule_rows import MAX_NAME, MAX_TEXTS, add_to, bounded, checked_kind
-from logdoctor.store.schema import Database, refusal_counts, rule_refusals
+from logdoctor.store.schema import refusal_counts, rule_refusals
 
 MAX_REFUSALS = 2000
 """Refusals of a kind that are kept; of older ones only the number is."""

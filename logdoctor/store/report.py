@@ -6,8 +6,9 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.store.confirmed import AGREEMENT
+from logdoctor.store.database import Database
 from logdoctor.store.records import begins
-from logdoctor.store.schema import CURRENT, LIVE, Database, attempts, confirmations, jobs, verdicts
+from logdoctor.store.schema import CURRENT, LIVE, attempts, confirmations, jobs, verdicts
 
 MOST = 100_000
 """Failures that a report covers at most, those with the newest verdicts."""
@@ -98,8 +99,8 @@ class Reports:
     def failures(
         self, since: float | None = None, until: float | None = None, prefixes: tuple[str, ...] = (), most: int = MOST
     ) -> Failures:
-        """The attempts whose verdict says `failed` and that failed at `since` <= time < `until`, of jobs with one of
-        the prefixes (none means all), the newest verdicts first."""
+        """Return the attempts whose verdict says `failed` and that failed at `since` <= time < `until`, of jobs with
+        one of the prefixes (none means all), the newest verdicts first."""
         query = _QUERY.where(begins(verdicts.c.job, prefixes)) if prefixes else _QUERY
         if since is not None:
             query = query.where(_FAILED >= since)
@@ -108,9 +109,9 @@ class Reports:
         failing = query.order_by(None).with_only_columns(verdicts.c.job)
         with self._database.reading() as connection:
             rows = connection.execute(query.limit(most + 1)).all()
-            told = connection.execute(_SIZES.where(jobs.c.job.in_(failing))).all() if rows else ()
+            counted = connection.execute(_SIZES.where(jobs.c.job.in_(failing))).all() if rows else ()
             said = connection.execute(_PERSONS.where(confirmations.c.job.in_(failing))).all() if rows else ()
-        sizes = {job: _gpus(facts) for job, facts in told}
+        sizes = {job: _gpus(facts) for job, facts in counted}
         persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
         items = [
             ReportedFailure(
@@ -128,6 +129,6 @@ class Reports:
 
 
 def _gpus(facts: str) -> int | None:
-    """The GPUs of a job in all: as it says, else nodes times ranks on each."""
-    told = _size.decode(facts)
-    return told.gpus or (told.nodes or 0) * (told.ranks_per_node or 0) or None
+    """Return the GPUs of a job in all: as it says, else nodes times ranks on each."""
+    size = _size.decode(facts)
+    return size.gpus or (size.nodes or 0) * (size.ranks_per_node or 0) or None

@@ -5,10 +5,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from logdoctor.store.database import Database
 from logdoctor.store.fit import plain
 from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.rule_rows import DIAGNOSIS, add_to, checked_count, checked_kind, of_attempt, refused
-from logdoctor.store.schema import Database, counted_attempts, learned_rules, rule_hits, rule_kinds
+from logdoctor.store.schema import counted_attempts, learned_rules, rule_hits, rule_kinds
 
 _rules = learned_rules
 
@@ -60,7 +61,7 @@ def enter_first_hits(connection: sa.Connection, number: int, job: str, attempt: 
 
 
 def _turn(connection: sa.Connection, kind: str, job: str, attempt: int, at: float) -> int:
-    """The attempt's number among those of its kind, in the order in which they were first counted."""
+    """Return the attempt's number among those of its kind, in the order in which they were first counted."""
     table = counted_attempts
     known = connection.execute(sa.select(table).where(*of_attempt(table, job, attempt))).first()
     if known is not None and known.kind == kind:
@@ -83,7 +84,7 @@ def _replace(
     turn: int,
     at: float,
 ) -> None:
-    """Puts these counts in the place of the attempt's former ones, and brings the rules' totals up to date."""
+    """Put these counts in the place of the attempt's former ones, and brings the rules' totals up to date."""
     mine = sa.select(_rules.c.number, _rules.c.id).where(_rules.c.kind == kind)
     numbers = {row.id: row.number for row in connection.execute(mine)}
     if unknown := sorted(counts.keys() - numbers.keys()):
@@ -122,7 +123,8 @@ def _replace(
 
 
 def _of_same_sort(kind: str) -> sa.Select[Any]:
-    """The diagnosis rules or, for a kind of jobs, the filter rules of all kinds: an attempt has hits of both sorts."""
+    """Return the diagnosis rules or, for a kind of jobs, the filter rules of all kinds: an attempt has hits of both
+    sorts."""
     same = _rules.c.kind == DIAGNOSIS if kind == DIAGNOSIS else _rules.c.kind != DIAGNOSIS
     return sa.select(_rules.c.number).where(same)
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.store.schema import CURRENT, Database, bodies, rule_totals, verdicts
+from logdoctor.store.database import Database
+from logdoctor.store.schema import CURRENT, bodies, rule_totals, verdicts
 from logdoctor.types import Compression, DecidedBy, Evidence, Symptom, Verdict
 
 _SHIPPED = ("filter/", "diagnosis/")  # other names are learned rules, cases, or parts of the program
@@ -44,13 +45,13 @@ class RuleTotals:
         self._database = database
 
     def all(self) -> dict[str, Total]:
-        """The totals by the ids of the rules; a rule that takes part in nothing is not there."""
+        """Return the totals by the ids of the rules; a rule that takes part in nothing is not there."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(rule_totals).order_by(rule_totals.c.rule))
             return {row.rule: Total(row.attempts, row.lines, row.last) for row in rows}
 
     def catch_up(self) -> int:
-        """Counts the current verdicts of a database that never counted any, and says how many these were.
+        """Count the current verdicts of a database that never counted any, and return how many these were.
 
         A database of an older version has verdicts without totals; nothing happens to one that has totals.
         """
@@ -71,7 +72,7 @@ class RuleTotals:
 
 
 def count(connection: sa.Connection, former: Verdict | None, new: Verdict, at: float) -> None:
-    """Counts a verdict that stands from now on in the place of the former one of its attempt, whose part is taken
+    """Count a verdict that stands from now on in the place of the former one of its attempt, whose part is taken
     away; in the transaction that writes it, so that the totals are of the verdicts that stand."""
     before = _lines_of(former) if former is not None else {}
     after = _lines_of(new)
@@ -111,7 +112,7 @@ _CHANGE = (
 
 
 def _lines_of(verdict: Verdict | _Named) -> dict[str, int]:
-    """The shipped rules that took part in a verdict, each with its lines."""
+    """Return the shipped rules that took part in a verdict, each with its lines."""
     lines = {rule: taken.lines for rule, taken in verdict.compression.rules.items()}
     for rule in (verdict.decided_by.rule, *(symptom.explained_by for symptom in verdict.symptoms)):
         lines.setdefault(rule, 0)
@@ -121,7 +122,7 @@ def _lines_of(verdict: Verdict | _Named) -> dict[str, int]:
 
 
 def _standing(connection: sa.Connection) -> Iterator[tuple[float, _Named]]:
-    """The current verdicts with their times, few in memory at once."""
+    """Yield the current verdicts with their times, few in memory at once."""
     query = sa.select(verdicts.c.id, verdicts.c.at, bodies.c.body).join(bodies, bodies.c.verdict == verdicts.c.id)
     query = query.where(CURRENT).order_by(verdicts.c.id).limit(_READ)
     last = 0

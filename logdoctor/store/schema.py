@@ -1,25 +1,16 @@
-"""The database: its tables, how it is opened, and how one reads and writes.
+"""The tables of the database.
 
-The SQL is neutral between SQLite and PostgreSQL; what only one of them has stands in `Database`.
+The SQL is neutral between SQLite and PostgreSQL; what only one of them has stands in store/database.py.
 """
 
-import contextlib
-import threading
-from collections.abc import Iterator
-from typing import Any
+import math
+import secrets
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from logdoctor.errors import InputError, StorageFull, StoreError
-from logdoctor.store.migrations import UnknownRevision, upgrade
-
-BUSY_MS = 30_000
-"""How long a writer waits for one of another process, in milliseconds."""
-
-READERS = 40
-"""Connections at most; as many as the web server has threads."""
+if TYPE_CHECKING:
+    pass
 
 
 metadata = sa.MetaData(
@@ -136,10 +127,21 @@ _COUNTERS = sa.DDL(  # type: ignore[no-untyped-call] # SQLAlchemy gives it no ty
 sa.event.listen(counters, "after_create", _COUNTERS)
 
 
-def next_event(connection: sa.Connection) -> int:
-    """A number above all given; the row stays locked until the transaction ends, so they are seen in order."""
-    query = sa.update(counters).where(counters.c.name == "event").values(value=counters.c.value + 1)
+def counter(connection: sa.Connection, name: str) -> int:
+    """Return the value of a counter; 0 before it is first raised."""
+    return int(connection.scalar(sa.select(counters.c.value).where(counters.c.name == name)) or 0)
+
+
+def count_up(connection: sa.Connection, name: str) -> int:
+    """Return the value of a counter after it is raised; its row stays locked until the transaction ends, so that values
+    are seen in order."""
+    query = sa.update(counters).where(counters.c.name == name).values(value=counters.c.value + 1)
     return int(connection.execute(query.returning(counters.c.value)).scalar_one())
+
+
+def next_event(connection: sa.Connection) -> int:
+    """Return a number above all events so far."""
+    return count_up(connection, "event")
 
 
 tokens = sa.Table(
@@ -419,11 +421,13 @@ node_tests = sa.Table(
     sa.Column("options", sa.Text, nullable=False),
     sa.Column("conclusion", sa.Text),
     sa.Column("followed", sa.Boolean, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
     sa.Index("ix_node_tests_state", "state", "id"),
     sa.Index("ix_node_tests_followed", "followed", "id"),
     sa.Index("ix_node_tests_verdict", "verdict", "id"),
 )
-"""`nodes`, `options` and `conclusion` are JSON; `followed` once all that follows from its end is on record."""
+"""`nodes`, `options` and `conclusion` are JSON; `followed` once all that follows from its end is on record;
+`seen` is when the process that runs it last said so, by the clock of the database."""
 
 tested_nodes = sa.Table(
     "tested_nodes",
@@ -680,6 +684,136 @@ notice_targets = sa.Table(
 )
 """Targets that are sent nothing any more, because they said that they are gone; `digest` is that of the URL."""
 
+# The log and its archive (store/log.py, store/shards.py, store/archive.py)
+
+shards = sa.Table(
+    "shards",
+    metadata,
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+    sa.Column("head", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("rulebook", sa.Text, nullable=False),
+    postgresql_with={"fillfactor": 20},
+)
+"""Parts of the log, each with the attempts whose names hash to it. The worker `owner` reads it until `until` by the
+clock of the database; `epoch` counts the owners. `head` is the last row of the log, `bytes` what its rows hold,
+`rulebook` the digest of the rules that the owner's snapshots are of."""
+
+SHARDS = 64
+"""How many shards there are, for ever: the shard of an attempt must not change."""
+
+
+@sa.event.listens_for(shards, "after_create")
+def _fill(_table: sa.Table, connection: sa.Connection, **_options: object) -> None:
+    fresh = {"owner": "", "epoch": 0, "until": 0.0, "head": 0, "bytes": 0, "rulebook": ""}
+    connection.execute(sa.insert(shards), [{"shard": shard, **fresh} for shard in range(SHARDS)])
+
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("worker", sa.Text, primary_key=True),
+    sa.Column("rulebook", sa.Text, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+    sa.Column("figures", sa.Text, nullable=False, server_default=""),
+)
+"""The processes that own shards, or want some; each is believed to live until `until`. `figures` is what it says of
+itself, as JSON, for whoever is asked for metrics."""
+
+leaders = sa.Table(
+    "leaders",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("process", sa.Text, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+)
+"""One row: the process that does until `until` what must be done in one place (store/leader.py)."""
+
+
+@sa.event.listens_for(leaders, "after_create")
+def _lead(_table: sa.Table, connection: sa.Connection, **_options: object) -> None:
+    connection.execute(sa.insert(leaders).values(id=1, process="", until=0.0))
+
+
+streams = sa.Table(
+    "streams",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("shard", sa.Integer, nullable=False),
+    sa.Column("next", sa.BigInteger, nullable=False),
+    sa.Column("lines", sa.BigInteger, nullable=False),
+    sa.Column("archived", sa.BigInteger, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+    sa.Column("scanned", sa.BigInteger, nullable=False),
+    sa.Column("kept", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    sa.Index("ix_streams_shard", "shard"),
+    postgresql_with={"fillfactor": 50},
+)
+"""`next` is the offset of the byte to come, `lines` the newlines before it, `archived` the first byte that is only in
+the log, `changed` when bytes last came. Of its lines so many are `scanned`, and `kept` by the filter rules, as far as
+the owner has said. `state` is the object with its last snapshot, `problem` what was lost of it, "" for none."""
+
+log_rows = sa.Table(
+    "log",
+    metadata,
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("frame", sa.LargeBinary, nullable=False),
+)
+"""Acknowledged bytes of streams that are not archived yet, as frames (store/frames.py). Rows are only appended, and
+deleted once all that they hold is archived; `bytes` is how much that is."""
+for _dialect, _statement in {"postgresql": "ALTER TABLE log ALTER COLUMN frame SET STORAGE EXTERNAL"}.items():
+    _ddl = sa.DDL(_statement)  # type: ignore[no-untyped-call] # SQLAlchemy gives it no types
+    sa.event.listen(log_rows, "after_create", _ddl.execute_if(dialect=_dialect))  # it is compressed already
+
+marks = sa.Table(
+    "marks",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("mark", sa.Text, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Index("ix_marks_at", "at"),
+)
+"""Pushes without an offset that were taken, so that their repetitions are not."""
+
+parts = sa.Table(
+    "parts",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("object", sa.Text, nullable=False, unique=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("index", sa.LargeBinary, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""The objects of the archive, in order, and where in each the frames of which stream stand."""
+
+identity = sa.Table(
+    "identity",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("session_key", sa.Text, nullable=False),
+)
+"""One row: the id that the archive of this database has, too (store/identity.py), and the key that signs browser
+sessions, which is the same for all processes that serve."""
+
+
+@sa.event.listens_for(identity, "after_create")
+def _identify(_table: sa.Table, connection: sa.Connection, **_options: object) -> None:
+    connection.execute(sa.insert(identity).values(id=secrets.token_hex(16), session_key=secrets.token_hex(32)))
+
+
 _ONLY_APPENDED = {
     "sqlite": (
         "CREATE TRIGGER tr_node_audit_update BEFORE UPDATE ON node_audit "
@@ -702,123 +836,25 @@ for _dialect, _statements in _ONLY_APPENDED.items():
         sa.event.listen(node_audit, "after_create", _ddl.execute_if(dialect=_dialect))
 
 
-_WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
+class _NoNaN(sa.types.TypeDecorator[float]):
+    """A number of PostgreSQL; NaN is no value, as it is in SQLite."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> float | None:
+        """Return what is stored or compared with."""
+        return None if value is None or math.isnan(value) else value
 
 
-class Database:
-    """An open database of the newest form; any thread may use it. `StoreError` when it cannot be opened.
+_FITTING: dict[type[Any], sa.types.TypeEngine[Any]] = {
+    sa.Text: sa.Text().with_variant(sa.Text(collation="C"), "postgresql"),
+    sa.Integer: _NUMBER,
+    sa.Double: sa.Double().with_variant(_NoNaN(), "postgresql"),
+}
+"""What lets PostgreSQL keep and compare values as SQLite does: texts are ordered by their code points, whatever the
+collation of the database, and integers have 64 bits."""
 
-    `url` is SQLAlchemy's, such as `sqlite:////var/lib/logdoctor/records.sqlite`.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
-        self._is_sqlite = self._engine.dialect.name == "sqlite"
-        self._writes: dict[str, Any] = {"logdoctor_writes": True}
-        if not self._is_sqlite:  # who waited for the others must see what they wrote
-            self._writes["isolation_level"] = "READ COMMITTED"
-        self._thing = f"the database {self._engine.url.render_as_string()}"  # without its password
-        # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads
-        # of this process a lock is fair enough, and quicker.
-        self._writer = threading.Lock()
-        try:
-            with self.writing() as connection:
-                upgrade(connection, metadata)
-        except UnknownRevision as error:
-            self.close()
-            raise _unknown(self._thing, error) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connections that nobody uses."""
-        self._engine.dispose()
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """Yield a connection that sees one state of the database. `StoreError` when the database fails."""
-        with self._store_errors(), self._engine.connect() as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction beside which nobody else writes; durable when the block is left.
-
-        `StoreError` when the database fails; then nothing of it was written.
-        """
-        with self._store_errors(), self._writer, self._engine.connect() as connection:
-            connection = connection.execution_options(**self._writes)
-            with connection.begin():
-                yield connection
-
-    @contextlib.contextmanager
-    def _store_errors(self) -> Iterator[None]:
-        """Turn what the database says into a `StoreError`."""
-        try:
-            yield
-        except (DBAPIError, PoolTimeout) as error:
-            cause = getattr(error, "orig", error)
-            if _is_full(cause):
-                raise StorageFull(self._thing, f"it cannot grow ({cause})", "Free some space.") from error
-            if isinstance(error, DataError) and not self._is_sqlite:
-                raise _unstorable(cause) from error
-            checked = "disk's space, the file and its permissions" if self._is_sqlite else "database server and its log"
-            raise StoreError(self._thing, f"fails ({cause})", f"Check the {checked}.") from error
-        except (UnicodeEncodeError, OverflowError) as error:
-            raise _unstorable(error) from error
-
-
-def _unknown(thing: str, error: UnknownRevision) -> StoreError:
-    if error.is_older:
-        cause = f"was written by a development version, before the first release (revision {error.revision})"
-        return StoreError(thing, cause, "Use a new data folder or database; this one is left as it is.")
-    cause = f"was written by a newer logdoctor (revision {error.revision})"
-    return StoreError(thing, cause, "Upgrade logdoctor, or use another database.")
-
-
-def _is_full(cause: object) -> bool:
-    """Whether the disk of the database is full, as SQLite and PostgreSQL say it."""
-    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
-
-
-def _unstorable(cause: object) -> InputError:
-    return InputError("a value", f"cannot be stored ({cause})", "Send valid UTF-8 and 64-bit numbers.")
-
-
-def _engine(url: str) -> sa.Engine:
-    try:
-        parsed = sa.make_url(url)
-        pool: dict[str, Any] = {"pool_size": 5, "max_overflow": READERS - 5}
-        if parsed.get_backend_name() != "sqlite":  # who reads sees one state of all, as SQLite shows it
-            engine = sa.create_engine(parsed, isolation_level="REPEATABLE READ", pool_pre_ping=True, **pool)
-            sa.event.listen(engine, "connect", _bound_waiting)
-        elif parsed.database in (None, "", ":memory:"):
-            raise StoreError("the database URL", "names no file", "Use sqlite:////path/of/the/file.")
-        else:  # BEGIN is ours, see _begin
-            engine = sa.create_engine(parsed, connect_args={"isolation_level": None, "timeout": BUSY_MS / 1000}, **pool)
-            sa.event.listen(engine, "connect", _prepare)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise StoreError("the database URL", f"cannot be used ({error})", "Use sqlite:////path/of/the/file.") from error
-    sa.event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _prepare(connection: Any, _record: object) -> None:
-    for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _bound_waiting(connection: Any, _record: object) -> None:
-    with contextlib.closing(connection.cursor()) as cursor:
-        cursor.execute(f"SET lock_timeout = {BUSY_MS}")
-    connection.commit()  # or the setting goes with the transaction
-
-
-def _begin(connection: sa.Connection) -> None:
-    """Begin as the only writer: one that reads first and then finds the database changed cannot wait."""
-    writes = connection.get_execution_options().get("logdoctor_writes")
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-    elif writes and connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
+for _table in metadata.tables.values():
+    for _column in _table.columns:
+        _column.type = _FITTING.get(type(_column.type), _column.type)

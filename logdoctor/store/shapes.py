@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from logdoctor.store.database import Database
 from logdoctor.store.fit import plain
 from logdoctor.store.rule_rows import checked_kind
-from logdoctor.store.schema import Database, printed_shapes, seen_shapes
+from logdoctor.store.schema import printed_shapes, seen_shapes
 
 MAX_SHAPES = 50_000
 MAX_PRINTED = 5_000

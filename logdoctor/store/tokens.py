@@ -10,7 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import TokenError
-from logdoctor.store.schema import Database, tokens
+from logdoctor.store.database import Database
+from logdoctor.store.schema import tokens
 
 SCOPES = ("ingest", "place", "read", "operate", "admin")
 """Words of their own: none holds another, but `admin` holds all. One who operates and reads has both. `place` is the
@@ -48,7 +49,7 @@ class Tokens:
     def create(
         self, name: str, scopes: Iterable[str], prefixes: Iterable[str] = (), expires: float | None = None
     ) -> tuple[Token, str]:
-        """A new token and its secret, which nobody can read again.
+        """Return a new token and its secret, which nobody can read again.
 
         `TokenError` when the name is taken (by a revoked one, too: names stand in the records of who did what),
         or a scope or prefix is none.
@@ -68,7 +69,7 @@ class Tokens:
         return token, secret
 
     def find(self, secret: str) -> Token | None:
-        """The token with this secret; None for one that is unknown, expired or revoked."""
+        """Return the token with this secret; None for one that is unknown, expired or revoked."""
         if not secret.startswith(PREFIX) or len(secret) > _MAX_SECRET or not secret.isascii():
             return None
         with self._database.reading() as connection:
@@ -77,7 +78,7 @@ class Tokens:
         return token if token and self._lives(token) else None
 
     def revoke(self, name: str) -> Token:
-        """The token, which is of no use from now on; the first time stays. `TokenError` when there is none."""
+        """Return the token, which is of no use from now on; the first time stays. `TokenError` when there is none."""
         with self._database.writing() as connection:
             query = sa.update(tokens).where(tokens.c.name == name, tokens.c.revoked.is_(None))
             connection.execute(query.values(revoked=self._clock()))
@@ -87,7 +88,7 @@ class Tokens:
         return _token(row)
 
     def list(self) -> tuple[Token, ...]:
-        """All tokens by name, expired and revoked ones too."""
+        """Return all tokens by name, expired and revoked ones too."""
         with self._database.reading() as connection:
             return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
 
@@ -96,12 +97,12 @@ class Tokens:
 
 
 def holds(token: Token, scope: str) -> bool:
-    """Whether the token has a scope; `admin` has all. For one bound to jobs this says nothing about others."""
+    """Return whether the token has a scope; `admin` has all. For one bound to jobs this says nothing about others."""
     return scope in token.scopes or ("admin" in token.scopes and scope in SCOPES)
 
 
 def may(token: Token, scope: str, job: str = "") -> bool:
-    """Whether the token has a scope for a job; without a job, for what belongs to no job or to all.
+    """Return whether the token has a scope for a job; without a job, for what belongs to no job or to all.
 
     A list is for everybody who `holds` the scope, narrowed to the token's prefixes.
     """

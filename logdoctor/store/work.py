@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from logdoctor.store.schema import Database, work
+from logdoctor.store.database import Database
+from logdoctor.store.schema import work
 
 SETTLED = "settled"
 """Keep what is left of a settled attempt for lessons, and look its failure up when the rules left it open."""

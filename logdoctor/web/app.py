@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +32,7 @@ from logdoctor.web.notifications import api as notifications
 from logdoctor.web.notifications import pages as notification_pages
 from logdoctor.web.problems import SECURITY_HEADERS
 from logdoctor.web.push import api as push
+from logdoctor.web.rates import Rates
 from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
@@ -38,7 +40,7 @@ from logdoctor.web.rules import pages as rule_pages
 from logdoctor.web.rules.importing import RuleImporter
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
-it is, whether a restart helps and which node to take out, with the lines that prove it."""
+it is, whether a restart helps and which node to cordon, with the lines that prove it."""
 
 
 _API = (
@@ -72,13 +74,21 @@ _PAGES = (
     notification_pages,
     signing_in,
 )
+_QUIET: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI would send the paths and errors of requests wherever the environment says; spans are made by `tracing`."""
 _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
 def application(service: Service, options: AppOptions) -> FastAPI:
     """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    state = AppState(service, Gate(service.tokens, options.wants_token, options.rate), options)
+    state = AppState(service, Gate(service.tokens, options.wants_token, options.rate, Rates(service.redis)), options)
     state.hubs.listen(service)
 
     def stopping() -> None:
@@ -89,7 +99,7 @@ def application(service: Service, options: AppOptions) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.hubs.open(asyncio.get_running_loop())
         await run_in_threadpool(service.start)
-        await run_in_threadpool(state.once(RuleImporter).catch_up)
+        await run_in_threadpool(state.once, RuleImporter)
         threading.Thread(target=rendering.prepare_others, daemon=True).start()
         state.ready = True
         yield
@@ -103,6 +113,7 @@ def application(service: Service, options: AppOptions) -> FastAPI:
         version="1",
         description=_DESCRIPTION,
         lifespan=lifespan,
+        telemetry=_QUIET,
         docs_url=None,
         redoc_url=None,
     )

@@ -18,11 +18,11 @@ class Scale(NamedTuple):
 
     @classmethod
     def over(cls, values: Sequence[float]) -> "Scale":
-        """The span of the values."""
+        """Return the span of the values."""
         return cls(min(values), max(values))
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, 0 to 1; the middle when there is one value only."""
+        """Return where a value lies between the ends, 0 to 1; the middle when there is one value only."""
         if self.most <= self.least:
             return 0.5
         least, most = self.least / 4, self.most / 4  # the span of two floats may be more than a float
@@ -38,8 +38,8 @@ class Axis(NamedTuple):
 
     @classmethod
     def over(cls, values: Sequence[float], whole: bool = False) -> "Axis":
-        """An axis with round marks around the values. It begins at 0, but where they lie so far from it that nothing
-        would be seen of how they differ."""
+        """Return an axis with round marks around the values. It begins at 0, but where they lie so far from it that
+        nothing would be seen of how they differ."""
         least, most = min(values), max(values)
         if 0 <= least <= most / 2:
             least = 0.0
@@ -52,23 +52,23 @@ class Axis(NamedTuple):
         return cls(step * math.floor(least / step), step * math.ceil(most / step), step)
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, 0 to 1; the middle when there is one value only."""
+        """Return where a value lies between the ends, 0 to 1; the middle when there is one value only."""
         return Scale(self.least, self.most).share(value)
 
     @property
     def marks(self) -> list[float]:
-        """The values at its marks, from the least."""
+        """Return the values at its marks, from the least."""
         count = round((self.most - self.least) / self.step) if self.step else 0
         return [self.least + at * self.step for at in range(count + 1)] if count else sorted({self.least, self.most})
 
     def said(self, mark: float) -> str:
-        """What stands at a mark: as many digits as tell it from the next one."""
+        """Return what stands at a mark: as many digits as tell it from the next one."""
         if not self.step or abs(mark) >= _THOUSANDS or self.step < _FINE:
             return f"{mark:.6g}"
         return f"{mark:,.{max(0, -math.floor(math.log10(self.step) + 1e-9))}f}"
 
 
 def _round_step(size: float) -> float:
-    """The next 1, 2 or 5 times a power of ten, at least so large."""
+    """Return the next 1, 2 or 5 times a power of ten, at least so large."""
     power = 10.0 ** math.floor(math.log10(size))
     return next((times * power for times in (1, 2, 5) if times * power >= size), 10 * power)

@@ -31,7 +31,7 @@ class Allowed(NamedTuple):
 
 
 async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> AsyncIterator[bytes]:
-    """The decoded body in chunks of about `CHUNK` bytes; encodings `as_is` are left alone.
+    """Yield the decoded body in chunks of about `CHUNK` bytes; encodings `as_is` are left alone.
 
     `RequestRefused` when it is too large, too slow or of an unknown encoding, `InputError` when it is damaged.
     """
@@ -56,7 +56,7 @@ async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ())
 
 
 async def whole(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> bytes:
-    """The whole decoded body, see `chunks`."""
+    """Return the whole decoded body, see `chunks`."""
     return b"".join([chunk async for chunk in chunks(request, allowed, as_is)])
 
 
@@ -91,12 +91,12 @@ def _too_slow() -> RequestRefused:
 
 
 def too_large(cause: str) -> RequestRefused:
-    """The refusal of a body for its size."""
+    """Return the refusal of a body for its size."""
     return RequestRefused(413, "too_large", "the body", cause, "Send smaller bodies.")
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """A function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
+    """Return a function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
     if encoding in ("", "identity"):
         return lambda data: iter((data,) if data else ())
     if encoding in ("gzip", "x-gzip"):

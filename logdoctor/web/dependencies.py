@@ -106,13 +106,9 @@ async def _hubs(request: Request) -> Hubs:
     return state_of(request).hubs
 
 
-def _node_records(state: AppState) -> NodeRecords:
-    return NodeRecords(state.service.records.database)
-
-
 TheService = Annotated[Service, Depends(_service)]
 TheHubs = Annotated[Hubs, Depends(_hubs)]
-TheNodeRecords = Annotated[NodeRecords, Depends(once(_node_records))]
+TheNodeRecords = Annotated[NodeRecords, Depends(once(lambda state: NodeRecords(state.service.records.database)))]
 
 admit_reader = allows("read")
 admit_node_reader = allows_unbound("read", OF_ALL)

@@ -16,16 +16,16 @@ _SERIES = 6  # colours that there are
 def sparkline(
     points: Sequence[tuple[float, float | None]], label: str, end: float | None = None, x: str = "", y: str = ""
 ) -> Markup:
-    """A line over (x, y); a y that is None or not finite is a gap. `end` marks the x at which the job failed, `x` and
-    `y` say what the axes count."""
-    told = _finite(points)
-    values = [height for _, height in told if height is not None]
+    """Return a line over (x, y); a y that is None or not finite is a gap. `end` marks the x at which the job failed,
+    `x` and `y` say what the axes count."""
+    known = _finite(points)
+    values = [height for _, height in known if height is not None]
     if not values:
         return svg.chart(40, label, svg.text(0, 24, "Nothing to draw", "label"))
-    across = Scale.over([*(place for place, _ in told), *([end] if end is not None and math.isfinite(end) else [])])
+    across = Scale.over([*(place for place, _ in known), *([end] if end is not None and math.isfinite(end) else [])])
     up = Axis.over(values)
     top, height = 22, 76
-    inner = Markup("").join(_strokes(_thinned(told), across, up))
+    inner = Markup("").join(_strokes(_thinned(known), across, up))
     parts = [
         svg.text(0, 10, y, "tick"),
         *_marks(up, top, height),
@@ -40,19 +40,19 @@ def sparkline(
     ]
     first, last = values[0], values[-1]
     least, greatest = figure(min(values)), figure(max(values))
-    told_in_words = f"From {figure(first)} to {figure(last)}; lowest {least}, highest {greatest}."
-    return svg.chart(top + height + 22, label, Markup("").join(parts), told_in_words, "axes")
+    description = f"From {figure(first)} to {figure(last)}; lowest {least}, highest {greatest}."
+    return svg.chart(top + height + 22, label, Markup("").join(parts), description, "axes")
 
 
 def begins(points: Sequence[tuple[float, float | None]]) -> str:
-    """Where the y axis of the line over these points begins, when that is not 0; "" when it is."""
+    """Return where the y axis of the line over these points begins, when that is not 0; "" when it is."""
     values = [height for _, height in _finite(points) if height is not None]
     axis = Axis.over(values) if values else None
     return axis.said(axis.least) if axis and axis.least else ""
 
 
 def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float | None = None) -> Markup:
-    """A horizontal bar for each item, its name and value above it; of `whole`, else of the greatest."""
+    """Return a horizontal bar for each item, its name and value above it; of `whole`, else of the greatest."""
     if not items:
         return svg.chart(40, label, svg.text(0, 24, "Nothing to draw", "label"))
     amounts = [(name, value if math.isfinite(value) else 0.0) for name, value in items]
@@ -79,8 +79,8 @@ def stacked(
     x: str = "",
     colours: Mapping[str, int] | None = None,
 ) -> Markup:
-    """A column for each period, the series on top of each other in their order, in their `colours` as far as given; `x`
-    says what the periods are."""
+    """Return a column for each period, the series on top of each other in their order, in their `colours` as far as
+    given; `x` says what the periods are."""
     totals = [sum(_amount(values, at) for values in series.values()) for at in range(len(periods))]
     most = max(totals, default=0.0)
     if most <= 0:
@@ -117,7 +117,7 @@ def stacked(
 
 
 def figure(value: float) -> str:
-    """A number of four digits, with marks for thousands."""
+    """Return a number of four digits, with marks for thousands."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:
@@ -126,28 +126,28 @@ def figure(value: float) -> str:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """A value with its unit; shares all to one decimal, so that they can be compared."""
+    """Return a value with its unit; shares all to one decimal, so that they can be compared."""
     if unit == "%":
         return f"{value:.0f}%" if value in (0, 100) else f"{value:.1f}%"
     return f"{figure(value)} {unit}".strip()
 
 
 def _thinned(points: list[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """The points, or of many the least and the greatest of each part, gaps included."""
+    """Return the points, or of many the least and the greatest of each part, gaps included."""
     if len(points) <= _POINTS:
         return points
     size = math.ceil(2 * len(points) / _POINTS)
     kept: list[tuple[float, float | None]] = []
     for begin in range(0, len(points), size):
         part = points[begin : begin + size]
-        told = [(y, begin + at) for at, (_, y) in enumerate(part) if y is not None]
-        places = {min(told)[1], max(told)[1]} if told else {begin}
+        present = [(y, begin + at) for at, (_, y) in enumerate(part) if y is not None]
+        places = {min(present)[1], max(present)[1]} if present else {begin}
         kept += [points[place] for place in sorted(places)]
     return kept
 
 
 def _marks(axis: Axis, top: int, height: int) -> Iterator[Markup]:
-    """The marks of a y axis, each as a line and what it says beside it."""
+    """Yield the marks of a y axis, each as a line and what it says beside it."""
     for mark in axis.marks:
         y = top + height * (1 - axis.share(mark))
         yield svg.across("grid", round(y, 2))
@@ -157,12 +157,12 @@ def _marks(axis: Axis, top: int, height: int) -> Iterator[Markup]:
 
 
 def _finite(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """The points whose place is known; None where their value is not finite."""
+    """Return the points whose place is known; None where their value is not finite."""
     return [(x, y if y is not None and math.isfinite(y) else None) for x, y in points if math.isfinite(x)]
 
 
 def _strokes(points: list[tuple[float, float | None]], across: Scale, up: Axis) -> Iterator[Markup]:
-    """The runs of points between gaps, each with the ground below it where that is 0; a point alone is a dash."""
+    """Yield the runs of points between gaps, each with the ground below it where that is 0; a point alone is a dash."""
     run: list[tuple[str, str]] = []
     for x, y in [*points, (math.nan, None)]:
         if y is not None:
@@ -179,7 +179,7 @@ def _strokes(points: list[tuple[float, float | None]], across: Scale, up: Axis) 
 
 
 def _failure(share: float, top: int, height: int) -> Markup:
-    """The mark of the moment at which a job failed."""
+    """Return the mark of the moment at which a job failed."""
     return Markup(
         '<svg x="{}%" overflow="visible"><path class="mark line" d="M0 {}v{}"/>'
         '<path class="mark" d="M-5 {}h10l-5 7Z"/><title>failed here</title></svg>'

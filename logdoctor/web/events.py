@@ -4,22 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
-from fastapi import Header, Query, Request
+import msgspec
+from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from logdoctor.errors import Busy, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.web.gate import Caller
+from logdoctor.web.parameters import MAX_ID
 
 _HEARTBEAT = 15.0  # seconds
+_NODES_HEARTBEAT = 2.0  # a test may run in another process, of which nobody tells where there is no Redis
 _LISTENERS = 1000
 
 
 class Hub:
     """Wakes those who listen when there is something new; what they then read comes from the records."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float = _HEARTBEAT) -> None:
+        self._heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
         self._closed = False
@@ -33,14 +37,14 @@ class Hub:
         self._closed = True
         self._wake()
 
-    def publish(self, _new: object) -> None:
+    def publish(self, _new: object = None) -> None:
         """Wake all, because of something new; for any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """Return how many listen."""
         return len(self._waiting)
 
     def _wake(self) -> None:
@@ -48,14 +52,14 @@ class Hub:
             event.set()
 
     async def changes(self) -> AsyncIterator[bool]:
-        """True after something was published, False after a while without; ends when the service stops."""
+        """Yield True after something was published, False after a while without; ends when the service stops."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
             yield True
             while not self._closed:
                 try:
-                    await asyncio.wait_for(event.wait(), _HEARTBEAT)
+                    await asyncio.wait_for(event.wait(), self._heartbeat)
                     event.clear()
                     yield True
                 except TimeoutError:
@@ -68,12 +72,13 @@ class Hubs:
     """The hubs of an application: for verdicts, nodes and incidents."""
 
     def __init__(self) -> None:
-        self.verdicts, self.nodes, self.incidents = Hub(), Hub(), Hub()
+        self.verdicts, self.nodes, self.incidents = Hub(), Hub(_NODES_HEARTBEAT), Hub()
 
     def listen(self, service: Service) -> None:
-        """Be told by a service of what is new."""
-        service.listeners += [self.verdicts.publish, self.incidents.publish]
-        service.incidents.listeners.append(self.incidents.publish)
+        """Wake the listeners when a service has something new."""
+        service.listeners.append(self.verdicts.publish)
+        service.news.changed.append(self.incidents.publish)
+        service.wakeups.listen("nodes", self.nodes.publish)
         if service.actor is not None:
             service.actor.listeners.append(self.nodes.publish)
 
@@ -91,15 +96,28 @@ class Hubs:
 LastEventId = Annotated[
     str | None, Header(max_length=20, pattern=r"^[0-9]*$", description="`id` of the last event seen")
 ]
-After = Annotated[int | None, Query(ge=0, le=(1 << 63) - 1, description="as Last-Event-ID")]
+After = Annotated[int | None, Query(ge=0, le=MAX_ID, description="as Last-Event-ID")]
 
 
-async def beginning(hub: Hub, last_event_id: str | None, after: int | None, latest: Callable[[], int]) -> int:
-    """The event after which a stream begins, the latest unless the listener names one; `Busy` when too many listen."""
+async def _seen(last_event_id: LastEventId = None, after: After = None) -> int | None:
+    return int(last_event_id) if last_event_id else after
+
+
+LastSeen = Annotated[int | None, Depends(_seen)]
+"""The last event that a listener saw, if it says so."""
+
+
+async def beginning(hub: Hub, seen: int | None, latest: Callable[[], int]) -> int:
+    """Return the event after which a stream begins, the latest unless the listener has `seen` one; `Busy` when too many
+    listen."""
     if hub.listeners >= _LISTENERS:
         raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
-    begin = int(last_event_id) if last_event_id else after
-    return await run_in_threadpool(latest) if begin is None or begin >= 1 << 63 else begin
+    return await run_in_threadpool(latest) if seen is None or seen > MAX_ID else seen
+
+
+def event(number: int, name: str, content: object) -> bytes:
+    """Return an event as it is sent, its content as JSON."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), msgspec.json.encode(content))
 
 
 def following(
@@ -108,10 +126,10 @@ def following(
     admit: Callable[[Request], Awaitable[Caller]],
     news: Callable[[Caller], AsyncIterator[bytes | None]],
 ) -> StreamingResponse:
-    """What is new for the caller, whenever the hub says that something is and at each heartbeat, since other processes
-    may write, too; until the token ends that opened it, or `news` says with None that there is no more."""
+    """Return what is new for the caller, whenever the hub says that something is and at each heartbeat, since other
+    processes may write, too; until the token ends that opened it, or `news` says with None that there is no more."""
 
-    async def told() -> AsyncIterator[bytes]:
+    async def stream() -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"
         async for changed in hub.changes():
             try:
@@ -126,4 +144,4 @@ def following(
                 yield event
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)

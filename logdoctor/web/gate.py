@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from logdoctor.errors import RequestRefused
 from logdoctor.store.tokens import Token, Tokens, holds, may
+from logdoctor.web.rates import Rates
 
 _REMEMBERED = 5.0  # seconds for which a token is not looked up again; a revoked one works so long
 _KNOWN = 10_000  # callers that are remembered
@@ -29,24 +30,25 @@ class Caller(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Who decides, as it is written down: the name of the token, without tokens the address."""
+        """Return who decides, as it is written down: the name of the token, without tokens the address."""
         return self.name or "somebody"
 
     def may(self, scope: str, job: str) -> bool:
-        """Whether the caller may do this with a job."""
+        """Return whether the caller may do this with a job."""
         return self.token is None or may(self.token, scope, job)
 
     def places(self, job: str) -> bool:
-        """Whether the caller's word counts for where a job ran; who may test and take out any node may say it, too."""
+        """Return whether the caller's word counts for where a job ran; who may test and cordon any node may say it,
+        too."""
         return self.may("place", job) or (not self.prefixes and self.may("operate", job))
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What the names of the jobs that the caller may see begin with; none means all."""
+        """Return what the names of the jobs that the caller may see begin with; none means all."""
         return self.token.prefixes if self.token else ()
 
     def unbound(self, why: str) -> "Caller":
-        """This caller; `RequestRefused` when the token is bound to jobs, with why that is not enough."""
+        """Return this caller; `RequestRefused` when the token is bound to jobs, with why that is not enough."""
         if self.prefixes:
             cause = f"it is limited to some jobs, but {why}"
             raise RequestRefused(403, "forbidden", f"token {self.name!r}", cause, "Use a token without prefixes.")
@@ -56,10 +58,9 @@ class Caller(NamedTuple):
 class Gate:
     """Decides about requests. `wants_token` is False only when the service listens on loopback."""
 
-    def __init__(self, tokens: Tokens, wants_token: bool, rate: int) -> None:
-        self._tokens, self.wants_token, self._rate = tokens, wants_token, rate
+    def __init__(self, tokens: Tokens, wants_token: bool, rate: int, rates: Rates) -> None:
+        self._tokens, self.wants_token, self._rate, self._rates = tokens, wants_token, rate, rates
         self._found: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def admit(self, request: Request, scope: str, by_form: bool = False) -> Caller:
         """Return the caller, who has the scope; for the job in the path, if there is one. `by_form` as for `caller`."""
@@ -74,12 +75,12 @@ class Gate:
         return caller
 
     async def caller(self, request: Request, by_form: bool = False) -> Caller:
-        """Who asks; `RequestRefused` without a valid token, from another site's page, or too often."""
+        """Return who asks; `RequestRefused` without a valid token, from another site's page, or too often."""
         self._check_origin(request)
         address = request.client.host if request.client else ""
         if not self.wants_token:
             self._check_host(request)
-            self._count(address, self._rate)
+            await self._count(address, self._rate)
             return Caller(None, address)
         secret = _secret(request, by_form)
         if not secret:
@@ -87,11 +88,12 @@ class Gate:
         token = await self.token(secret, address)
         if token is None:
             raise _unauthorized("its token is unknown, expired or revoked")
-        self._count(token.name, self._rate)
+        await self._count(token.name, self._rate)
         return Caller(token, token.name)
 
     def known(self, request: Request) -> Caller | None:
-        """Who asks, as far as that is known without looking a token up and without counting; None for all others."""
+        """Return who asks, as far as that is known without looking a token up and without counting; None for all
+        others."""
         address = request.client.host if request.client else ""
         if not self.wants_token:
             return Caller(None, address) if _is_local(request) else None
@@ -99,38 +101,28 @@ class Gate:
         return Caller(token, token.name) if token is not None and until > time.monotonic() else None
 
     async def token(self, secret: str, address: str) -> Token | None:
-        """The token with this secret; `RequestRefused` when an address tries too many."""
+        """Return the token with this secret; `RequestRefused` when an address tries too many."""
         now = time.monotonic()
         found = self._found.get(secret)
         if found is not None and found[0] > now:
             return found[1]
         token = await run_in_threadpool(self._tokens.find, secret)
         if token is None:
-            self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
+            await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
             return None
         self._found[secret] = (now + _REMEMBERED, token)
         while len(self._found) > _KNOWN:
             self._found.popitem(last=False)
         return token
 
-    def _count(self, who: str, rate: float, burst: float | None = None) -> None:
-        """Take one from a caller's bucket, which holds `burst` (two seconds' worth) and fills at `rate` per second."""
-        if not rate:
-            return
-        burst = 2 * rate if burst is None else burst
-        now = time.monotonic()
-        level, then = self._buckets.pop(who, (burst, now))
-        level = min(level + (now - then) * rate, burst)
-        if level < 1:
-            self._buckets[who] = (level, now)
+    async def _count(self, who: str, rate: float, burst: float | None = None) -> None:
+        """Count a request of a caller, who has two seconds' worth at once, or `burst`."""
+        if rate and not await self._rates.take(who, rate, 2 * rate if burst is None else burst):
             cause = f"more than {rate:g} requests per second" if rate >= 1 else "too many wrong tokens"
             raise RequestRefused(429, "too_many", who.removeprefix("wrong "), cause, "Wait, then send less often.")
-        self._buckets[who] = (level - 1, now)
-        while len(self._buckets) > _KNOWN:
-            self._buckets.popitem(last=False)
 
     def _check_host(self, request: Request) -> None:
-        """Without tokens, answer only to names of this machine: another site may point its own name here."""
+        """Refuse, without tokens, every name but those of this machine: another site may point its own name here."""
         if not _is_local(request):
             cause = "without tokens, the service answers only to localhost"
             raise RequestRefused(
@@ -149,19 +141,20 @@ class Gate:
 
 
 def form_key(request: Request) -> str:
-    """What a form of this session must carry (see `check_form`)."""
+    """Return what a form of this session must carry (see `check_form`)."""
     return str(request.session.setdefault(CSRF, secrets.token_urlsafe(24)))
 
 
 def check_form(request: Request, given: str) -> None:
-    """`RequestRefused` when a form was not made by a page of ours for this session."""
+    """Raise `RequestRefused` when a form was not made by a page of ours for this session."""
     wanted = str(request.session.get(CSRF, ""))
     if not wanted or not secrets.compare_digest(wanted.encode(), given.encode()):
         raise RequestRefused(403, "bad_form", "the form", "it does not belong to this session", "Reload the page.")
 
 
 def _secret(request: Request, by_form: bool) -> str:
-    """The bearer token of a request, or that of a browser's session when the request changes nothing, or is a form."""
+    """Return the bearer token of a request, or that of a browser's session when the request changes nothing, or is a
+    form."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return secret.strip()
@@ -171,7 +164,7 @@ def _secret(request: Request, by_form: bool) -> str:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the browser asks for this machine by a name of its own."""
+    """Return whether the browser asks for this machine by a name of its own."""
     return (_host(f"//{request.headers.get('host', '')}") or "") in _LOCAL
 
 

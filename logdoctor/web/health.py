@@ -1,6 +1,7 @@
-"""Is it alive, is it ready, and how does it do."""
+"""Is it alive, is it ready, and how do it and the workers do."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
@@ -12,8 +13,8 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from logdoctor.errors import StoreError
-from logdoctor.llm.spending import Counts, Guarded
 from logdoctor.log_agent.guards import GUARDS
+from logdoctor.service.figures import ProcessFigures
 from logdoctor.service.service import Service
 from logdoctor.store.learned import STATUSES
 from logdoctor.web.dependencies import AppState, Reader, TheService, once, state_of
@@ -24,38 +25,156 @@ from logdoctor.web.problems import describe, problem
 _NAMED = 200  # filter rules with a series of their own
 _RESULTS = ("answered", "unavailable", "nonsense", "budget", "waiting")
 _BREAKER = ("closed", "half-open", "open")
-_NO_MODEL = Counts({}, 0, 0, 0.0, "closed")
 
 
-class _Figures(Collector):
-    """The figures of a service, read when they are asked for."""
+_SPANS = ("sent", "failed", "dropped", "thinned")
+
+
+class _Intake(Collector):
+    """What this process took, read when it is asked for."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
         figures = self._service.intake.figures()
-        watch = self._service.watch
         counters = {
             "bytes_in": ("Bytes of logs made durable.", figures.bytes_in),
             "lines_in": ("Lines of logs made durable.", figures.lines_in),
-            "journal_groups": ("Writes of the journal, each with one sync.", figures.groups),
+            "log_groups": ("Writes of the log, each one transaction.", figures.groups),
             "refused": ("Requests that were refused for their offset or for lack of space.", figures.refused),
-            "verdicts": ("Verdicts published.", watch.verdicts),
-        }
-        gauges: dict[str, tuple[str, float]] = {
-            "streams": ("Streams in memory.", figures.streams),
-            "attempts": ("Attempts in memory.", figures.attempts),
-            "unscanned_bytes": ("Bytes that wait for compression.", figures.unscanned),
-            "unarchived_bytes": ("Bytes that are in the journal only.", figures.unarchived),
-            "scan_lag_seconds": ("How long the oldest bytes have waited for compression.", self._service.intake.lag()),
-            "archive_bytes": (
-                "Bytes of the archive on disk when last measured.",
-                self._service.retention.bytes,
-            ),
         }
         for name, (meaning, count) in counters.items():
             yield CounterMetricFamily(f"logdoctor_{name}", meaning, value=count)
+
+
+_Read = Callable[[ProcessFigures], float]
+_GAUGES: dict[str, tuple[str, _Read]] = {
+    "leads": ("1 when the process does what must be done in one place.", lambda of: of.leads),
+    "owned_shards": ("Shards that the worker owns.", lambda of: of.shards),
+    "streams": ("Streams in memory.", lambda of: of.streams),
+    "attempts": ("Attempts in memory.", lambda of: of.attempts),
+    "unscanned_bytes": ("Bytes that were read and wait for compression.", lambda of: of.unscanned_bytes),
+    "unarchived_bytes": ("Bytes that were read and are in the log only.", lambda of: of.unarchived_bytes),
+    "scan_lag_seconds": ("How long the oldest bytes have waited for compression.", lambda of: of.scan_lag_seconds),
+    "archive_bytes": ("Bytes of the whole archive, when the worker last measured it.", lambda of: of.archive_bytes),
+    "catching_up": ("1 while streams are read again that were taken over.", lambda of: of.catching_up),
+    "model_breaker": (
+        "State of the model's circuit breaker: 0 closed, 1 half-open, 2 open.",
+        lambda of: _BREAKER.index(of.model_breaker) if of.model_breaker in _BREAKER else 0,
+    ),
+}
+_COUNTERS: dict[str, tuple[str, _Read]] = {
+    "scanned_bytes": ("Bytes that were compressed, those again that were read again.", lambda of: of.scanned_bytes),
+    "verdicts": ("Verdicts published.", lambda of: of.verdicts),
+    "filtered_lines": ("Lines that filter rules removed from finished attempts.", lambda of: of.filtered_lines),
+    "lessons": ("Lessons of the Log Agent since the start.", lambda of: of.lessons),
+    "model_dollars": ("Cost of the model since the start, at the configured prices.", lambda of: of.model_dollars),
+    "worker_cpu_seconds": ("Processor time that the process has used.", lambda of: of.cpu_seconds),
+}
+_BY: dict[str, tuple[str, str, Callable[[ProcessFigures], dict[str, float]]]] = {
+    "model_calls": ("Model calls since the start.", "result", lambda of: _counts(of.model_calls, _RESULTS)),
+    "model_tokens": (
+        "Tokens sent to and received from the model since the start.",
+        "direction",
+        lambda of: {"in": of.model_tokens_in, "out": of.model_tokens_out},
+    ),
+    "spans": ("Spans of traces by what became of them.", "result", lambda of: _counts(of.spans, _SPANS)),
+}
+
+
+def _counts(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, float]:
+    """Return the counts of what is known, so that no worker invents labels."""
+    return {name: given.get(name, 0) for name in known}
+
+
+class _Workers(Collector):
+    """What each process holds and did: this one as it is now; for those who see all jobs (`whole`) the others, too, as
+    they last said. Each has its label, so that no counter goes down when one dies: its series end."""
+
+    def __init__(self, service: Service, whole: bool) -> None:
+        self._service, self._whole = service, whole
+
+    def collect(self) -> Iterator[Metric]:
+        others = self._service.looking.overview().others if self._whole else ()
+        found = {one.worker: one.figures for one in others} | {self._service.worker: self._service.figures()}
+        for name, (meaning, read) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"logdoctor_{name}", meaning, labels=["worker"])
+            for worker, figures in found.items():
+                gauge.add_metric([worker], read(figures))
+            yield gauge
+        for name, (meaning, read) in _COUNTERS.items():
+            counter = CounterMetricFamily(f"logdoctor_{name}", meaning, labels=["worker"])
+            for worker, figures in found.items():
+                counter.add_metric([worker], read(figures))
+            yield counter
+        for name, (meaning, label, split) in _BY.items():
+            counter = CounterMetricFamily(f"logdoctor_{name}", meaning, labels=[label, "worker"])
+            for worker, figures in found.items():
+                for value, count in split(figures).items():
+                    counter.add_metric([value, worker], count)
+            yield counter
+        yield _places(found)
+
+
+def _places(found: Mapping[str, ProcessFigures]) -> Metric:
+    meaning = "1, with the machine and the process of the worker."
+    places = GaugeMetricFamily("logdoctor_worker_info", meaning, labels=["worker", "host", "pid"])
+    for worker, figures in found.items():
+        places.add_metric([worker, figures.host, str(figures.pid)], 1)
+    return places
+
+
+class _Log(Collector):
+    """How the log stands, as the database knows it: whoever took it and whoever reads it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._service.looking.overview().log
+        if not state.shards:  # the database is away: no figures are better than wrong ones
+            return
+        waiting = GaugeMetricFamily(
+            "logdoctor_log_bytes", "Bytes in the log, which are in no archive yet.", labels=["shard"]
+        )
+        for one in state.shards:
+            waiting.add_metric([str(one.shard)], one.bytes)
+        yield waiting
+        unowned = [one for one in state.shards if not one.owner]
+        left = max((one.unowned for one in unowned if one.bytes), default=0.0)
+        owners = len({one.owner for one in state.shards if one.owner})
+        gauges: dict[str, tuple[str, float]] = {
+            "workers": ("Workers that were heard of within their lease.", len(state.workers)),
+            "shard_owners": ("Workers that own shards.", owners),
+            "unowned_shards": ("Shards that no worker owns.", len(unowned)),
+            "unowned_seconds": ("How long a shard in which bytes wait has had no owner.", left),
+        }
+        for name, (meaning, value) in gauges.items():
+            yield GaugeMetricFamily(f"logdoctor_{name}", meaning, value=value)
+        meaning = "Shards that got another owner, since the database was made."
+        yield CounterMetricFamily("logdoctor_takeovers", meaning, value=sum(one.owners for one in state.shards))
+
+
+class _Late(Collector):
+    """How late verdicts are, as the database knows it, and the room there is for what waits."""
+
+    def __init__(self, service: Service) -> None:
+        self._intake, self._records = service.intake, service.records
+
+    def collect(self) -> Iterator[Metric]:
+        limit, free = self._intake.room()
+        gauges: dict[str, tuple[str, float]] = {
+            "log_limit_bytes": ("Bytes that may wait in the log before senders wait, too.", limit),
+            "free_bytes": ("Bytes that are free on the disk of the data folder.", free),
+        }
+        with suppress(StoreError):  # the other figures are given all the same
+            unjudged, since = self._records.awaiting()
+            waited = max(time.time() - since, 0.0) if since is not None else 0.0
+            gauges |= {
+                "unjudged_attempts": ("Attempts that ended and have no final verdict.", unjudged),
+                "verdict_lag_seconds": ("How long the first of them has waited for its final verdict.", waited),
+            }
         for name, (meaning, value) in gauges.items():
             yield GaugeMetricFamily(f"logdoctor_{name}", meaning, value=value)
 
@@ -68,7 +187,7 @@ class _NamedRules:
         self._names: set[str] = set()
 
     def totals(self, lines: Mapping[str, int]) -> dict[str, int]:
-        """Lines by rule; the rest together as `other`."""
+        """Return lines by rule; the rest together as `other`."""
         free = _NAMED - len(self._names)
         new = sorted(lines.keys() - self._names, key=lambda rule: -lines[rule])
         self._names.update(new[: max(free, 0)])
@@ -92,12 +211,8 @@ class _Learning(Collector):
         for rule, count in self._lines(dict(learner.lines) if learner else {}).items():
             lines.add_metric([rule], count)
         yield lines
-        lessons = learner.agent.lessons if learner else 0
-        yield CounterMetricFamily("logdoctor_lessons", "Lessons of the Log Agent since the start.", value=lessons)
-        with suppress(StoreError):  # the other figures are told all the same
+        with suppress(StoreError):  # the other figures are given all the same
             yield from self._stored()
-        model: Guarded | None = self._service.model
-        yield from _model_figures(model.counts() if model else _NO_MODEL)
 
     def _lines(self, lines: dict[str, int]) -> dict[str, int]:
         totals = self._names.totals(lines)
@@ -108,7 +223,7 @@ class _Learning(Collector):
         return rest | {"learned": sum(learned.values())}
 
     def _stored(self) -> Iterator[Metric]:
-        """What the database knows: two short queries, and a third after something changed."""
+        """Yield what the database knows: two short queries, and a third after something changed."""
         rules = self._service.rules
         version = rules.version()
         if version != self._statuses[0]:
@@ -128,7 +243,7 @@ class _Learning(Collector):
 
 
 class _Telling(Collector):
-    """How it goes with those who are told of incidents."""
+    """how it goes with those who are notified of incidents."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -149,7 +264,7 @@ class _Telling(Collector):
             "How long the oldest waiting notification has been due.",
             labels=["target"],
         )
-        with suppress(StoreError):  # the other figures are told all the same
+        with suppress(StoreError):  # the other figures are given all the same
             for target, figures in self._service.notifier.figures().items() if self._service.notifier else ():
                 for result, count in figures.tries.items():
                     tries.add_metric([target, result], count)
@@ -157,23 +272,6 @@ class _Telling(Collector):
                     messages.add_metric([target, state], count)
                 lag.add_metric([target], figures.lag)
         yield from (tries, messages, lag)
-
-
-def _model_figures(counts: Counts) -> Iterator[Metric]:
-    calls = CounterMetricFamily("logdoctor_model_calls", "Model calls since the start.", labels=["result"])
-    for result in _RESULTS:
-        calls.add_metric([result], counts.calls.get(result, 0))
-    yield calls
-    tokens = CounterMetricFamily(
-        "logdoctor_model_tokens", "Tokens sent to and received from the model since the start.", labels=["direction"]
-    )
-    tokens.add_metric(["in"], counts.tokens_in)
-    tokens.add_metric(["out"], counts.tokens_out)
-    yield tokens
-    meaning = "Cost of the model since the start, at the configured prices."
-    yield CounterMetricFamily("logdoctor_model_dollars", meaning, value=counts.dollars)
-    meaning = "State of the model's circuit breaker: 0 closed, 1 half-open, 2 open."
-    yield GaugeMetricFamily("logdoctor_model_breaker", meaning, value=_BREAKER.index(counts.breaker))
 
 
 class Registries(NamedTuple):
@@ -187,10 +285,12 @@ def _registries(state: AppState) -> Registries:
     service, names = state.service, _NamedRules()
     found = Registries(CollectorRegistry(), CollectorRegistry())
     for registry, named in ((found.whole, True), (found.of_some_jobs, False)):
-        registry.register(_Figures(service))
+        registry.register(_Intake(service))
+        registry.register(_Workers(service, whole=named))
         registry.register(_Learning(service, names, named))
         ProcessCollector(registry=registry)
-    found.whole.register(_Telling(service))  # it counts over all jobs
+    for collector in (_Log(service), _Late(service), _Telling(service)):  # they count over all jobs
+        found.whole.register(collector)
     return found
 
 
@@ -202,23 +302,22 @@ _UNREADY: dict[int | str, dict[str, Any]] = {503: describe()[503]}
 
 @router.get("/healthz", responses=shows({"status": "ok"}, schema=TEXTS))
 async def healthz() -> Response:
-    """Whether the process answers."""
+    """Return whether the process answers."""
     return Json({"status": "ok"})
 
 
 @router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}))
 async def readyz(request: Request, service: TheService) -> Response:
-    """Whether requests are taken. `catching_up` while streams are read again after a start."""
+    """Return whether requests are taken. `catching_up` while a worker reads streams again that it took over, or jobs
+    wait for a worker."""
     if not state_of(request).ready:
         return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
-    return Json({"status": "ready", "catching_up": service.watch.is_behind()})
+    behind = service.watch.is_behind() or service.looking.overview().catching_up
+    return Json({"status": "ready", "catching_up": behind})
 
 
-@router.get(
-    "/metrics",
-    responses={**describe(), 200: {"content": {"text/plain": TEXT}}},
-)
+@router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}})
 def metrics(caller: Reader, registries: TheRegistries) -> Response:
-    """Figures in Prometheus' text format."""
+    """Return the figures in Prometheus' text format."""
     figures = generate_latest(registries.of_some_jobs if caller.prefixes else registries.whole)
     return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,7 +1,18 @@
 """Answers as JSON, made by msgspec from what the layers below give."""
 
+from typing import Generic, TypeVar
+
 import msgspec
 from starlette.responses import Response
+
+Item = TypeVar("Item")
+
+
+class PageOf(msgspec.Struct, Generic[Item], frozen=True):
+    """Some items of a list; `next` is the cursor of the next page."""
+
+    items: list[Item]
+    next: str | None
 
 
 class Json(Response):
@@ -10,5 +21,5 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        """The bytes of the body."""
+        """Return the bytes of the body."""
         return msgspec.json.encode(content)

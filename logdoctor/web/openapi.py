@@ -55,7 +55,7 @@ def install(app: FastAPI) -> None:
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of the application."""
+    """Return the OpenAPI document of the application."""
     if app.openapi_schema is None:
         whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = whole["components"]["schemas"]
@@ -99,8 +99,8 @@ def answers(kind: type, status: int = 200) -> dict[int | str, dict[str, Any]]:
 
 
 def streams(events: Sequence[str], data: str) -> dict[int | str, dict[str, Any]]:
-    """The good answer of an operation that tells events as they come, for the `responses` of a route; `data` is what
-    each carries."""
+    """Return the good answer of an operation that tells events as they come, for the `responses` of a route; `data` is
+    what each carries."""
     text = {"type": "string"}
     schema = {
         "description": f"one event; `data` is {data} as JSON",
@@ -111,5 +111,5 @@ def streams(events: Sequence[str], data: str) -> dict[int | str, dict[str, Any]]
 
 
 def shows(example: object, status: int = 200, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
-    """The good answer of an operation with an example of its JSON, for the `responses` of a route."""
+    """Return the good answer of an operation with an example of its JSON, for the `responses` of a route."""
     return {status: {"content": {"application/json": {"schema": schema or {"type": "object"}, "example": example}}}}

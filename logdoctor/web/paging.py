@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from logdoctor.web.parameters import WantedPage
+
 _LOOKS = 40  # pages that are looked through for one of a token that is bound to jobs
 
 Item = TypeVar("Item")
@@ -10,8 +12,9 @@ Fetch = Callable[[str | None, int], tuple[list[Item], str | None]]
 """Gives some items from a cursor on, as many as asked for or fewer, and the cursor behind them."""
 
 
-def page(fetch: "Fetch[Item]", cursor: str | None, limit: int, seen: Callable[[Item], bool]) -> dict[str, object]:
-    """A page of what the caller may see, as JSON has it; it may be short, even empty, and still have a next one."""
+def visible_page(fetch: "Fetch[Item]", page: WantedPage, seen: Callable[[Item], bool]) -> dict[str, object]:
+    """Return a page of what the caller may see, as JSON has it; it may be short, even empty, and have a next one."""
+    cursor, limit = page
     items: list[Item] = []
     for _ in range(_LOOKS):
         found, cursor = fetch(cursor, limit - len(items))

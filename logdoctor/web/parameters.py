@@ -1,11 +1,13 @@
 """Parameters of paths and queries, as the OpenAPI document describes them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from fastapi import Path, Query
+from fastapi import Depends, Path, Query
 
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
 from logdoctor.store.rule_rows import MAX_KIND
+
+MAX_ID = (1 << 63) - 1
 
 JobName = Annotated[str, Path(min_length=1, max_length=MAX_NAME, description="name of the job", examples=["llama-7b"])]
 AttemptNumber = Annotated[int, Path(ge=0, le=MAX_ATTEMPT, description="number of the attempt", examples=[1])]
@@ -17,7 +19,8 @@ Offset = Annotated[
 ]
 Cursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=500, description="items of a page")]
-VerdictId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the verdict", examples=[1])]
+OptionalId = Annotated[int | None, Query(ge=1, le=MAX_ID)]
+VerdictId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the verdict", examples=[1])]
 LineRange = Annotated[
     str, Query(pattern=r"^[0-9]{1,15}(-[0-9]{1,15})?$", description="`A-B`, or one line", examples=["1120-1130"])
 ]
@@ -33,7 +36,7 @@ RuleId = Annotated[
         examples=["learned/megatron/pretrain-gpt-py/bed3b86f"],
     ),
 ]
-CaseId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the case", examples=[12])]
+CaseId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the case", examples=[12])]
 NodeName = Annotated[
     str,
     Path(
@@ -43,8 +46,28 @@ NodeName = Annotated[
         examples=["gpu-12"],
     ),
 ]
-IncidentId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the incident", examples=[3])]
-NodeTestId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the test", examples=[12])]
-ActionId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the action", examples=[3])]
+IncidentId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the incident", examples=[3])]
+NodeTestId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the test", examples=[12])]
+ActionId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the action", examples=[3])]
 KindOfJobs = Annotated[str | None, Query(max_length=MAX_KIND, description="only rules learned from jobs of this kind")]
 Status = Literal["proposed", "shadow", "active", "retired"]
+
+
+class WantedPage(NamedTuple):
+    """Which page of a list is asked for: the cursor at which it begins, and the most items it may have."""
+
+    cursor: str | None
+    limit: int
+
+
+async def _page(cursor: Cursor = None, limit: Limit = 50) -> WantedPage:
+    return WantedPage(cursor, limit)
+
+
+ThePage = Annotated[WantedPage, Depends(_page)]
+
+
+def whole_number(text: str, most: int = MAX_ID) -> int | None:
+    """Return the number from 1 to `most` in the field of a form; None for anything else."""
+    plain = text.strip()
+    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 and 1 <= int(plain) <= most else None

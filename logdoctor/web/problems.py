@@ -1,7 +1,7 @@
 """Errors as HTTP answers: one JSON shape, the right status, and when to try again."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import structlog
@@ -21,10 +21,13 @@ from logdoctor.errors import (
     OffsetMismatch,
     RequestRefused,
     StorageFull,
+    StoreDamaged,
     StoreError,
 )
 
 log = structlog.get_logger()
+
+Thing = TypeVar("Thing")
 
 _KINDS: dict[type[LogdoctorError], tuple[int, str]] = {
     InputError: (400, "bad_input"),
@@ -34,7 +37,8 @@ _KINDS: dict[type[LogdoctorError], tuple[int, str]] = {
     LimitReached: (422, "limit_reached"),
     Busy: (503, "busy"),
     StorageFull: (507, "storage_full"),
-    StoreError: (500, "store_failed"),
+    StoreDamaged: (500, "store_damaged"),
+    StoreError: (503, "store_failed"),
 }
 SECURITY_HEADERS = (
     (
@@ -88,7 +92,7 @@ _CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Http
 
 
 def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of an operation, for the OpenAPI document."""
+    """Return the error answers of an operation, for the OpenAPI document."""
     meanings = {
         400: "a name or the body is wrong",
         401: "no valid token",
@@ -100,7 +104,7 @@ def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
         415: "the encoding or type is not supported",
         422: "a parameter is wrong, or a limit is reached",
         429: "too many requests; see Retry-After",
-        503: "stopping or overloaded; see Retry-After",
+        503: "stopping, overloaded, or without its database; see Retry-After",
         507: "the disk is full; nothing was kept; see Retry-After",
     }
     found: dict[int | str, dict[str, Any]] = {}
@@ -115,7 +119,7 @@ def refusal(status: int, meaning: str) -> dict[int | str, dict[str, Any]]:
 
 
 def problem(status: int, code: str, thing: str, cause: str, next_step: str, **more: Any) -> Response:
-    """An error answer."""
+    """Return an error answer."""
     headers = {"Retry-After": str(_RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -126,7 +130,7 @@ def problem(status: int, code: str, thing: str, cause: str, next_step: str, **mo
 
 
 def answer(error: LogdoctorError) -> Response:
-    """The answer for an error raised on purpose."""
+    """Return the answer for an error raised on purpose."""
     if isinstance(error, RequestRefused):
         return problem(error.status, error.code, error.thing, error.cause, error.next_step)
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), None)
@@ -137,7 +141,19 @@ def answer(error: LogdoctorError) -> Response:
 
 def not_found(thing: str) -> RequestRefused:
     """Return the error that there is no such thing."""
-    return RequestRefused(404, "not_found", thing, "does not exist", "Check the name.")
+    return RequestRefused(404, "not_found", thing, "does not exist", "Check its name or number.")
+
+
+def existing(thing: Thing | None, name: str) -> Thing:
+    """Return the thing; `RequestRefused` (404) where there is none."""
+    if thing is None:
+        raise not_found(name)
+    return thing
+
+
+def as_refusal(error: LogdoctorError, status: int = 409, code: str = "refused") -> RequestRefused:
+    """Return the error as the answer to a request."""
+    return RequestRefused(status, code, error.thing, error.cause, error.next_step)
 
 
 def install(app: FastAPI) -> None:
@@ -166,8 +182,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if _wants_page(request) and error.status_code in _FOR_PEOPLE:
-        told = RequestRefused(error.status_code, _CODES[error.status_code], *_FOR_PEOPLE[error.status_code])
-        result: Response = request.app.state.problem_page(request, told)
+        refused = RequestRefused(error.status_code, _CODES[error.status_code], *_FOR_PEOPLE[error.status_code])
+        result: Response = request.app.state.problem_page(request, refused)
     else:
         code = _CODES.get(error.status_code, "refused")
         result = problem(error.status_code, code, request.url.path, str(error.detail), "See /openapi.json.")
@@ -177,7 +193,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _wants_page(request: Request) -> bool:
-    """Whether a browser asks, not a program."""
+    """Return whether a browser asks, not a program."""
     return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
 
 

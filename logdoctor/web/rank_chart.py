@@ -29,8 +29,8 @@ _OTHER = ("c5", Markup('<circle class="{}" r="3"/>'))
 
 
 def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors") -> Markup:
-    """When each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where times
-    are not known or all the same. Many ranks alike share a row."""
+    """Draw when each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where
+    times are not known or all the same. Many ranks alike share a row."""
     if not ranks:
         return svg.chart(40, label, svg.text(0, 24, "No rank reported an error", "label"))
     rows = _rows(ranks, cause_line)
@@ -49,7 +49,7 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, l
 
 
 def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> str:
-    """What is to be said below `rank_times` of where its marks stand; "" for nothing."""
+    """Return what is to be said below `rank_times` of where its marks stand; "" for nothing."""
     rows = _rows(ranks, cause_line)
     course = _RankCourse.of(rows) if rows else None
     if course is not None and course.same_time:
@@ -62,14 +62,14 @@ def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) ->
 
 
 def whose_errors(ranks: Sequence[RankError]) -> str:
-    """The title of what `rank_times` draws: whose first errors they are."""
+    """Return the title of what `rank_times` draws: whose first errors they are."""
     kinds = {who_failed(one).partition(" ")[0] for one in ranks}
     *others, last = [kind for kind in ("rank", "node", "stream") if kind in kinds] or ["rank"]
     return f"First error of each {', '.join(others)}{' and ' if others else ''}{last}"
 
 
 def who_failed(error: RankError) -> str:
-    """Whose error it is: a rank's, a node's or a stream's."""
+    """Return whose error it is: a rank's, a node's or a stream's."""
     if error.rank is not None:
         return f"rank {error.rank}"
     return f"node {error.node}" if error.node else f"stream {error.stream}"
@@ -95,9 +95,9 @@ class _RankCourse(NamedTuple):
     def of(cls, rows: Sequence[_Row]) -> "_RankCourse":
         times = [row.error.time for row in rows]
         known = [time for time in times if time is not None]
-        told = len(known) * 2 >= len(rows)
-        same = told and len(rows) > 1 and min(known) == max(known)
-        if told and not same:
+        timed = len(known) * 2 >= len(rows)
+        same = timed and len(rows) > 1 and min(known) == max(known)
+        if timed and not same:
             begin = min(known)
             placed = tuple(begin if time is None else time for time in times)
             zero = times[0] if times[0] is not None else begin
@@ -109,38 +109,38 @@ class _RankCourse(NamedTuple):
         return cls("order", Scale.over(order), 0.0, order, same)
 
     def words(self, at: float) -> str:
-        """What stands at a place of the axis."""
+        """Return what stands at a place of the axis."""
         if self.kind == "time":
             return _offset(at - self.zero, at in self.close)
         return f"line {at:,.0f}" if self.kind == "line" else "first" if at == self.scale.least else "last"
 
-    def told(self, error: RankError) -> str:
-        """Where an error is."""
+    def place(self, error: RankError) -> str:
+        """Return where an error is."""
         if self.kind == "time" and error.time is not None:
             return _offset(error.time - self.zero, error.time in self.close)
         return f"line {error.line:,}"
 
 
 def _close(times: Sequence[float]) -> frozenset[float]:
-    """The times that differ from another by less than a second."""
+    """Return the times that differ from another by less than a second."""
     pairs = [pair for pair in pairwise(sorted(set(times))) if pair[1] - pair[0] < 1]
     return frozenset(time for pair in pairs for time in pair)
 
 
 def _rows(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> list[_Row]:
-    """The errors, the cause first; when they are too many, those of one reason and role share a row but for the first
-    of them."""
-    told = [_Row(error, (error.stream, error.line) == cause_line) for error in ranks]
-    cause = [row for row in told if row.is_cause][:1]
-    others = [row for row in told if row not in cause]
-    if len(told) > _ROWS:
+    """Return the errors, the cause first; when they are too many, those of one reason and role share a row but for the
+    first of them."""
+    rows = [_Row(error, (error.stream, error.line) == cause_line) for error in ranks]
+    cause = [row for row in rows if row.is_cause][:1]
+    others = [row for row in rows if row not in cause]
+    if len(rows) > _ROWS:
         others = _together(others)
     room = _ROWS - len(cause)
     return [*cause, *others[:room]]
 
 
 def _together(rows: list[_Row]) -> list[_Row]:
-    """The first rows of each reason and role, and one that stands for all further of them."""
+    """Return the first rows of each reason and role, and one that stands for all further of them."""
     kept: list[_Row] = []
     seen: dict[tuple[str, str], list[int]] = {}
     for row in rows:
@@ -155,7 +155,7 @@ def _together(rows: list[_Row]) -> list[_Row]:
 
 
 def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
-    """The row of an error: what and when above its track, and its mark on it."""
+    """Return the row of an error: what and when above its track, and its mark on it."""
     error, y = row.error, 34 * number
     is_red = row.is_cause and error.role not in _SYMPTOMS
     colour, shape = _SHAPES["cause"] if is_red else _SHAPES.get(error.role, _OTHER)
@@ -168,7 +168,7 @@ def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
     return Markup('<g class="{}">{}{}{}{}</g>').format(
         "cause" if row.is_cause else "rank",
         svg.text(0, y + 12, _called(error), "value" if row.is_cause else "label"),
-        svg.text(100, y + 12, course.told(error), "tick", "end"),
+        svg.text(100, y + 12, course.place(error), "tick", "end"),
         svg.across("grid", y + 23),
         mark.format(
             svg.number(place),
@@ -182,12 +182,12 @@ def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
 
 
 def _counted(kind: str, first: _Row) -> str:
-    """What the x axis of a picture of ranks counts, from its first row on."""
+    """Return what the x axis of a picture of ranks counts, from its first row on."""
     return "time from the first report" if kind == "time" and first.error.role in _SYMPTOMS else _COUNTED[kind]
 
 
 def _called(error: RankError) -> str:
-    """Who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)", "node gpu-12 - unknown error"."""
+    """Return who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)", "node gpu-12 - unknown error"."""
     who = who_failed(error)
     reason = "unknown error" if error.reason == "Unknown" else error.reason
     more = error.count - 1
@@ -196,12 +196,12 @@ def _called(error: RankError) -> str:
 
 
 def _offset(seconds: float, exact: bool = False) -> str:
-    """A time after or before the cause in three digits; when `exact` in seconds to the millisecond, below one to the
-    microsecond."""
+    """Return a time after or before the cause in three digits; when `exact` in seconds to the millisecond, below one to
+    the microsecond."""
     sign, length = "-" if seconds < 0 else "+", abs(seconds)
     if exact and length < 86_400:
-        told = f"{length:,.{3 if length >= 0.0005 else 6}f}"
-        return f"{sign}{told.rstrip('0').rstrip('.')} s"
+        digits = f"{length:,.{3 if length >= 0.0005 else 6}f}"
+        return f"{sign}{digits.rstrip('0').rstrip('.')} s"
     if length < 120:
         return f"{sign}{length:.3g} s"
     return f"{sign}{length / 60:.3g} min" if length < 7200 else f"{sign}{length / 3600:.3g} h"

@@ -58,7 +58,7 @@ _MAX_FIELDS = 40
 
 
 def static_files() -> StaticFiles:
-    """The style sheet, the scripts and the icon."""
+    """Return the style sheet, the scripts and the icon."""
     return StaticFiles(directory=_WEB / "static")
 
 
@@ -68,7 +68,7 @@ def router() -> APIRouter:
 
 
 def page(request: Request, name: str, content: dict[str, Any], status: int = 200) -> Response:
-    """A page, which no cache keeps."""
+    """Return a page, which no cache keeps."""
     gate = state_of(request).gate
     inside = gate.wants_token and TOKEN in request.session
     caller: Caller | None = getattr(request.state, "caller", None)
@@ -100,13 +100,13 @@ def prepare_others() -> None:
 
 
 def _waiting(request: Request) -> int:
-    """How many actions wait for a person, as far as the caller may know."""
+    """Return how many actions wait for a person, as far as the caller may know."""
     caller: Caller | None = getattr(request.state, "caller", None)
     return int(request.app.state.waiting(caller)) if caller is not None else 0
 
 
 def local(target: str) -> str:
-    """The target when it is a path of this service, else "/": nobody is sent to other sites."""
+    """Return the target when it is a path of this service, else "/": nobody is sent to other sites."""
     if not target.startswith("/") or target.startswith("//") or len(target) > _MAX_NEXT:
         return "/"
     if "\\" in target or not target.isascii() or not target.isprintable() or " " in target:
@@ -116,14 +116,14 @@ def local(target: str) -> str:
 
 
 async def checked_form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
-    """The fields of a form that a page of ours made for this session; `RequestRefused` for any other."""
+    """Return the fields of a form that a page of ours made for this session; `RequestRefused` for any other."""
     given = await form(request, allowed)
     check_form(request, given.get("key", ""))
     return given
 
 
 async def checked_fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
-    """All values of the fields of a form that a page of ours made for this session, at most so many in all;
+    """Return all values of the fields of a form that a page of ours made for this session, at most so many in all;
     `RequestRefused` for any other."""
     given = await _fields(request, allowed, most)
     check_form(request, given.get("key", [""])[0])
@@ -131,12 +131,12 @@ async def checked_fields(request: Request, allowed: Allowed, most: int) -> dict[
 
 
 async def form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
-    """The fields of a small form."""
+    """Return the fields of a small form."""
     return {name: values[0] for name, values in (await _fields(request, allowed, _MAX_FIELDS)).items()}
 
 
 async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
-    """The values of each field of a form."""
+    """Return the values of each field of a form."""
     body = await whole(request, allowed)
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=most, errors="replace")
@@ -167,7 +167,7 @@ class _PageRoute(APIRoute):
 
 
 def _invalid(error: RequestValidationError) -> RequestRefused:
-    """What a wrong address means to a person."""
+    """Return what a wrong address means to a person."""
     first = error.errors()[0]
     kind, name = str(first["loc"][0]), str(first["loc"][-1])
     if kind == "path":
@@ -176,25 +176,25 @@ def _invalid(error: RequestValidationError) -> RequestRefused:
 
 
 def problem_page(request: Request, error: LogdoctorError) -> Response:
-    """The error as a page; the login for one who has to say who they are."""
-    told = answer(error)
-    if told.status_code == 401:
+    """Return the error as a page; the login for one who has to say who they are."""
+    plain = answer(error)
+    if plain.status_code == 401:
         sent = request.method not in ("GET", "HEAD")
         target = _page_before(request) if sent else local(_address(request.url.path, request.url.query))
-        told_login = ({} if target == "/" else {"next": target}) | ({"unsent": "1"} if sent else {})
-        return RedirectResponse(f"/login?{urlencode(told_login)}" if told_login else "/login", 303)
-    if told.status_code >= 500:
-        log.error("request failed", path=request.url.path, status=told.status_code, cause=error.cause)
+        query = ({} if target == "/" else {"next": target}) | ({"unsent": "1"} if sent else {})
+        return RedirectResponse(f"/login?{urlencode(query)}" if query else "/login", 303)
+    if plain.status_code >= 500:
+        log.error("request failed", path=request.url.path, status=plain.status_code, cause=error.cause)
     if not hasattr(request.state, "caller"):  # no route had its turn, or it came to nothing
         request.state.caller = state_of(request).gate.known(request)
-    told_page = page(request, "problem.html", {"error": error}, told.status_code)
-    if "retry-after" in told.headers:
-        told_page.headers["Retry-After"] = told.headers["retry-after"]
-    return told_page
+    shown = page(request, "problem.html", {"error": error}, plain.status_code)
+    if "retry-after" in plain.headers:
+        shown.headers["Retry-After"] = plain.headers["retry-after"]
+    return shown
 
 
 def _page_before(request: Request) -> str:
-    """The page that a form came from, as far as the browser tells; else the one that its address lies below."""
+    """Return the page that a form came from, as far as the browser tells; else the one that its address lies below."""
     try:
         said = urlsplit(request.headers.get("referer", ""))
     except ValueError:
@@ -209,19 +209,20 @@ def _address(path: str, query: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """What a template prints: text from logs and senders is hostile, so all text is made harmless in one place."""
+    """Return what a template prints: text from logs and senders is hostile, so all text is made harmless in one
+    place."""
     return harmless(value, _WIDEST) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _verbatim(text: str) -> Markup:
-    """A long text with its lines, harmless and otherwise as it is: nothing in it hides what stands before."""
+    """Return a long text with its lines, harmless and otherwise as it is: nothing in it hides what stands before."""
     lines = (harmless(line.translate(_STEERING), _LONGEST) for line in text[:_LONGEST].split("\n"))
     cut = f"\n({len(text) - _LONGEST:,} more characters: see the JSON)" if len(text) > _LONGEST else ""
     return Markup("\n").join(escape(line) for line in lines) + cut
 
 
 def _static(name: str) -> str:
-    """The URL of a static file, which changes with its content."""
+    """Return the URL of a static file, which changes with its content."""
     return f"/static/{name}?v={hashlib.sha256((_WEB / 'static' / name).read_bytes()).hexdigest()[:12]}"
 
 

@@ -12,6 +12,7 @@ import structlog
 from logdoctor import build
 from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
+from logdoctor.store.identity import session_key
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions
@@ -25,7 +26,7 @@ _MALLOPT = {-3: 1 << 18, -1: 1 << 18, -8: 2}  # glibc's M_MMAP_THRESHOLD, M_TRIM
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
     configure_logging()
-    _return_memory()
+    return_memory()
     labels = label_map(settings.labels or DEFAULT)
     listening = listener(settings.host, settings.port)
     service = build.service(settings)
@@ -42,7 +43,7 @@ def serve(settings: Settings) -> None:
         Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds),
         build.limits(settings)._replace(workers=1),
         labels,
-        build.session_key(build.made_folder(settings)),
+        session_key(service.records.database),
         settings.public_url.lower().startswith("https://"),
         build.known_causes(settings, service.scanner.book),
     )
@@ -51,12 +52,17 @@ def serve(settings: Settings) -> None:
     except OSError as error:
         cause = f"data accepted earlier cannot be archived ({error.strerror})"
         raise StorageFull(str(build.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
-    gc.freeze()  # rules and code stay; to look through them again and again takes a tenth of a core
-    gc.set_threshold(*_GC)
+    collect_rarely()
     server(application(service, options), settings.slow_seconds).run([listening])
 
 
-def _return_memory() -> None:
+def collect_rarely() -> None:
+    """Do not look through rules and code again and again, which stay: that takes a tenth of a core."""
+    gc.freeze()
+    gc.set_threshold(*_GC)
+
+
+def return_memory() -> None:
     """Let the C library give large buffers back, which otherwise stay between small things that live long."""
     with suppress(OSError, AttributeError):  # a C library without it
         mallopt = ctypes.CDLL(None).mallopt
@@ -65,7 +71,7 @@ def _return_memory() -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -73,7 +79,7 @@ def is_loopback(host: str) -> bool:
 
 
 def configure_logging() -> None:
-    """One JSON object a line on standard error; lines for people when that is a terminal."""
+    """Write one JSON object a line on standard error; lines for people when that is a terminal."""
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if sys.stderr.isatty():
         renderer = structlog.dev.ConsoleRenderer()

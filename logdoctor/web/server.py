@@ -20,8 +20,8 @@ _DRAIN = 20  # seconds that requests have to end when the service stops
 
 
 def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """A protocol that closes connections whose request line and headers take longer than `seconds` or are too long,
-    and those that go on so long with a body after the request was answered."""
+    """Return a protocol that closes connections whose request line and headers take longer than `seconds` or are too
+    long, and those that go on so long with a body after the request was answered."""
 
     class Timed(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class HttpServer(uvicorn.Server):
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens; `SettingsError` when the address cannot be had."""
+    """Return a socket that listens; `SettingsError` when the address cannot be had."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -116,7 +116,7 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def server(app: FastAPI, slow_seconds: float) -> HttpServer:
-    """A server for the application; `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
+    """Return a server for the application; `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
     config = uvicorn.Config(
         app,
         http=protocol(slow_seconds),

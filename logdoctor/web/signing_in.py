@@ -21,7 +21,7 @@ pages = router()
 async def login_form(
     request: Request, next: Annotated[str, Query()] = "/", unsent: Annotated[str, Query()] = ""
 ) -> Response:
-    """The form for a token; who is in already goes on."""
+    """Show the form for a token; who is in already goes on."""
     target = local(next)
     secret = str(request.session.get(TOKEN, ""))
     if not state_of(request).gate.wants_token or (secret and await _refusal_of(request, secret) is None):
@@ -33,7 +33,7 @@ async def login_form(
 
 @pages.post("/login")
 async def login(request: Request) -> Response:
-    """In, with a token that may read."""
+    """Sign in with a token that may read."""
     given = await form(request)
     target, secret = local(given.get("next", "/")), given.get("token", "").strip()
     if not state_of(request).gate.wants_token:
@@ -52,14 +52,14 @@ async def login(request: Request) -> Response:
 
 @pages.post("/logout")
 async def logout(request: Request) -> Response:
-    """Out; the token stays as it is."""
+    """Sign out; the token stays as it is."""
     check_form(request, (await form(request)).get("key", ""))
     request.session.clear()
     return RedirectResponse("/login" if state_of(request).gate.wants_token else "/", 303)
 
 
 async def _refusal_of(request: Request, secret: str) -> tuple[str, int] | None:
-    """Why a token does not open the pages, in words, and the HTTP status; None when it does."""
+    """Return why a token does not open the pages, in words, and the HTTP status; None when it does."""
     if not secret:
         return "Paste a token first.", 400
     try:

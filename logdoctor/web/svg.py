@@ -12,21 +12,21 @@ from logdoctor.text import harmless
 _LABEL = 60  # characters
 
 
-def chart(height: int, label: str, content: Markup, told: str = "", kind: str = "") -> Markup:
-    """A picture as wide as what it stands in, `height` px high, with its name and what it shows in words."""
-    about = Markup("<desc>{}</desc>").format(said(told, 300)) if told else Markup("")
+def chart(height: int, label: str, content: Markup, description: str = "", kind: str = "") -> Markup:
+    """Return a picture as wide as what it stands in, `height` px high, with its name and what it shows in words."""
+    about = Markup("<desc>{}</desc>").format(said(description, 300)) if description else Markup("")
     return Markup('<svg class="{}" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
         f"chart {kind}".strip(), height, said(label, 200), about, content
     )
 
 
 def across(kind: str, y: float) -> Markup:
-    """A line over the whole width."""
+    """Return a line over the whole width."""
     return Markup('<line class="{}" x2="100%" y1="{}" y2="{}"/>').format(kind, y, y)
 
 
 def text(share: float, y: float, words: str, kind: str, anchor: str = "start") -> Markup:
-    """Words at a share of the width in percent; nothing for none."""
+    """Return words at a share of the width in percent; nothing for none."""
     if not words:
         return Markup("")
     return Markup('<text class="{}" x="{}%" y="{}" text-anchor="{}">{}</text>').format(
@@ -35,10 +35,10 @@ def text(share: float, y: float, words: str, kind: str, anchor: str = "start") -
 
 
 def said(words: str, most: int = _LABEL) -> str:
-    """Words as they may be shown, cut to a label's length."""
+    """Return words as they may be shown, cut to a label's length."""
     return harmless(words, most)
 
 
 def number(value: float) -> str:
-    """A place in a drawing, to the hundredth."""
+    """Return a place in a drawing, to the hundredth."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

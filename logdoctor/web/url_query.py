@@ -36,7 +36,7 @@ class ListQuery(UrlQuery):
     cursor: Annotated[str | None, Field(max_length=2000)] = None
 
     def url(self, **changes: str | int | None) -> str:
-        """The URL of this list with some filters changed (None takes one away), from its first page on."""
+        """Return the URL of this list with some filters changed (None takes one away), from its first page on."""
         given = {**self.model_dump(exclude={"cursor", "page"}), **changes}
         query = urlencode({name: value for name, value in given.items() if value})
         return f"{self.path}?{query}" if query else self.path

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Sequence
 
 from logdoctor import taxonomy
+from logdoctor.errors import LogdoctorError
 from logdoctor.service.confirming import CERTAIN, FoundBy, found_by
 from logdoctor.store.confirmed import NewConfirmation
 from logdoctor.store.exchanges import StoredExchange
@@ -30,19 +31,21 @@ _FOUND: dict[FoundBy, str] = {
     "one of a traceback, one that a diagnosis rule matches, or one with an error word, such as error, failed or "
     "aborted, that no filter rule removes.",
 }
+_PREDICATES = ("is ", "does ", "has ", "was ", "cannot ")
+"""How a cause begins that goes on with the thing in one sentence."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
 _YEAR_10000 = 253_402_300_800
 
 
 def title(verdict: Verdict) -> str:
-    """The reason, or the outcome when there is none."""
+    """Return the reason, or the outcome when there is none."""
     return taxonomy.title(verdict.reason, verdict.outcome)
 
 
 def advice(verdict: Verdict) -> str:
-    """Whether to restart; what became of the job when nothing failed. Where a node is to be taken out and none is
-    known, what finds it."""
+    """Return whether to restart; what became of the job when nothing failed. Where a node is to be cordoned and none
+    is known, what finds it."""
     if verdict.outcome == "running":
         return "Nothing to do: it is running"
     if verdict.outcome == "unknown":
@@ -51,19 +54,26 @@ def advice(verdict: Verdict) -> str:
     return words[:1].upper() + words[1:]
 
 
+def problem(error: LogdoctorError) -> str:
+    """Return what an error says: "Test 7 does not exist", "The cordon: it gives no reason"."""
+    joint = " " if error.cause.startswith(_PREDICATES) else ": "
+    return f"{error.thing[:1].upper()}{error.thing[1:]}{joint}{error.cause}"
+
+
 def wants_node(verdict: Verdict) -> bool:
-    """Whether a node is to be taken out, and the verdict names none."""
+    """Return whether a node is to be cordoned, and the verdict names none."""
     failed = verdict.outcome == "failed" and verdict.recovery == "isolate_and_restart"
     return failed and not names_node(verdict)
 
 
 def fault(verdict: Verdict) -> str:
-    """Whose fault it is."""
+    """Return whose fault it is."""
     return taxonomy.FAULT_WORDS[verdict.fault]
 
 
 def decided(verdict: Verdict, person: str = "") -> str:
-    """Who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is known."""
+    """Return who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is
+    known."""
     by = verdict.decided_by
     if verdict.reason == "Unknown":
         return _DECIDED["nobody"]
@@ -75,29 +85,29 @@ def decided(verdict: Verdict, person: str = "") -> str:
 
 
 def found_again(case: NewConfirmation) -> str:
-    """How a failure like this case will be known by it, in words; what could make it known where it will not."""
+    """Return how a failure like this case will be known by it, in words; what could make it known where it will not."""
     return _FOUND[found_by(case)]
 
 
 def case_of(by: DecidedBy) -> int | None:
-    """The number of the case that made the verdict, if one did."""
+    """Return the number of the case that made the verdict, if one did."""
     number = by.rule.removeprefix("case/")
     return int(number) if by.kind == "case" and number.isascii() and number.isdecimal() and len(number) < 19 else None
 
 
 def recovery(name: str, reason: str) -> str:
-    """What to do about a confirmed failure; "" as a name means what the reason asks for."""
+    """Return what to do about a confirmed failure; "" as a name means what the reason asks for."""
     return taxonomy.ADVICE[name or taxonomy.REASONS[reason].recovery]
 
 
 def choices() -> dict[str, list[str]]:
-    """The reasons that a failure may have, by category."""
+    """Return the reasons that a failure may have, by category."""
     named = [(row.category, reason) for reason, row in taxonomy.REASONS.items() if reason != "Unknown"]
     return {category: [one for of, one in named if of == category] for category in dict.fromkeys(of for of, _ in named)}
 
 
 def call(one: StoredExchange) -> str:
-    """What a call to a model took."""
+    """Return what a call to a model took."""
     tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} received"
     if one.cached:
         return "cached: nothing was sent or paid"
@@ -106,23 +116,23 @@ def call(one: StoredExchange) -> str:
 
 
 def dollars(amount: float) -> str:
-    """A sum of money, small ones to the hundredth of a cent."""
+    """Return a sum of money, small ones to the hundredth of a cent."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
 
 
 def suspects(verdict: Verdict) -> list[Suspect]:
-    """The suspects that have a name."""
+    """Return the suspects that have a name."""
     return [one for one in verdict.suspects if one.node or one.gpu or one.rank is not None]
 
 
 def suspect(one: Suspect) -> str:
-    """What a suspect is called."""
+    """Return what a suspect is called."""
     names = (one.node, f"rank {one.rank}" if one.rank is not None else None, f"GPU {one.gpu}" if one.gpu else None)
     return ", ".join(name for name in names if name)
 
 
 def progress(so_far: Progress) -> str:
-    """How far the job came; nothing when no step was seen."""
+    """Return how far the job came; nothing when no step was seen."""
     if so_far.step is None:
         return ""
     exact = f", accuracy {so_far.accuracy:.4g}" if so_far.accuracy is not None else ""
@@ -133,14 +143,14 @@ def progress(so_far: Progress) -> str:
 
 
 def account(of: Compression) -> str:
-    """What compression left of the log."""
+    """Return what compression left of the log."""
     share = f" ({of.lines_kept / of.lines_in:.1%})" if of.lines_in else ""
     lines = f"{count(of.lines_in, 'line')} in, {of.lines_kept:,} kept{share}"
     return f"{lines}; {size(of.bytes_in)} in, {size(of.bytes_kept)} kept"
 
 
 def end(how: End) -> str:
-    """How a process ended."""
+    """Return how a process ended."""
     parts = []
     if how.signal:
         parts.append(f"signal {how.signal}{_signal(how.signal)}")
@@ -152,17 +162,17 @@ def end(how: End) -> str:
 
 
 def number(given: int | None) -> str:
-    """A number with marks for thousands; "" for none."""
+    """Return a number with marks for thousands; "" for none."""
     return "" if given is None else f"{given:,}"
 
 
 def count(number: int, thing: str) -> str:
-    """A number of things."""
+    """Return a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def size(number: float) -> str:
-    """A number of bytes in decimal units."""
+    """Return a number of bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
@@ -171,7 +181,7 @@ def size(number: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was."""
+    """Return how long ago something was."""
     if seconds < _MINUTE:
         return "just now"
     if seconds < _HOUR:
@@ -182,29 +192,29 @@ def age(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """A time to the minute, in UTC."""
+    """Return a time to the minute, in UTC."""
     return _utc(at).strftime("%Y-%m-%d %H:%M")
 
 
 def short_moment(at: float, now: float) -> str:
-    """A time to the minute, in UTC; to the day, with the year, when it was long ago."""
+    """Return a time to the minute, in UTC; to the day, with the year, when it was long ago."""
     return _utc(at).strftime("%d %b %H:%M" if now - at < _LONG_AGO else "%d %b %Y")
 
 
 def days(dates: Sequence[str]) -> list[str]:
-    """Days in ISO form, such as 2026-10-19, as short as the axis of a chart wants them: 19 Oct."""
+    """Return days in ISO form, such as 2026-10-19, as short as the axis of a chart wants them: 19 Oct."""
     return [f"{datetime.date.fromisoformat(date):%-d %b}" for date in dates]
 
 
 def clock(at: float) -> str:
-    """A time of day to the millisecond, as a log printed it; "" for one that no calendar has."""
+    """Return a time of day to the millisecond, as a log printed it; "" for one that no calendar has."""
     if not 0 <= at < _YEAR_10000:
         return ""
     return _utc(at).strftime("%H:%M:%S.%f")[:-3]
 
 
 def machine_moment(at: float) -> str:
-    """A time for programs."""
+    """Return a time for programs."""
     return _utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -4,17 +4,13 @@ eval/bench_pages.py and eval/bench_log.py measure ten thousand incidents and ten
 """
 
 import re
-import time
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from eval.bench_log import HEALTHY, KEY, PAGE
+from eval.bench_log import OBJECT, PAGE, settle
 from eval.bench_service import fill
-from logdoctor.store.archive import Archive
-from logdoctor.store.frames import Packer
-from logdoctor.store.records import JobFacts, Records
 from tests.browser.conftest import Meet, cluster_in, failure
 from tests.soak import SOAKING
 
@@ -58,16 +54,9 @@ def test_a_log_of_gigabytes(tmp_path: Path, meet: Meet) -> None:
         b" number of nan iterations:   0 |\n"
     )
     frame = line * ((1 << 20) // len(line))
-    file, packer = Archive(folder / "archive").open(KEY), Packer()
-    while file.offset < SIZE:
-        file.append(frame, packer)
-    file.append(failure("inf-028") + b"the last line\n", packer)
-    file.sync()
-    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
-    records.put_job(KEY.job, JobFacts(), time.time())
-    records.open_attempt(KEY.job, KEY.attempt, time.time())
-    records.publish(KEY.job, KEY.attempt, HEALTHY, True, time.time())
-    records.close()
+    folder.mkdir()
+    part = frame * (OBJECT // len(frame))
+    file = settle(folder, (*[part] * (SIZE // len(part) + 1), failure("inf-028") + b"the last line\n"))
     assert file.offset > SIZE
     with cluster_in(folder) as cluster:
         page = meet(cluster.url).go(PAGE)

@@ -147,7 +147,7 @@ def test_triage_on_a_phone(died: Cluster, meet: Meet, scripts: bool) -> None:
     page.get_by_role("link", name="ECC Error").click()
     answer = page.get_by_role("region", name="Answer")
     expect(answer).to_contain_text("os-a100-03")
-    expect(answer).to_contain_text("Take out the node")
+    expect(answer).to_contain_text("Cordon the node")
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS["phone"]
     answer.get_by_role("link", name=re.compile("^Line ")).click()
     assert "#L" in page.url
@@ -210,7 +210,7 @@ def test_a_correction_shows_what_it_teaches_before_it_is_saved(cluster: Cluster,
     page.get_by_role("button", name="Save the correction").click()
     expect(page.locator("#confirmed, .said").first).to_contain_text("Dataset Loading Error")
     (rule,) = wait_for(lambda: cluster.get("/v1/rules?kind=diagnosis")["items"] or cluster.get("/v1/rules")["items"])
-    page.goto(f"{cluster.url}/rules/{rule['id']}")
+    page = meet(cluster.url, scripts=scripts).go(f"/rules/{rule['id']}")  # the other one goes where the new verdict is
     expect(page.get_by_role("main")).to_contain_text("shadow")
     expect(page.get_by_role("main")).to_contain_text("flux")
     wait_for(lambda: cluster.get(f"/v1/incidents/{id}")["newest"]["verdict"]["reason"] == "Dataset Loading Error")

@@ -1,37 +1,40 @@
 """What must hold after all kills: every acknowledged byte once, a verdict on each attempt, and no rubbish left."""
 
 import http.client
-import sqlite3
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import zstandard
+import sqlalchemy as sa
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
+from logdoctor.errors import StoreError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.names import file_name
+from logdoctor.store.names import IDENTITY, Key, file_name
 from logdoctor.store.records import StoredVerdict
 from logdoctor.text import natural
 from logdoctor.types import Verdict
 from tests.crash.load import Attempt, Load, Stream
 from tests.service.services import plain
+from tests.store.logs import Parts, held, opened
 from tests.web.conftest import Running
 
 PATIENCE = 30.0
 """Seconds until every attempt that has ended must have its verdict."""
 _PIECE = 9999
-_KEPT = {"archive", "journal", "lock", "logdoctor.db", "node-tests", "session.key"}
+_KEPT = {"archive", "lock", "logdoctor.db", "node-tests", "session.key"}
 
 
 def differences(
-    running: Running, load: Load, kills: int, work: Path, scanner: Scanner, limits: ReadLimits
+    running: Running, load: Load, kills: int, work: Path, scanner: Scanner, limits: ReadLimits, url: str
 ) -> Iterator[str]:
-    """All that is not as it should be after so many kills, once the senders have finished; stops the service."""
+    """All that is not as it should be after so many kills, once the senders have finished; stops the service, whose
+    database has this URL."""
     verdicts = yield from _verdicts(running.port, load.attempts)
     for attempt in load.attempts:
         for stream in attempt.streams:
@@ -41,16 +44,21 @@ def differences(
                 yield f"lines of {attempt.path_of(stream)}: {reported}"
     if code := running.stop():
         yield f"exit code {code}: {running.messages()[-3000:]}"
-    for attempt in load.attempts:
-        for stream in attempt.streams:
-            if reported := difference(_archived(running.folder, attempt, stream), load.corpus.content(stream.recipe)):
-                yield f"archive of {attempt.path_of(stream)}: {reported}"
-        if stored := verdicts.get(attempt.path):
-            wanted = plain(_wanted(attempt, load, work, scanner, limits))
-            if reported := difference(plain(stored.verdict), wanted):
-                yield f"verdict on {attempt.path} ({attempt.ending}): {reported}; whole: {wanted!r}"
-    yield from _history(running.folder / "logdoctor.db", load.attempts)
-    yield from _left_over(running.folder, load.attempts, kills)
+    with opened(url, running.folder / "archive") as here:
+        for attempt in load.attempts:
+            for stream in attempt.streams:
+                content = load.corpus.content(stream.recipe)
+                if reported := difference(_archived(here, attempt, stream), content):
+                    yield f"archive of {attempt.path_of(stream)}: {reported}"
+            if stored := verdicts.get(attempt.path):
+                wanted = plain(_wanted(attempt, load, work, scanner, limits))
+                if reported := difference(plain(stored.verdict), wanted):
+                    yield f"verdict on {attempt.path} ({attempt.ending}): {reported}; whole: {wanted!r}"
+        with here.database.reading() as connection:
+            yield from _history(connection, load.attempts)
+        yield from _left_in_log(here)
+        yield from _left_in_archive(here, kills)
+    yield from _left_over(running.folder)
 
 
 def difference(found: bytes, wanted: bytes) -> str:
@@ -114,14 +122,12 @@ def _get(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _archived(folder: Path, attempt: Attempt, stream: Stream) -> bytes:
-    """What `zstdcat` makes of a stream's file."""
-    path = folder / "archive" / file_name(attempt.job) / str(attempt.number) / f"{file_name(stream.name)}.zst"
-    unpacker = zstandard.ZstdDecompressor()
+def _archived(here: Parts, attempt: Attempt, stream: Stream) -> bytes:
+    """What is archived of a stream."""
     try:
-        with path.open("rb") as file, unpacker.stream_reader(file, read_across_frames=True) as reader:
-            return reader.read()
-    except (OSError, zstandard.ZstdError) as error:
+        found = here.archive.open(Key(attempt.job, attempt.number, stream.name))
+        return b"".join(found.frames(0, len(found.places(found.offset)[0])))
+    except StoreError as error:
         return f"not readable: {error}".encode()
 
 
@@ -136,17 +142,15 @@ def _wanted(attempt: Attempt, load: Load, work: Path, scanner: Scanner, limits: 
     return judge(records, scanner.book, reported=ReportedEnd(attempt.exit_code))
 
 
-def _history(database: Path, attempts: list[Attempt]) -> Iterator[str]:
+def _history(connection: sa.Connection, attempts: list[Attempt]) -> Iterator[str]:
     """What is wrong with the verdicts in the database."""
-    with sqlite3.connect(database) as connection:
-        if (reported := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
+    if connection.dialect.name == "sqlite":
+        if (reported := connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()) != ["ok"]:
             yield f"database: {reported}"
-        known = dict(connection.execute("SELECT job || '/' || number, settled FROM attempts").fetchall())
-        query = "SELECT job || '/' || attempt, id, superseded_by, final FROM verdicts ORDER BY id"
-        rows: dict[str, list[tuple[int, int | None, int]]] = {}
-        for name, *row in connection.execute(query):
-            rows.setdefault(name, []).append((row[0], row[1], row[2]))
-    connection.close()
+    known = {f"{job}/{n}": settled for job, n, settled in _rows(connection, "job, number, settled FROM attempts")}
+    rows: dict[str, list[tuple[int, int | None, bool]]] = {}
+    for job, number, *row in _rows(connection, "job, attempt, id, superseded_by, final FROM verdicts ORDER BY id"):
+        rows.setdefault(f"{job}/{number}", []).append((row[0], row[1], row[2]))
     expected = {f"{attempt.job}/{attempt.number}" for attempt in attempts}
     if known.keys() != expected:
         yield f"attempts {sorted(known.keys() ^ expected)} are known to one side only"
@@ -159,24 +163,44 @@ def _history(database: Path, attempts: list[Attempt]) -> Iterator[str]:
             yield f"{name} is not settled"
 
 
-def _left_over(folder: Path, attempts: list[Attempt], kills: int) -> Iterator[str]:
+def _rows(connection: sa.Connection, what: str) -> Sequence[sa.Row[Any]]:
+    return connection.exec_driver_sql(f"SELECT {what}").all()
+
+
+def _left_in_log(here: Parts) -> Iterator[str]:
+    """What a service that was stopped has left in the log, and should not."""
+    with here.database.reading() as connection:
+        if rows := _rows(connection, "shard, seq, bytes FROM log"):
+            yield f"left in the log: {rows[:20]}"
+    if wrong := held(here.database):
+        yield f"bytes of shards, and of their rows: {wrong}"
+
+
+def _left_in_archive(here: Parts, kills: int) -> Iterator[str]:
+    """What is left of snapshots, and after sweeping of objects that nobody lists."""
+    with here.database.reading() as connection:
+        listed = {name for (name,) in _rows(connection, "object FROM parts")}
+        states = _rows(connection, "job, attempt, state FROM streams WHERE state <> ''")
+    behind = {(job, attempt) for job, attempt, _ in states}
+    if len(behind) > 1 + kills // 50:  # killed between the verdict and the removal of what led to it
+        yield f"snapshots left of {len(behind)} attempts: {sorted(states)[:20]}"
+    orphans = here.archive.sweep(time.time() + 7200.0)
+    here.objects.sweep(older=-1.0)
+    print(f"{len(listed)} objects, {orphans} orphans, snapshots of {len(behind)} attempts")
+    found = {
+        path.relative_to(here.objects._folder).as_posix() for path in here.objects._folder.rglob("*") if path.is_file()
+    }
+    behind_last = {name for name in found - listed if name.endswith(".zst")}  # a repair may want them
+    if wrong := (found ^ listed) - {state for *_, state in states} - behind_last - {IDENTITY}:
+        yield f"objects that are missing, or that nobody lists: {sorted(wrong)[:20]}"
+
+
+def _left_over(folder: Path) -> Iterator[str]:
     """What lies in the data folder of a service that was stopped, and should not."""
     names = {path.name for path in folder.iterdir()}
     if names - _KEPT - {"scratch"}:
         yield f"left in the data folder: {sorted(names - _KEPT)}"
-    for place in ("scratch", "journal", "node-tests"):
+    for place in ("scratch", "node-tests"):
         files = (path for path in folder.glob(f"{place}/**/*") if path.is_file())
         if left := [path for path in files if path.relative_to(folder) != Path("node-tests/keeper")]:
             yield f"left in {place}: {[(path.name, path.stat().st_size) for path in left]}"
-    kept = {
-        f"{file_name(attempt.job)}/{attempt.number}/{file_name(stream.name)}.zst"
-        for attempt in attempts
-        for stream in attempt.streams
-    }
-    found = {str(path.relative_to(folder / "archive")) for path in folder.glob("archive/*/*/*")}
-    snapshots = {f"{name.removesuffix('.zst')}.state{new}" for name in kept for new in ("", ".new")}
-    if other := sorted(found - kept - snapshots):
-        yield f"files left beside streams: {other[:20]}"
-    behind = {name.rpartition("/")[0] for name in found & snapshots}
-    if len(behind) > 1 + kills // 50:  # killed between the verdict and the removal of what led to it
-        yield f"snapshots left of {len(behind)} attempts: {sorted(found & snapshots)[:20]}"

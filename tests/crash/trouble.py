@@ -7,12 +7,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import msgspec
-
-from logdoctor.store.archive import Archive
-from logdoctor.store.frames import Frame, Packer, walk
-from logdoctor.store.journal import Journal, JournalEntry, _secret
-from logdoctor.store.names import Key
 from tests.crash.load import Load
 from tests.web.conftest import Running
 
@@ -70,34 +64,17 @@ class Trouble:
         self.kills += 1
 
     def damage(self) -> None:
-        """Take from the data folder of a killed service what its page cache held and nobody promised to keep."""
+        """Take from the data folder of a killed service what nobody promised to keep, and leave what a loss of power
+        leaves of writes that had begun."""
         self._load.silent()
         folder = self._running.folder
-        for key, entries in _journalled(folder).items():
-            if self._chance.random() < 0.8:
-                self._damage_archive(folder, key, entries[0].offset)
         for state in sorted(folder.glob("archive/*/*/*.state")):
             if self._chance.random() < 0.3:
                 self._damage_state(state)
-        if files := sorted((folder / "journal").glob("*.zst")):
-            self._damage_journal(files[-1])
-
-    def _damage_archive(self, folder: Path, key: Key, covered: int) -> None:
-        """Cut or blank the end of a file, no further than the journal reaches back."""
-        path = Archive(folder / "archive").open(key, to_mend=True).path
-        if not path.exists():
-            return
-        first = next((frame.begin for frame, offset in _frames(path) if offset >= covered), None)
-        size = path.stat().st_size
-        if first is None or first == size:
-            return
-        self.damages["archive"] += 1
-        place = self._chance.randrange(first, size)
-        os.truncate(path, place)
-        if self._chance.random() < 0.6:
-            os.truncate(path, size)  # the size came to the disk, the pages did not
-        elif not place:
-            path.unlink()
+        for attempt in sorted(folder.glob("archive/*/*")):
+            if self._chance.random() < 0.5:
+                self._leave_object(attempt)
+        self._tear(folder / "logdoctor.db-wal")
 
     def _damage_state(self, path: Path) -> None:
         self.damages["snapshot"] += 1
@@ -110,45 +87,21 @@ class Trouble:
             case _:
                 os.truncate(path, self._chance.randrange(size + 1))
 
-    def _damage_journal(self, path: Path) -> None:
-        """Tear the last write: one that was never acknowledged, or another that had just begun."""
-        with path.open("rb") as file:
-            frames = list(walk(file.fileno(), 0, _secret(path)))
-        end = frames[-1].end if frames else 0
-        if frames and not self._is_acknowledged(frames[-1]):
-            self.damages["last frame"] += 1
-            os.truncate(path, end - self._chance.randrange(1, end - frames[-1].begin))
+    def _leave_object(self, folder: Path) -> None:
+        """Leave one that was not yet whole, or not yet listed, beside those of an attempt."""
+        whole = next((path.read_bytes() for path in sorted(folder.glob("*.zst"))), b"x" * 100)
+        name = f"{self._chance.randrange(1, 9):06}-1-{self._chance.randrange(1 << 32):08x}.zst"
+        is_whole = self._chance.random() < 0.5
+        kept = len(whole) if is_whole else self._chance.randrange(len(whole))
+        (folder / (name if is_whole else f".{name}")).write_bytes(whole[:kept])
+        self.damages["orphan" if is_whole else "torn object"] += 1
+
+    def _tear(self, path: Path) -> None:
+        """Leave a part of a transaction that was never committed at the end of the database's log."""
+        if not path.exists():
             return
-        notes = msgspec.msgpack.encode([(Key("never", 1, "sent"), 0, 999, "")])
-        torn = Packer().pack(notes, self._chance.randbytes(999))
-        with path.open("r+b") as file:
-            file.truncate(end)
-            file.seek(end)
-            file.write(torn[: self._chance.randrange(len(torn))])
-        self.damages["torn write"] += 1
-
-    def _is_acknowledged(self, frame: Frame) -> bool:
-        """Whether anybody may know of something in a frame of the journal. Pushes have no offset, so they count."""
-        known = {
-            Key(attempt.job, attempt.number, stream.name): stream.acknowledged
-            for attempt in self._load.attempts
-            for stream in attempt.streams
-        }
-        for name, offset, _, mark in msgspec.msgpack.decode(frame.note):
-            if mark or offset < known[Key(*name)]:
-                return True
-        return False
-
-
-def _journalled(folder: Path) -> dict[Key, list[JournalEntry]]:
-    """What the journal of a killed service holds, by stream."""
-    found: dict[Key, list[JournalEntry]] = {}
-    for entry in Journal(folder / "journal", lambda _: None, lambda *_: None).replay():
-        found.setdefault(entry.key, []).append(entry)
-    return found
-
-
-def _frames(path: Path) -> list[tuple[Frame, int]]:
-    """The frames of a stream's file, and where in the stream each begins."""
-    with path.open("rb") as file:
-        return [(frame, int.from_bytes(frame.note[:8], "little")) for frame in walk(file.fileno())]
+        whole = path.read_bytes()
+        self.damages["torn transaction"] += 1
+        with path.open("ab") as file:
+            torn = whole[32 : 32 + self._chance.randrange(20_000)] if self._chance.random() < 0.5 else b""
+            file.write(torn or self._chance.randbytes(self._chance.randrange(1, 9999)))

@@ -22,7 +22,6 @@ from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
-from logdoctor.settings import Settings, cache_folder
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "eval" / "corpus"
@@ -30,9 +29,9 @@ SETUP = lc.LearningSetup(frameworks=("megatron", "nemo"), healthy=False, mb=2, j
 
 
 @pytest.fixture(scope="module")
-def untaught(book: RuleBook) -> Scanner:
+def untaught(scanner: Scanner) -> Scanner:
     """All diagnosis rules and no filter rule."""
-    return Scanner(book.without_filters(), cache_folder(Settings()))
+    return scanner.of_fewer(scanner.book.without_filters())
 
 
 @pytest.fixture(scope="module")

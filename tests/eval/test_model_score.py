@@ -17,13 +17,12 @@ from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import ReadLimits
-from logdoctor.rules.load import RuleBook
-from logdoctor.settings import Settings, cache_folder, rules_folder
+from logdoctor.rules.scanner import Scanner
+from logdoctor.settings import Settings, rules_folder
 from tests.failure_agent.injection.obeying import claims, shown_rows
 from tests.llm.server import Behave, ModelServer, model_server, saying, status
 
 TABLES = rules_folder(Settings()) / "knowledge"
-CACHE = cache_folder(Settings()) / "unseen"
 USAGE = {"prompt_tokens": 4000, "completion_tokens": 100, "total_tokens": 4100}
 
 XID = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): 48, pid=4182, name=python, An uncorrectable DBE\n"
@@ -64,7 +63,7 @@ Measure = Callable[..., em.ModelReport]
 
 
 @pytest.fixture
-def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: ReadLimits, tmp_path: Path) -> Measure:
+def measure(corpus: Path, server: ModelServer, scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Measure:
     """`measure(rules, repeats)`: the report over the corpus with the server for a model."""
 
     def run(
@@ -77,7 +76,7 @@ def measure(corpus: Path, server: ModelServer, book: RuleBook, limits: ReadLimit
         trials_made: list[em.ModelTrial] = []
         asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below), calls, waited.append)
         (scratch := tmp_path / "scratch").mkdir()
-        read = em.read_failures([corpus], rules, book, TABLES, limits, scratch, CACHE)
+        read = em.read_failures([corpus], rules, scanner, TABLES, limits, scratch)
         trials = em.run(read, asker, repeats, 1, lambda done, total, trial: trials_made.append(trial))
         assert trials_made == [trial for trial in trials if trial.asked], "each is reported as it comes"
         return em.summarise([str(corpus)], "m", agent.prompt.version, rules, trials, 1.0)

@@ -19,12 +19,11 @@ from logdoctor.errors import InputError
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
-from logdoctor.settings import Settings, cache_folder, rules_folder
+from logdoctor.settings import Settings, rules_folder
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
 
 ROOT = Path(__file__).parents[2]
 TABLES = rules_folder(Settings()) / "knowledge"
-CACHE = cache_folder(Settings()) / "unseen"
 BOTH = (ROOT / "eval" / "corpus", ROOT / "eval" / "validation")
 
 XID = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:1b:00): {}, pid=4182, name=python, {}\n"
@@ -73,16 +72,16 @@ def test_a_reason_goes_with_its_rules_and_its_rows_and_nothing_else_goes(
 
 
 def test_a_row_that_is_missing_claims_nothing_and_its_neighbours_still_do(
-    book: RuleBook, limits: ReadLimits, tmp_path: Path
+    scanner: Scanner, limits: ReadLimits, tmp_path: Path
 ) -> None:
     """Xid 48 is of the memory, Xid 79 of the device: without ECC Error only the second is known."""
     (tables := tmp_path / "tables").mkdir()
-    scanner = Scanner(unseen.without_reason(book, TABLES, "ECC Error", tables), CACHE)
+    left = unseen.scanner_without("ECC Error", scanner, TABLES, tables)
     judge = judged_by(limits)
     (memory := tmp_path / "memory.log").write_text(LOGS["ecc.log"])
     (device := tmp_path / "device.log").write_text(XID.format(79, "GPU has fallen off the bus."))
-    assert judge(memory, scanner).reason == "Unknown"
-    assert judge(device, scanner).reason == "CUDA Error"
+    assert judge(memory, left).reason == "Unknown"
+    assert judge(device, left).reason == "CUDA Error"
 
 
 def test_a_book_without_reasons_still_knows_how_jobs_end(book: RuleBook) -> None:
@@ -95,27 +94,29 @@ def test_a_book_without_reasons_still_knows_how_jobs_end(book: RuleBook) -> None
 # ---- running
 
 
-def test_failures_are_diagnosed_without_what_is_known_of_them(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
-    report = unseen.run([corpus], book, TABLES, judged_by(limits), CACHE, workers=1)
+def test_failures_are_diagnosed_without_what_is_known_of_them(
+    corpus: Path, scanner: Scanner, limits: ReadLimits
+) -> None:
+    report = unseen.run([corpus], scanner, TABLES, judged_by(limits), workers=1)
     assert (report.all.failures, report.all.right, report.all.unknown) == (2, 1, 1)
     assert report.by_reason["Key Error"].right == 1  # its class says so
     assert report.by_reason["ECC Error"].unknown == 1
     assert report.missed == []
 
 
-def test_processes_say_the_same_as_one(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
-    alone, shared = (unseen.run([corpus], book, TABLES, judged_by(limits), CACHE, workers=n) for n in (1, 2))
+def test_processes_say_the_same_as_one(corpus: Path, scanner: Scanner, limits: ReadLimits) -> None:
+    alone, shared = (unseen.run([corpus], scanner, TABLES, judged_by(limits), workers=n) for n in (1, 2))
     assert alone == shared
 
 
-def test_a_corpus_without_failures_is_named(corpus: Path, book: RuleBook, limits: ReadLimits) -> None:
+def test_a_corpus_without_failures_is_named(corpus: Path, scanner: Scanner, limits: ReadLimits) -> None:
     (corpus / "cases.jsonl").write_text(json.dumps(LABELS[2]))
     with pytest.raises(InputError, match="no failures"):
-        unseen.run([corpus], book, TABLES, judged_by(limits), CACHE)
+        unseen.run([corpus], scanner, TABLES, judged_by(limits))
 
 
-def test_the_wrong_reasons_of_the_shipped_corpora_are_within_the_aim(book: RuleBook, limits: ReadLimits) -> None:
-    report = unseen.run(BOTH, book, TABLES, judged_by(limits), CACHE)
+def test_the_wrong_reasons_of_the_shipped_corpora_are_within_the_aim(scanner: Scanner, limits: ReadLimits) -> None:
+    report = unseen.run(BOTH, scanner, TABLES, judged_by(limits))
     assert report.all.failures == 157
     wrong = "\n".join(f"{one.file}: {one.label}, said {one.said}" for one in report.missed if one.kind == "wrong")
     assert report.all.wrong_share <= unseen.AIM, wrong

@@ -159,7 +159,7 @@ def test_a_machine_is_taken_out_only_for_a_fault_of_a_machine(ask: Ask) -> None:
     assert found is not None and (found.reason, found.recovery) == ("Network Error", "isolate_and_restart")
     claim["reason"] = "NCCL Timeout Error"  # of which the line says nothing
     assert agent(*[answer(quote, **claim)] * 3)[0].conclude(question) is None
-    claim["reason"] = "Connection Error"  # which takes out no machine
+    claim["reason"] = "Connection Error"  # which cordons no node
     quote = {"line": "0:40", "text": "volume vol-9 was revoked by the quota keeper"}
     found = agent(*[answer(quote, **claim)] * 3)[0].conclude(ask(logs.NEW))
     assert found is None or found.recovery not in ("isolate_and_restart", "restart")

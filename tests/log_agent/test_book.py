@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.log_agent.book import Books, as_filter
+from logdoctor.learning.form import as_filter
+from logdoctor.log_agent.book import Books
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import ERROR_WORD, LearnedRules
 from logdoctor.store.records import Records

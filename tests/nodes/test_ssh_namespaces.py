@@ -1,5 +1,6 @@
 """Nodes that are network namespaces: they do not meet those of others, and nothing is left of them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,10 +69,13 @@ def test_nothing_is_left_when_a_test_fails() -> None:
     assert all(member.server.poll() is not None for member in net._of.values())
 
 
-def test_what_a_killed_run_left_is_ended_by_the_next() -> None:
+def test_what_a_killed_run_left_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = f"logdoctor test {os.getpid()}"  # so that other tests that begin meanwhile do not end it
+    monkeypatch.setattr(module, "_OWNER", owner)
     script = (
-        "import os, signal\nfrom tests.nodes.namespaces import namespaces\n"
-        "with namespaces(nodes=2) as net:\n    print(net.bridge, *net.pids('n1'), flush=True)\n"
+        "import os, signal\nfrom tests.nodes import namespaces as module\n"
+        f"module._OWNER = {owner!r}\n"
+        "with module.namespaces(nodes=2) as net:\n    print(net.bridge, *net.pids('n1'), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

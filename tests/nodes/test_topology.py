@@ -60,15 +60,15 @@ class TestGroups:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("\nSwitchName=a Nodes=n[1-\n", "topology, line 2, hostlist 'n[1-': is not in Slurm's notation"),
-            ("SwitchName=a Nodes=@all", "line 1, hostlist '@all': is not in Slurm's notation"),
+            ("\nSwitchName=a Nodes=n[1-\n", "topology, line 2, hostlist 'n[1-' is not in Slurm's notation"),
+            ("SwitchName=a Nodes=@all", "line 1, hostlist '@all' is not in Slurm's notation"),
             ("SwitchName=a Nodes=n[1-9]&n1", "is not in Slurm's notation"),
             ("SwitchName=a Nodes=n[1-999999999999]", "stands for more than 65,536 nodes"),
             ("SwitchName=a Nodes=r[1-9999]n[1-9999]s[1-9999]", "stands for more than 65,536 nodes"),
-            ("Include other.conf", "topology, line 1: includes another file"),
-            ("SwitchName=\x1b[31m Nodes=n1", "topology, line 1: names a switch that cannot be printed"),
-            (f"SwitchName=a Nodes=n[1-{MAX_NODES // 2}]\n" * 3, "topology, line 3: names too many nodes"),
-            ("#" * (16 << 20) + "\n", "the topology: is longer than 16 MiB"),
+            ("Include other.conf", "topology, line 1 includes another file"),
+            ("SwitchName=\x1b[31m Nodes=n1", "topology, line 1 names a switch that cannot be printed"),
+            (f"SwitchName=a Nodes=n[1-{MAX_NODES // 2}]\n" * 3, "topology, line 3 names too many nodes"),
+            ("#" * (16 << 20) + "\n", "the topology is longer than 16 MiB"),
         ],
     )
     def test_what_cannot_be_used(self, text: str, told: str) -> None:

@@ -24,7 +24,7 @@ def test_what_is_told_of_an_incident() -> None:
             "category": "Infrastructure",
             "fault": "infrastructure",
             "recovery": "isolate_and_restart",
-            "advice": "take out the node, then restart",
+            "advice": "cordon the node, then restart",
             "provisional": False,
             "confidence": 0.95,
             "suspects": [
@@ -38,7 +38,7 @@ def test_what_is_told_of_an_incident() -> None:
             "verdict": 7,
             "decided_by": "rule",
             "evidence": {"stream": "gpu-12", "line": 126, "quote": "Cuda failure 'uncorrectable ECC error'"},
-            "suggestion": "Take the node out and reset the GPU, so that the row is remapped.",
+            "suggestion": "Cordon the node and reset the GPU, so that the row is remapped.",
             "by": "",
             "note": "",
             "link": "https://logdoctor.example/incidents/12",

@@ -120,7 +120,7 @@ def test_what_a_person_sees_of_an_incident() -> None:
     ]  # fmt: skip
     header, lead, fields, proof, suggestion, actions, _ = blocks(payload)
     assert header["text"]["text"] == "ECC Error on gpu-12"
-    assert lead["text"]["text"] == "*Take out the node, then restart*"
+    assert lead["text"]["text"] == "*Cordon the node, then restart*"
     assert [field["text"] for field in fields["fields"]] == [
         "*Job*\n`llama-7b`, attempt 1",
         "*Fault*\nthe infrastructure",
@@ -130,10 +130,10 @@ def test_what_a_person_sees_of_an_incident() -> None:
         "*User*\n`u17`",
     ]
     assert proof["text"]["text"] == "Line 126 of `gpu-12`:\n```Cuda failure 'uncorrectable ECC error'```"
-    assert suggestion["text"]["text"].startswith("Take the node out and reset")
+    assert suggestion["text"]["text"].startswith("Cordon the node and reset")
     assert actions["elements"][0]["url"] == "https://logdoctor.example/incidents/12"
     assert payload["text"] == (
-        "ECC Error on `gpu-12`: *Take out the node, then restart*\nJob `llama-7b`, attempt 1\n"
+        "ECC Error on `gpu-12`: *Cordon the node, then restart*\nJob `llama-7b`, attempt 1\n"
         "`Cuda failure 'uncorrectable ECC error'`\nhttps://logdoctor.example/incidents/12"
     )
 

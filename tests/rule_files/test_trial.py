@@ -50,7 +50,10 @@ def test_captures_stand_apart(scanner: Scanner) -> None:
     assert one.explained is not None
     (group,) = one.explained
     assert group.captured["diagnosis/infrastructure/xid-kernel"] == {"pci": "0000:3b:00", "xid": "79"}
-    assert LineFinding("evidence", "diagnosis/infrastructure/xid-kernel", "note of xid") in group.findings
+    assert (
+        LineFinding("evidence", "diagnosis/infrastructure/xid-kernel", "cause of CUDA Error, by table xid")
+        in group.findings
+    )
 
 
 def test_the_first_line_is_always_looked_at(scanner: Scanner) -> None:

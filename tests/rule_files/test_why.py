@@ -28,7 +28,7 @@ def said(scanner: Scanner, rules: LearnedRules, line: str) -> list[str]:
 
 def test_each_status_has_its_words(scanner: Scanner, rules: LearnedRules) -> None:
     (rule,) = entered(rules)
-    kept = ["kept       the line stays in the residual", "because    none of the rules that match it may remove it"]
+    kept = ["kept       the line is kept for diagnosis", "because    none of the rules that match it may remove it"]
     assert said(scanner, rules, LINE) == [
         f"would take {rule.id}: it is in shadow, where it counts lines but removes none",
         *kept,
@@ -61,7 +61,7 @@ def test_evidence_wins(scanner: Scanner, rules: LearnedRules) -> None:
     rule = active(rules, new(pattern=pattern, examples=(line,)))
     found = said(scanner, rules, line)
     assert found[0].startswith("evidence   diagnosis/")
-    assert f"in vain    {rule.id}: the line is evidence, which wins" in found
+    assert f"in vain    {rule.id}: the line is evidence, which is never removed" in found
     assert found[-1] == "because    it is evidence, which no filter rule may remove"
 
 
@@ -91,7 +91,7 @@ def test_a_line_that_no_rule_matches(scanner: Scanner, rules: LearnedRules, line
     active(rules)
     (one,) = why_learned(scanner, rules.list(), line)
     assert one.kind == "" and one.findings[-2:] == [
-        "kept       the line stays in the residual",
+        "kept       the line is kept for diagnosis",
         "because    no rule matches it",
     ]
 

@@ -35,7 +35,7 @@ def test_rules_are_ordered_by_id_and_found_by_id(tmp_path: Path) -> None:
     book = load_book(write_rules(tmp_path, filter_rule("b/x", "x"), filter_rule("a/y", "y"), diagnosis("z", "z")))
     assert [rule.id for rule in book.filters] == ["filter/a/y", "filter/b/x"]
     assert book.rule("diagnosis/z") is book.diagnoses[0]
-    with pytest.raises(RuleError, match=r"filter/none.*no rule with this id"):
+    with pytest.raises(RuleError, match=r"filter/none' does not exist"):
         book.rule("filter/none")
 
 

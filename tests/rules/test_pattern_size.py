@@ -1,6 +1,8 @@
 """A pattern is measured before it is compiled, and what would take minutes is refused at once."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
 from logdoctor.rules.pattern_size import Size, require_small, size_of
@@ -59,6 +61,26 @@ def test_what_would_take_long_is_refused_before_it_is_compiled(pattern: str) -> 
 )
 def test_the_size_of_a_pattern(pattern: str, size: Size) -> None:
     assert size_of(pattern) == size
+
+
+PARTS = st.recursive(
+    st.sampled_from(["a", "[ab]", "é", r"\d", "^", ""]),
+    lambda part: st.one_of(
+        st.tuples(part, part).map("".join),
+        st.tuples(part, part).map(lambda both: f"(?:{both[0]}|{both[1]})"),
+        st.tuples(part, st.sampled_from("?*+")).map(lambda two: f"(?:{two[0]}){two[1]}"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(PARTS, st.integers(0, 5), st.integers(0, 5))
+def test_a_repeat_is_as_large_as_its_part_written_out(part: str, least: int, more: int) -> None:
+    required = f"(?:{part})" * least
+    optional = f"(?:(?:{part})" * more + ")?" * more
+    assert size_of(f"(?:{part}){{{least},{least + more}}}") == size_of(required + optional)
+    without_end = f"(?:{part})" * (least - 1) + (f"(?:{part})+" if least else f"(?:{part})*")
+    assert size_of(f"(?:{part}){{{least},}}") == size_of(without_end)
 
 
 @pytest.mark.parametrize(

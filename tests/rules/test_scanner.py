@@ -156,3 +156,36 @@ def test_a_blank_line_is_one_wherever_it_stands(tmp_path: Path, noise: int) -> N
 def test_marks_compile_and_stay_quiet_on_a_plain_line(name: str) -> None:
     matcher = Matcher([(marks.STRONG | marks.WEAK)[name]])
     assert not len(matcher.scan(b"step 7 of 100, loss 2.5, all well")[0])
+
+
+PARTS = (
+    filter_rule("info", "INFO"),
+    filter_rule("loud", "loud", harmless=True),
+    filter_rule("rest", "all", fallback=True),
+    diagnosis("ecc", "double bit"),
+    diagnosis("down", "link down", unless=["expected"]),
+    diagnosis("up", "link up", unless=["expected"]),
+)
+LINES = (
+    b"INFO all well\nINFO double bit\nlink down\nlink down, as expected\nlink up, loud\nlink up, as expected, all\n"
+    b"loud OddError: gone\nWARN some failed\nall of it\nINFO link down\n"
+)
+
+
+@pytest.mark.parametrize("out", range(len(PARTS) - 1))
+def test_a_scanner_of_fewer_rules_is_as_one_compiled_of_them_alone(tmp_path: Path, out: int) -> None:
+    whole = small_scanner(tmp_path / "whole", *PARTS)
+    fewer = small_scanner(tmp_path / "fewer", *PARTS[:out], *PARTS[out + 1 :])
+    fewest = small_scanner(tmp_path / "fewest", *PARTS[out + 1 :])
+    newlines = newlines_of(LINES)
+    part = whole.of_fewer(fewer.book)
+    for one, alone in ((part, fewer), (part.of_fewer(fewest.book), fewest), (whole.of_fewer(fewest.book), fewest)):
+        for found, wanted in zip(one.scan(LINES, newlines), alone.scan(LINES, newlines), strict=True):
+            assert np.array_equal(found, wanted)
+        assert all(one.matching(line) == alone.matching(line) for line in LINES.decode().split("\n"))
+
+
+def test_fewer_rules_are_rules_of_the_whole(tmp_path: Path) -> None:
+    whole, other = small_scanner(tmp_path / "a", *PARTS[1:]), small_scanner(tmp_path / "b", *PARTS)
+    with pytest.raises(ValueError, match="'INFO' is no pattern"):
+        whole.of_fewer(other.book)

@@ -12,6 +12,7 @@ from logdoctor.service.notifying import Notifier
 from logdoctor.store.incidents import Incidents
 from logdoctor.store.notices import Notices
 from logdoctor.store.records import Records, StoredVerdict
+from tests.databases import url_in
 from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.notify.stories import AT, VERDICT
 
@@ -23,7 +24,7 @@ class Desk:
     """A database, a clock, receivers, and notifiers over them, one after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder / 'records'}"
+        self.url = url_in(folder / "records")
         self.records = Records(self.url)
         self.incidents, self.notices = Incidents(self.records.database), Notices(self.records.database)
         self.now = NOON

@@ -1,13 +1,63 @@
-"""A disk so small that it can be filled."""
+"""A disk so small that it can be filled, and a place for objects that is away at times."""
 
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from logdoctor.errors import StoreError
+from logdoctor.store.objects import FolderObjects, ObjectFacts
+
+
+class Away(FolderObjects):
+    """A folder of objects that fails while `fails`, as a bucket does that cannot be reached; `calls` are the failed.
+
+    It fails after so many `seconds`. When only its `answers` are lost, what it is told is done.
+    """
+
+    def __init__(self, folder: Path, answers: bool = True, seconds: float = 0.0) -> None:
+        super().__init__(folder)
+        self.fails = False
+        self.calls = 0
+        self._answers, self._seconds = answers, seconds
+
+    def _check(self) -> None:
+        if self.fails:
+            self.calls += 1
+            time.sleep(self._seconds)
+            raise StoreError("the bucket", "it does not answer", "Wait.")
+
+    def put(self, name: str, data: bytes) -> None:
+        """As it is, or not now."""
+        if not self._answers:
+            super().put(name, data)
+        self._check()
+        super().put(name, data)
+
+    def get(self, name: str, begin: int, end: int) -> bytes:
+        """As it is, or not now."""
+        self._check()
+        return super().get(name, begin, end)
+
+    def size(self, name: str) -> int | None:
+        """As it is, or not now."""
+        self._check()
+        return super().size(name)
+
+    def delete(self, name: str) -> None:
+        """As it is, or not now."""
+        self._check()
+        super().delete(name)
+
+    def walk(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """As it is, or not now."""
+        self._check()
+        return super().walk(prefix)
 
 
 @contextmanager

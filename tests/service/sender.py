@@ -1,6 +1,6 @@
 """A process that sends logs to a service of its own and prints what was acknowledged, until it is killed.
 
-python -m tests.service.sender FOLDER SEED
+python -m tests.service.sender FOLDER SEED DATABASE_URL
 """
 
 import os
@@ -11,32 +11,34 @@ from pathlib import Path
 import structlog
 
 from logdoctor import build
+from logdoctor.service.service import Service
 from logdoctor.settings import Settings
 from logdoctor.store.names import Key
-from tests.service.services import BOUNDS, CORPUS, PATIENT, opened
+from tests.service.services import BOUNDS, CORPUS, PATIENT, plan
 
 LOGS = sorted(CORPUS.glob("failures/*.log"))[:40:8]
-SMALL = BOUNDS._replace(journal_bytes=300_000)
+SMALL = BOUNDS._replace(unarchived=300_000)
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, seed: int, database: str) -> None:
     """Send until all is sent, then wait; one line for each acknowledged part: the stream and its length so far."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    service = opened(folder, build.scanner(Settings()), PATIENT, SMALL)
+    folder.mkdir()
+    service = Service(folder, build.scanner(Settings()), plan(folder, PATIENT, SMALL)._replace(database=database))
+    service.start()
     chance = random.Random(seed)
     logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in LOGS}
     os.write(1, b"begun 0\n")
     while logs:
         key = chance.choice(list(logs))
-        with service.intake.opened(key) as stream:
-            begin = stream.accepted
-            futures = []
-            for _ in range(chance.randrange(1, 10)):
-                data = logs[key][stream.accepted :][: chance.randrange(1, 4000)]
-                futures.append(service.intake.take(stream, stream.accepted, data))
-                begin += len(data)
-            for future in futures:
-                future.result()
+        service.intake.open(key)
+        begin, futures = service.logs.standing(key).next, []
+        for _ in range(chance.randrange(1, 10)):
+            data = logs[key][begin:][: chance.randrange(1, 4000)]
+            futures.append(service.intake.take(key, begin, data))
+            begin += len(data)
+        for future in futures:
+            future.result()
         os.write(1, f"{key.job} {begin}\n".encode())
         if begin == len(logs[key]):
             del logs[key]
@@ -45,4 +47,4 @@ def main(folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

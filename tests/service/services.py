@@ -1,6 +1,7 @@
 """Services for tests: small folders, short times, and ways to wait for what threads do."""
 
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,8 @@ from logdoctor import build
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
-from logdoctor.service.intake import IntakeBounds
 from logdoctor.service.retention import Rules
-from logdoctor.service.service import Plan, Service, Stores
+from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
 from logdoctor.store.learned import LearnedRules, NewRule, Source
@@ -24,16 +24,16 @@ from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.refusals import Votes
 from logdoctor.types import Verdict
+from tests.databases import databases, url_in
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
-BOUNDS = IntakeBounds(
+BOUNDS = ServiceBounds(
     stream_bytes=1 << 40,
     streams=1000,
-    open_streams=2000,
+    shard_bytes=512 << 20,
     behind=64 << 20,
-    late=60.0,
-    journal_bytes=64 << 20,
-    unarchived=512 << 20,
+    unscanned=64 << 20,
+    unarchived=64 << 20,
 )
 PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400)
 """Only what is asked for is done."""
@@ -50,12 +50,12 @@ Rungs = Callable[[Stores], Climbing]
 def plan(
     folder: Path,
     timing: Timing = PATIENT,
-    bounds: IntakeBounds = BOUNDS,
+    bounds: ServiceBounds = BOUNDS,
     retention: Rules = Rules(0, 0, 3600),  # noqa: B008 - immutable
     min_free: int = 0,
     recheck: int = 0,
 ) -> Plan:
-    return Plan(f"sqlite:///{folder}/logdoctor.db", bounds, timing, retention, min_free, recheck)
+    return Plan(url_in(folder / "logdoctor.db"), bounds, timing, retention, min_free, recheck)
 
 
 def learning(scanner: Scanner, **changed: Any) -> Learning:
@@ -67,7 +67,7 @@ def opened(
     folder: Path,
     scanner: Scanner,
     timing: Timing = PATIENT,
-    bounds: IntakeBounds = BOUNDS,
+    bounds: ServiceBounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
     ladder: Rungs | None = None,
@@ -84,7 +84,7 @@ def serving(
     folder: Path,
     scanner: Scanner,
     timing: Timing = PATIENT,
-    bounds: IntakeBounds = BOUNDS,
+    bounds: ServiceBounds = BOUNDS,
     log_agent: Learning | None = None,
     recheck: int = 0,
     ladder: Rungs | None = None,
@@ -99,12 +99,14 @@ def serving(
 def killed(folder: Path, copy: Path) -> Path:
     """What a kill at this moment would leave of a data folder that is in use.
 
-    The journal is copied before the archive, so that what moves from one to the other meanwhile is in both.
+    The database is copied before the archive, so that what moves from one to the other meanwhile is in both.
     """
     copy.mkdir()
-    shutil.copytree(folder / "journal", copy / "journal")
-    for path in folder.glob("logdoctor.db*"):
-        shutil.copy(path, copy / path.name)
+    if databases.of_postgresql:
+        databases.copy(folder / "logdoctor.db", copy / "logdoctor.db")
+    else:
+        with sqlite3.connect(folder / "logdoctor.db") as database, sqlite3.connect(copy / "logdoctor.db") as other:
+            database.backup(other)
     if (folder / "archive").exists():
         shutil.copytree(folder / "archive", copy / "archive")
     return copy
@@ -117,14 +119,16 @@ def rungs(scanner: Scanner, **changed: Any) -> Rungs:
 
 
 def send(service: Service, key: Key, data: bytes) -> None:
-    """Bytes that continue a stream, until they are durable."""
-    with service.intake.opened(key) as stream:
-        service.intake.take(stream, stream.accepted, data).result(90)
+    """Bytes that continue a stream, until they are durable and before the watch."""
+    service.intake.open(key)
+    service.intake.push(key, data, "").result(90)
+    eventually(lambda: pulled(service))
 
 
 def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = True) -> None:
     """Tell that an attempt, or only the stream, has ended."""
     service.end(key.job, key.attempt, End("" if whole else key.stream, exit_code, None, None, time.time()))
+    eventually(lambda: pulled(service))
 
 
 def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
@@ -138,18 +142,26 @@ def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
 
 def looked(service: Service) -> bool:
     """Wait until the watch has looked at all attempts once more, which it does every second of its own accord."""
-    with service.intake.lock:
+    with service.holding.lock:
         service.watch._next_look = 0.0
-        service.intake.fresh.notify_all()
+        service.holding.fresh.notify_all()
     eventually(lambda: service.watch._next_look > 0.0)
     return True
+
+
+def pulled(service: Service) -> bool:
+    """Whether the service has read all that is in its log."""
+    owned = dict(service.holding._shards)
+    return all(number in owned and head <= owned[number].last for number, (head, _) in service.log.heads().items())
 
 
 def final(service: Service, key: Key) -> StoredVerdict:
     """The verdict on an attempt that has ended, once all that came is in it."""
 
     def look() -> StoredVerdict | None:
-        attempt = service.intake.attempts.get((key.job, key.attempt))
+        if not pulled(service):
+            return None
+        attempt = service.holding.attempts.get((key.job, key.attempt))
         if attempt is not None and not attempt.settled:
             return None
         stored = service.records.current(key.job, key.attempt)
@@ -162,10 +174,10 @@ def final(service: Service, key: Key) -> StoredVerdict:
 
 def kept_lines(service: Service, key: Key) -> tuple[int, int]:
     """(lines compressed so far, lines left of them) of a stream that is being sent."""
-    stream = service.intake.known(key)
-    assert stream is not None
-    standing = stream.standing()
-    return standing.lines_scanned, standing.lines_kept
+    attempt = eventually(lambda: service.holding.attempts.get((key.job, key.attempt)))
+    assert attempt is not None
+    eventually(lambda: not service.watch.is_behind())
+    return attempt.streams[key.stream].counted
 
 
 def conserves(verdict: Verdict) -> bool:

@@ -18,6 +18,7 @@ from logdoctor.service.testing import Bench
 from logdoctor.store.node_records import NodeRecords, StoredTest
 from logdoctor.store.records import JobFacts, Records, StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from tests.databases import url_in
 from tests.nodes.clusters import Ends, PaperLauncher, cluster, ending
 
 NODES = cluster(8)
@@ -47,7 +48,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cordons = folder, folder / "cordoned"
-        self.records = Records(f"sqlite:///{folder / 'records'}")
+        self.records = Records(url_in(folder / "records"))
         self.nodes = NodeRecords(self.records.database)
         self.launcher = PaperLauncher(NODES, ending())
         self._actors: list[Actor] = []

@@ -13,7 +13,7 @@ import pytest
 from logdoctor.errors import ConfirmationRefused, StoreError
 from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Teacher
 from logdoctor.rules.scanner import Scanner
-from logdoctor.service import consulting, worker
+from logdoctor.service import consulting, task_runner
 from logdoctor.service.casework import Casework
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
@@ -188,7 +188,7 @@ def test_of_many_confirmations_at_once_each_is_taught_once(
 def test_a_lesson_that_failed_is_taught_again(
     folder: Path, scanner: Scanner, restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_FIRST_PAUSE", 3600.0 if restarts else 0.2)
+    monkeypatch.setattr(task_runner, "_FIRST_PAUSE", 3600.0 if restarts else 0.2)
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
         stored = failed(service, "a", jam(3))
         lessons = Lessons(monkeypatch, failures=100 if restarts else 2)
@@ -339,8 +339,8 @@ def test_what_a_model_said_of_a_doubt_stands_after_a_kill(folder: Path, scanner:
         assert said.verdict.alternatives[0].reason == "CUDA Error"
         copy = killed(folder, folder.parent / "copy")
     with serving(copy, scanner, ladder=asking(scanner, server)) as service:
-        attempt = service.intake.load("a", 1)
-        service.intake.unsettle(attempt)
+        attempt = service.holding.load("a", 1)
+        service.holding.unsettle(attempt)
         service.watch.ask(attempt)
         eventually(lambda: attempt.settled)
         assert is_same(service.records.current("a", 1), said) and len(server.got) == 1
@@ -466,7 +466,7 @@ def test_vectors_that_fail_cost_likeness_and_nothing_else(folder: Path, scanner:
 
 
 def test_what_others_said_stands_after_a_kill(folder: Path, scanner: Scanner, server: ModelServer) -> None:
-    """The journal is read again, and the rules are asked again: they know as little as before."""
+    """The log is read again, and the rules are asked again: they know as little as before."""
     server.behave(saying_jam(), ways.status(500))
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         failed(service, "a", jam(3))
@@ -498,9 +498,9 @@ def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner:
         stored = failed(service, "a", jam(3))
         eventually(lambda: server.got)
         service.casework.confirm(stored.id, "op", Ruling("Value Error"))
+        thinking.set()
         mended = upgraded(service, "a")
         assert (mended.verdict.reason, mended.verdict.evidence[0].line) == ("Value Error", 30)
-        thinking.set()
         eventually(lambda: counts(service)["agent"] == 1)
         assert service.records.current("a", 1) == mended
 

@@ -3,19 +3,21 @@
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from logdoctor.errors import LimitReached, LogdoctorError, OffsetMismatch, StorageFull, StoreError
+from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch, StorageFull, StoreError
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import silence
 from logdoctor.service.service import Service
 from logdoctor.store.archive import FRAME
-from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
-from tests.service.disks import fill, small_disk
+from logdoctor.store.shards import shard_of
+from tests.service.disks import Away, fill, small_disk
 from tests.service.services import BOUNDS, PATIENT, end, eventually, final, killed, looked, opened, plan, send, serving
 
 KEY = Key("job", 1, "rank 0")
@@ -23,67 +25,89 @@ KEY = Key("job", 1, "rank 0")
 
 def content(service: Service, key: Key) -> bytes:
     """All lines of a stream, as they are read back."""
-    lines = service.intake.lines(key, 1, 1 << 40, 1 << 40)
+    lines = service.logs.lines(key, 1, 1 << 40, 1 << 40)
     assert lines.complete
     return b"".join(line + b"\n" for line in lines.lines)
 
 
 def test_bytes_are_taken_where_the_stream_ends_and_nowhere_else(service: Service) -> None:
-    with service.intake.opened(KEY) as stream:
-        service.intake.take(stream, 0, b"one\n").result(90)
-        for offset in (0, 3, 5, 10**15, -1):
-            with pytest.raises(OffsetMismatch) as mismatch:
-                service.intake.take(stream, offset, b"other\n")
-            assert mismatch.value.next_offset == 4
-        service.intake.take(stream, 4, b"two\n").result(90)
-        service.intake.take(stream, 8, b"").result(90)
-        assert stream.standing().next_offset == 8
+    service.intake.open(KEY)
+    assert service.intake.take(KEY, 0, b"one\n").result(90) == 4
+    for offset in (0, 3, 5, 10**15, -1):
+        with pytest.raises(OffsetMismatch) as mismatch:
+            service.intake.take(KEY, offset, b"other\n").result(90)
+        assert mismatch.value.next_offset == 4
+    assert service.intake.take(KEY, 4, b"two\n").result(90) == 8
+    assert service.intake.take(KEY, 8, b"").result(90) == 8
+    assert service.logs.standing(KEY).next == 8
     assert content(service, KEY) == b"one\ntwo\n"
     assert service.intake.figures().refused == 5
 
 
 def test_many_may_be_on_their_way_at_once(service: Service) -> None:
     lines = [b"%05d\n" % n for n in range(5000)]
-    with service.intake.opened(KEY) as stream:
-        futures = [service.intake.take(stream, 6 * n, line) for n, line in enumerate(lines)]
-        for future in futures:
-            future.result(90)
-        assert (stream.durable, stream.lines_in) == (30_000, 5000)
-        assert service.intake.durable_offset(stream) == 30_000
+    service.intake.open(KEY)
+    futures = [service.intake.take(KEY, 6 * n, line) for n, line in enumerate(lines)]
+    assert [future.result(90) for future in futures] == [6 * n + 6 for n in range(5000)]
+    assert service.logs.standing(KEY)[:2] == (30_000, 5000)
     assert content(service, KEY) == b"".join(lines)
     assert service.intake.figures().groups < 2500
 
 
+def test_what_stands_behind_a_refused_part_is_refused_too(service: Service) -> None:
+    """Whether they come in one group or in many: nothing is taken that does not continue its stream."""
+    service.intake.open(KEY)
+    parts = [(0, b"one\n"), (4, b"two\n"), (9, b"lost\n"), (14, b"behind it\n"), (8, b"three\n")]
+    futures = [service.intake.take(KEY, offset, data) for offset, data in parts]
+    refused = [isinstance(future.exception(90), OffsetMismatch) for future in futures]
+    assert refused == [False, False, True, True, False]
+    assert content(service, KEY) == b"one\ntwo\nthree\n"
+
+
 def test_a_mark_is_taken_once_also_after_a_restart_and_a_kill(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
+    def push(service: Service, marks: str) -> None:
+        service.intake.open(KEY)
+        for future in [service.intake.push(KEY, mark.encode() + b"\n", mark) for mark in marks]:
+            future.result(90)
+
     with serving(folder, scanner) as service:
-        with service.intake.opened(KEY) as stream:
-            for mark in ("a", "b", "a", "a", "b"):
-                service.intake.push(stream, mark.encode() + b"\n", mark).result(90)
+        push(service, "abaab")
         copy = killed(folder, tmp_path / "killed")
     for place in (folder, copy):
         with serving(place, scanner) as service:
-            with service.intake.opened(KEY) as stream:
-                for mark in ("b", "a", "c", "c"):
-                    service.intake.push(stream, mark.encode() + b"\n", mark).result(90)
+            push(service, "bacc")
             assert content(service, KEY) == b"a\nb\nc\n"
 
 
-def test_marks_of_old_are_forgotten_those_of_late_are_not(service: Service) -> None:
-    with service.intake.opened(KEY) as stream:
-        for n in range(400):
-            service.intake.push(stream, b"x\n", f"m{n}").result(90)
-        assert len(stream.marks) == 256
-        service.intake.push(stream, b"x\n", "m399").result(90)
-        assert stream.accepted == 800
+def test_marks_are_of_their_stream_and_go_with_time(service: Service) -> None:
+    other = KEY._replace(stream="rank 1")
+    for key in (KEY, other):
+        service.intake.open(key)
+        for n in (*range(400), 399, 0):
+            service.intake.push(key, b"x\n", f"m{n}").result(90)
+        assert service.logs.standing(key).next == 800
+    service.log.forget_marks(time.time() + 1)
+    service.intake.push(KEY, b"x\n", "m399").result(90)
+    assert service.logs.standing(KEY).next == 802
 
 
 def test_one_who_no_longer_waits_disturbs_nobody(service: Service) -> None:
     """A client that goes away cancels the future that it waited for."""
-    with service.intake.opened(KEY) as stream:
-        for _ in range(200):
-            service.intake.take(stream, stream.accepted, bytes(10_000)).cancel()
-        service.intake.take(stream, stream.accepted, b"last\n").result(90)
-        assert stream.durable == 200 * 10_000 + 5
+    service.intake.open(KEY)
+    for n in range(200):
+        service.intake.take(KEY, n * 10_000, bytes(10_000)).cancel()
+    assert service.intake.take(KEY, 200 * 10_000, b"last\n").result(90) == 200 * 10_000 + 5
+
+
+def test_what_is_refused_does_not_count_as_news_of_a_stream(service: Service) -> None:
+    """Else one who sends nonsense for ever would keep an attempt from being given up."""
+    send(service, KEY, b"one\n")
+    before = service.logs.standing(KEY).changed
+    service.intake.take(KEY, 4, b"").result(90)
+    refusal(service.intake.take(KEY, 0, b"one\n").result)
+    assert service.logs.standing(KEY).changed == before
+    send(service, KEY, b"two\n")
+    assert service.logs.standing(KEY).changed > before
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -94,7 +118,7 @@ def test_lines_come_from_memory_and_from_the_archive(folder: Path, scanner: Scan
         for line in lines:
             send(service, KEY, line + b"\n")
         send(service, KEY, b"no end")
-        eventually(lambda: service.intake.figures().unarchived < 2 * FRAME)
+        eventually(lambda: service.holding.figures().unarchived < 5 * FRAME)
         if not restarted:
             check_lines(service, [*lines, b"no end"])
     if restarted:
@@ -105,9 +129,9 @@ def test_lines_come_from_memory_and_from_the_archive(folder: Path, scanner: Scan
 def check_lines(service: Service, lines: list[bytes]) -> None:
     for first in (1, 2, 77, 149, 151, 152):
         for last in (first, first + 3, 10**9):
-            found = service.intake.lines(KEY, first, last, 1 << 30)
+            found = service.logs.lines(KEY, first, last, 1 << 30)
             assert (found.first, found.lines, found.complete) == (first, lines[first - 1 : last], True)
-    few = service.intake.lines(KEY, 1, 151, 200_000)
+    few = service.logs.lines(KEY, 1, 151, 200_000)
     assert not few.complete and few.lines == lines[: len(few.lines)]
 
 
@@ -118,21 +142,19 @@ def test_lines_can_be_read_while_they_come(service: Service) -> None:
 
     def read() -> None:
         while not done.is_set():
-            stream = service.intake.known(KEY)
-            assert stream is not None
-            count = stream.lines_in
-            found = service.intake.lines(KEY, max(count - 5, 1), count, 10_000)
+            count = service.logs.standing(KEY).lines
+            found = service.logs.lines(KEY, max(count - 5, 1), count, 10_000)
             if found.lines != [b"%07d" % n for n in range(max(count - 6, 0), count)]:
                 failures.append((count, found))
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    attempt = service.intake.attempts["job", 1]
+    attempt = service.holding.attempts["job", 1]
     for n in range(1, 400):
         send(service, KEY, b"%07d\n" % n)
         if n % 10 == 0:
-            service.intake.archive(attempt)
+            service.holding.archive(attempt)
     done.set()
     for reader in readers:
         reader.join(10)
@@ -146,30 +168,77 @@ def refusal(call: Callable[[], object]) -> LogdoctorError:
 
 
 def test_bounds(folder: Path, scanner: Scanner) -> None:
-    bounds = BOUNDS._replace(stream_bytes=1000, streams=3, open_streams=5)
+    bounds = BOUNDS._replace(stream_bytes=1000, streams=3)
     with serving(folder, scanner, bounds=bounds) as service:
-        with service.intake.opened(KEY) as stream:
-            service.intake.take(stream, 0, bytes(1000)).result(90)
-            assert isinstance(refusal(lambda: service.intake.take(stream, 1000, b"x")), LimitReached)
-            assert isinstance(refusal(lambda: service.intake.push(stream, b"x", "m")), LimitReached)
-            service.intake.take(stream, 1000, b"").result(90)
+        service.intake.open(KEY)
+        service.intake.take(KEY, 0, bytes(1000)).result(90)
+        assert isinstance(refusal(service.intake.take(KEY, 1000, b"x").result), LimitReached)
+        assert isinstance(refusal(service.intake.push(KEY, b"x", "m").result), LimitReached)
+        service.intake.take(KEY, 1000, b"").result(90)
         send(service, Key("job", 1, "b"), b"x")
         send(service, Key("job", 1, "c"), b"x")
         assert isinstance(refusal(lambda: send(service, Key("job", 1, "d"), b"x")), LimitReached)
         send(service, Key("job", 2, "a"), b"x")
-        send(service, Key("job", 2, "b"), b"x")
-        refusal(lambda: send(service, Key("job", 3, "a"), b"x"))
-        send(service, Key("job", 2, "b"), b"x")
-    with serving(folder, scanner, bounds=bounds._replace(open_streams=2)) as service:  # lowered: it starts
-        assert len(service.intake.attempts) == 2
-        refusal(lambda: send(service, Key("job", 4, "a"), b"x"))
+        send(service, Key("job", 1, "b"), b"x")
+        assert service.streams("job", 1) == ["b", "c", "rank 0"]
+    with serving(folder, scanner, bounds=bounds._replace(streams=2)) as service:  # lowered: what is there goes on
+        send(service, Key("job", 1, "b"), b"x")
+        assert isinstance(refusal(lambda: send(service, Key("job", 1, "d"), b"x")), LimitReached)
+
+
+def test_streams_that_begin_in_one_group_are_counted(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, bounds=BOUNDS._replace(streams=3)) as service:
+        service.intake.open(KEY)
+        futures = [service.intake.take(KEY._replace(stream=f"s{n}"), 0, b"x") for n in range(20)]
+        refused = [isinstance(future.exception(90), LimitReached) for future in futures]
+        assert refused == [False] * 3 + [True] * 17
+        assert service.streams("job", 1) == ["s0", "s1", "s2"]
 
 
 def test_what_is_too_large_for_one_frame_is_refused_not_lost(service: Service) -> None:
-    with service.intake.opened(KEY) as stream:
-        assert isinstance(refusal(lambda: service.intake.take(stream, 0, bytes((64 << 20) + 1))), LimitReached)
-        service.intake.take(stream, 0, b"small\n").result(90)
+    service.intake.open(KEY)
+    assert isinstance(refusal(lambda: service.intake.take(KEY, 0, bytes((64 << 20) + 1))), LimitReached)
+    service.intake.take(KEY, 0, b"small\n").result(90)
     assert content(service, KEY) == b"small\n"
+
+
+def test_a_log_over_its_budget_refuses_and_takes_again_later(folder: Path, scanner: Scanner) -> None:
+    """While the archive cannot be written; nothing that was acknowledged is lost."""
+    away = Away(folder / "archive")
+    bounds = BOUNDS._replace(shard_bytes=200_000, behind=300_000, unarchived=50_000)
+    with serving(folder, scanner, bounds=bounds) as service:
+        service.archive.objects = away
+        away.fails = True
+        lines = [b"%09d\n" % n * 1000 for n in range(100)]
+        service.intake.open(KEY)
+        kept = 0
+        while not isinstance(error := service.intake.take(KEY, 10_000 * kept, lines[kept]).exception(90), Busy):
+            assert error is None
+            kept += 1
+        assert 20 <= kept <= 22 and service.logs.standing(KEY).next == 10_000 * kept
+        other = Key("other", 1, "s")
+        assert shard_of(*other[:2]) != shard_of(*KEY[:2])
+        for _ in range(15):
+            send(service, other, lines[0])  # it has a budget of its own
+        eventually(lambda: send(service, other, b"x\n") or service.intake.is_behind)
+        assert content(service, KEY) == b"".join(lines[:kept])
+        end(service, KEY)
+        assert final(service, KEY).verdict.compression.lines_in == 1000 * kept
+        away.fails = False
+        eventually(lambda: not service.intake.is_behind)
+        eventually(lambda: service.intake.take(KEY, 10_000 * kept, lines[kept]).exception(90) is None)
+        assert content(service, KEY) == b"".join(lines[: kept + 1])
+
+
+def test_a_stream_that_says_little_does_not_keep_the_rest_in_the_log(folder: Path, scanner: Scanner) -> None:
+    """Rows go in order, and the first one has a byte of it."""
+    slow = KEY._replace(stream="slow")
+    with serving(folder, scanner, bounds=BOUNDS._replace(unarchived=2 * FRAME)) as service:
+        send(service, slow, b"a word\n")
+        for n in range(8):
+            send(service, KEY, b"%01023d\n" % n * 1024)
+        eventually(lambda: sum(held for _, held in service.log.heads().values()) <= 2 * FRAME)
+        assert (content(service, slow), len(content(service, KEY))) == (b"a word\n", 8 * FRAME)
 
 
 def test_a_second_service_is_kept_out(service: Service, folder: Path, scanner: Scanner) -> None:
@@ -185,21 +254,22 @@ def test_a_second_service_is_kept_out(service: Service, folder: Path, scanner: S
     service.stop = lambda: None  # type: ignore[method-assign]
 
 
-def test_a_full_disk_refuses_and_nothing_is_half_written(tmp_path: Path, scanner: Scanner) -> None:
+@pytest.mark.parametrize("min_free", [200_000, 0])
+def test_a_full_disk_refuses_and_nothing_is_half_written(tmp_path: Path, scanner: Scanner, min_free: int) -> None:
+    """Whether we see it coming or the database runs into it."""
     kept: dict[Key, bytes] = {Key("job", n, "s"): b"" for n in range(3)}
-    with small_disk(tmp_path / "disk", 6 << 20) as folder:
-        disk = plan(tmp_path)  # the records are elsewhere
-        (folder / "data").mkdir()
-        service = Service(folder / "data", scanner, disk._replace(min_free=200_000))
+    with small_disk(tmp_path / "disk", 8 << 20) as disk:
+        folder = disk / "data"
+        folder.mkdir()
+        service = Service(folder, scanner, plan(folder, min_free=min_free))
         service.start()
 
         def put(size: int) -> int:
             refused = 0
-            futures: list[tuple[Key, bytes, Future[None]]] = []
+            futures: list[tuple[Key, bytes, Future[int]]] = []
             for key in kept:
-                with service.intake.opened(key) as stream:
-                    data = os.urandom(size // 2).hex().encode() + b"\n"
-                    futures.append((key, data, service.intake.take(stream, stream.accepted, data)))
+                data = os.urandom(size // 2).hex().encode() + b"\n"
+                futures.append((key, data, service.intake.take(key, len(kept[key]), data)))
             for key, data, future in futures:
                 try:
                     future.result(90)
@@ -208,20 +278,21 @@ def test_a_full_disk_refuses_and_nothing_is_half_written(tmp_path: Path, scanner
                     refused += 1
             return refused
 
+        for key in kept:
+            service.intake.open(key)
         assert put(1000) == 0
-        ballast = fill(folder, 300_000)
-        assert sum(put(100_000) for _ in range(3)) > 0
+        ballast = fill(disk, 300_000)
+        assert eventually(lambda: put(100_000)) > 0
         for key, data in kept.items():
-            with service.intake.opened(key) as stream:
-                assert stream.accepted == stream.durable == len(data)
+            assert service.logs.standing(key).next == len(data)
         ballast.unlink()
         assert put(1000) == 0
         for key, data in kept.items():
             assert content(service, key) == data
-        copy = killed(folder / "data", tmp_path / "copy")
+        copy = killed(folder, tmp_path / "copy")
         service.stop()
-        for place in (copy, folder / "data"):
-            again = Service(place, scanner, disk)
+        for place in (copy, folder):
+            again = Service(place, scanner, plan(place))
             again.start()
             for key, data in kept.items():
                 assert content(again, key) == data
@@ -233,48 +304,36 @@ def test_a_settled_attempt_leaves_memory_and_comes_back(folder: Path, scanner: S
         send(service, KEY, b"one\n")
         end(service, KEY)
         before = final(service, KEY)
-        eventually(lambda: looked(service) and service.intake.known(KEY) is None)
-        assert service.intake.figures().streams == service.intake.figures().attempts == 0
+        eventually(lambda: looked(service) and not service.holding.attempts)
+        figures = service.holding.figures()
+        assert (figures.streams, figures.attempts, figures.unscanned, figures.unarchived) == (0, 0, 0, 0)
         assert content(service, KEY) == b"one\n"
-        with service.intake.opened(KEY) as stream:
-            with pytest.raises(OffsetMismatch) as mismatch:
-                service.intake.take(stream, 0, b"one\n")
-            assert mismatch.value.next_offset == 4
-            error = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
-            service.intake.take(stream, 4, error).result(90)
+        with pytest.raises(OffsetMismatch) as mismatch:
+            service.intake.take(KEY, 0, b"one\n").result(90)
+        assert mismatch.value.next_offset == 4
+        error = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+        service.intake.take(KEY, 4, error).result(90)
         after = eventually(
             lambda: looked(service) and (s := service.records.current("job", 1)) and s.id != before.id and s.final and s
         )
         assert after and after.verdict.reason != before.verdict.reason
         assert [stored.id for stored in service.records.history("job", 1)] == [after.id, before.id]
-        eventually(lambda: looked(service) and service.intake.known(KEY) is None)
+        eventually(lambda: looked(service) and not service.holding.attempts)
 
 
-def test_a_stream_in_use_stays_in_memory(folder: Path, scanner: Scanner) -> None:
-    with serving(folder, scanner, PATIENT._replace(linger=0.0)) as service:
-        send(service, KEY, b"one\n")
-        with service.intake.opened(KEY) as stream:
-            end(service, KEY)
-            final(service, KEY)
-            attempt = stream.attempt
-            assert not service.intake.forget(attempt)
-            assert service.intake.known(KEY) is stream
-            service.intake.take(stream, 4, b"two\n").result(90)
-        eventually(lambda: looked(service) and service.intake.known(KEY) is None)
-        assert content(service, KEY) == b"one\ntwo\n"
-
-
-def test_evicting_and_sending_at_once_loses_nothing(folder: Path, scanner: Scanner) -> None:
+def test_evicting_and_sending_at_once_loses_nothing(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attempts are let go all the time while others send to them."""
     keys = [Key("job", n, stream) for n in range(3) for stream in "ab"]
     sent = dict.fromkeys(keys, b"")
     done = threading.Event()
-    with serving(folder, scanner, PATIENT._replace(linger=0.0)) as service:
+    monkeypatch.setattr(silence, "step", lambda *_: "unload")
+    with serving(folder, scanner) as service:
 
         def evict() -> None:
             while not done.is_set():
-                for attempt in list(service.intake.attempts.values()):
-                    service.intake.forget(attempt)
+                looked(service)
 
         def put(key: Key) -> None:
             for n in range(60):
@@ -287,32 +346,15 @@ def test_evicting_and_sending_at_once_loses_nothing(folder: Path, scanner: Scann
         for thread in (evictor, *senders):
             thread.start()
         for thread in senders:
-            thread.join(30)
+            thread.join(60)
         done.set()
         evictor.join(10)
+        monkeypatch.undo()
         for key in keys:
             assert content(service, key) == sent[key]
-            stream = service.intake.known(key)
-            assert stream is None or service.intake.attempts[key.job, key.attempt] is stream.attempt
-
-
-def test_an_attempt_is_not_let_go_while_a_stream_of_it_is_opened(service: Service) -> None:
-    """Opening takes its time here: the file has very many frames."""
-    send(service, KEY, b"one\n")
-    attempt = service.intake.attempts["job", 1]
-    other = Key("job", 1, "slow")
-    file, packer = service.archive.open(other), Packer()
-    for _ in range(8000):
-        file.append(b"x\n", packer)
-    service.intake.archive(attempt)
-    eventually(lambda: not service.intake.unscanned)
-    opening = threading.Thread(target=service.intake.open, args=(other,))
-    opening.start()
-    eventually(service.intake._opening.locked)
-    service.intake.forget(attempt)
-    opening.join(5)
-    stream = service.intake.known(other)
-    assert stream is not None and service.intake.attempts["job", 1] is stream.attempt
+            end(service, key)
+        for key in keys:
+            assert final(service, key).verdict.compression.lines_in == 120
 
 
 def test_threads_send_and_end_at_once(service: Service) -> None:
@@ -338,7 +380,7 @@ def test_threads_send_and_end_at_once(service: Service) -> None:
     assert service.intake.figures().bytes_in == total[1][0]
     assert service.intake.figures().lines_in == 32 * 40
     for key in keys:
-        lines = service.intake.lines(key, 1, 1000, 1 << 30).lines
+        lines = service.logs.lines(key, 1, 1000, 1 << 30).lines
         assert len(lines) == 40 and all(set(line.split()) <= {key.stream.encode()} for line in lines)
     for key in keys:
         end(service, key)

@@ -10,18 +10,14 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service import log_page
 from logdoctor.service.log_page import BESIDE, LEAD, ROWS, LogPage, PageRow, folded, raw
 from logdoctor.service.view import RawLine, StreamView
-from logdoctor.store.archive import StreamFile
-from logdoctor.store.frames import Packer
+from tests.service.archives import stream
 from tests.service.services import CORPUS
 
 LOGS = sorted(CORPUS.glob("*/*.log"))[::11]
 
 
 def view_of(path: Path, content: bytes, frame: int = 1 << 20) -> StreamView:
-    path.unlink(missing_ok=True)
-    file, packer = StreamFile(path), Packer()
-    for begin in range(0, len(content), frame):
-        file.append(content[begin : begin + frame], packer)
+    file = stream(path, [content[begin : begin + frame] for begin in range(0, len(content), frame)])
     return StreamView(file, file.offset, file.newlines, [])
 
 
@@ -37,7 +33,7 @@ def taken_line(scanner: Scanner) -> bytes:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "j" / "1" / "main.zst"
+    return tmp_path / "archive"
 
 
 @pytest.fixture
@@ -110,7 +106,7 @@ def test_pages_of_folds_go_back_from_each_other(path: Path, scanner: Scanner) ->
 
 
 def test_nothing_is_shown_of_an_empty_stream(path: Path) -> None:
-    view = StreamView(StreamFile(path), 0, 0, [])
+    view = StreamView(stream(path, []), 0, 0, [])
     assert raw(view, 1) == LogPage([], False) and raw(view, 1).last == 0
 
 

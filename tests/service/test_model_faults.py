@@ -17,6 +17,7 @@ from logdoctor.store.learned import LearnedRules
 from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.names import Key
 from logdoctor.store.records import Records
+from tests.databases import url_in
 from tests.diagnose.logs import ECC, steps
 from tests.llm import server as ways
 from tests.llm.server import Behave, Handler, ModelServer, model_server
@@ -195,7 +196,7 @@ def test_budgets_hold(folder: Path, scanner: Scanner, server: ModelServer, limit
             send(service, key, woven(0, 300, f"sort{'abc'[number]}"))
             end(service, key, 0)
             final(service, key)
-            eventually(lambda key=key: not service.intake.attempts[key.job, key.attempt].in_lesson)  # type: ignore[misc]
+            eventually(lambda key=key: not service.holding.attempts[key.job, key.attempt].in_lesson)  # type: ignore[misc]
         assert len(server.got) == most
         if "llm_calls_per_job" in limit:  # which is no matter of others
             lines(service, "knit", woven(0, 300, "others"))
@@ -226,7 +227,7 @@ def test_nothing_is_entered_after_a_stop(folder: Path, scanner: Scanner, server:
         answering.set()
         eventually(lambda: threads().count("learner") == 1)
     assert len(server.got) == 1, "the next run is not begun"
-    records = Records(f"sqlite:///{folder}/logdoctor.db")
+    records = Records(url_in(folder / "logdoctor.db"))
     rules = LearnedRules(records.database)
     assert not rules.list() and not rules.refusals.list() and not rules.shapes.seen("name/weave")
     records.close()
@@ -248,7 +249,7 @@ def test_error_lines_that_a_model_notices_are_cited_as_they_stand(
         key = Key("weave", 1, "main")
         log = steps(1, 30).encode() + woven(0, 300) + odd * 40
         send(service, key, log)
-        attempt = eventually(lambda: service.intake.attempts.get(("weave", 1)))
+        attempt = eventually(lambda: service.holding.attempts.get(("weave", 1)))
         eventually(lambda: attempt.noticed)
         log += b"[ERROR] the shuttle is stuck\n" + odd
         send(service, key, b"[ERROR] the shuttle is stuck\n" + odd)

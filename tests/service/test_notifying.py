@@ -258,9 +258,11 @@ def test_another_url_opens_a_target_that_is_gone(desk: Desk) -> None:
 def test_a_target_that_is_down_holds_up_nobody(desk: Desk) -> None:
     desk.receivers["ops"].answers = lambda got, number: "hang"
     desk.another(start=True)
-    desk.notifier.handle(desk.fail("a"))
+    desk.fail("a")
+    desk.notifier.wake()
     eventually(lambda: desk.got("research") == ["incident.opened a"])
-    desk.notifier.handle(desk.fail("b"))
+    desk.fail("b")
+    desk.notifier.wake()
     eventually(lambda: len(desk.got("research")) == 2)
     assert len(desk.posts) == 1
     began = time.monotonic()
@@ -368,7 +370,8 @@ def test_a_dead_letter_is_sent_again(desk: Desk) -> None:
 def test_a_dead_letter_is_sent_again_by_the_service(desk: Desk) -> None:
     desk.receivers["ops"].always(500)
     desk.another(start=True)
-    desk.notifier.handle(desk.fail("a"))
+    desk.fail("a")
+    desk.notifier.wake()
     eventually(lambda: any(one.why == "500" for one in desk.notices.notices().items))
     desk.receivers["ops"].always(204)
     (waiting,) = [one for one in desk.notices.notices().items if one.target == "ops"]
@@ -394,8 +397,9 @@ def test_two_processes_send_a_message_once(desk: Desk) -> None:
 
 def test_threads_tell_at_once(desk: Desk) -> None:
     notifier = desk.another(start=True)
-    desk.incidents.listeners.append(notifier.wake)
-    notifier.handle(desk.fail("a"))
+    desk.incidents.listeners.append(lambda _: notifier.wake())
+    desk.fail("a")
+    notifier.wake()
     eventually(lambda: desk.got() == ["incident.opened a"])
     desk.resolve("a")
     eventually(lambda: desk.got() == ["incident.opened a", "incident.resolved a"])

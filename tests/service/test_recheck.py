@@ -128,7 +128,7 @@ def test_nothing_happens_when_nothing_differs(service: Service) -> None:
 
 @pytest.mark.parametrize("size", [100, 3_000_000])
 def test_what_is_not_archived_yet_is_rechecked_too(service: Service, size: int) -> None:
-    """The end of a log is in the journal when its verdict is made."""
+    """The end of a log is not archived when its verdict is made."""
     id = harmless(service, OTHERS)
     log = b"zorb shard 1\n" * (size // 13) + STEPS + ECC.encode()
     for at in range(0, len(log), 700_000):
@@ -143,7 +143,7 @@ def settled(service: Service, id: str) -> SettledAttempt:
     """What the watch tells of an attempt, to be told again."""
     stored = service.records.current("weave-1", 1)
     assert stored is not None
-    attempt = service.intake.attempts.get(("weave-1", 1))
+    attempt = service.holding.attempts.get(("weave-1", 1))
     return SettledAttempt(KIND, "weave-1", 1, {id: (1, 1)}, stored.verdict, attempt.reported if attempt else FAILED, ())
 
 
@@ -154,10 +154,9 @@ def test_a_deleted_log_is_left_alone(service: Service) -> None:
     first = final(service, KEY)
     counted(service, id, 1)
     reported = settled(service, id)
-    attempt = service.intake.attempts["weave-1", 1]
-    assert service.intake.forget(attempt)
-    service.intake.empty_journal()
-    assert service.intake.delete("weave-1", 1)
+    attempt = service.holding.attempts["weave-1", 1]
+    assert service.holding.forget(attempt)
+    assert service.retention._delete("weave-1", 1, 1.0)
     service._recheck(reported)
     assert service.records.history("weave-1", 1) == [first] and service.rules.one(id).status == "active"
 
@@ -188,15 +187,15 @@ def test_an_attempt_that_was_reopened_is_not_reissued(service: Service) -> None:
     service.watch.reissue("nobody", 7, first.verdict)
 
 
-def test_a_damaged_log_is_left_alone(service: Service) -> None:
+def test_a_damaged_log_is_left_alone(service: Service, folder: Path) -> None:
     id = harmless(service, OTHERS)
     send(service, KEY, b"zorb shard 1\n" * 20 + STEPS + ECC.encode())
     end(service, KEY, 1)
     first = final(service, KEY)
     counted(service, id, 1)
     reported = settled(service, id)
-    assert service.intake.forget(service.intake.attempts["weave-1", 1])
-    (path,) = (path for path in Path(service.archive._folder).rglob("*.zst"))
+    assert service.holding.forget(service.holding.attempts["weave-1", 1])
+    (path,) = (folder / "archive").rglob("*.zst")
     path.write_bytes(path.read_bytes()[:40])
     with suppress(LogdoctorError):
         service._recheck(reported)

@@ -2,10 +2,13 @@
 
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +20,29 @@ from logdoctor import pipeline
 from logdoctor.errors import StoreError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import holding
 from logdoctor.service.service import Service
-from logdoctor.store.frames import Frame, walk
+from logdoctor.store.archive import FRAME
 from logdoctor.store.names import Key
+from logdoctor.store.records import End
+from logdoctor.store.shards import shard_of
+from tests.databases import url_in
 from tests.diagnose.logs import ECC, steps
+from tests.service.disks import Away
 from tests.service.sender import LOGS
-from tests.service.services import CORPUS, end, eventually, final, killed, plain, send, serving
+from tests.service.services import (
+    CORPUS,
+    PATIENT,
+    end,
+    eventually,
+    final,
+    killed,
+    looked,
+    plain,
+    plan,
+    send,
+    serving,
+)
 
 KEY = Key("job", 1, "rank 0")
 OTHER = Key("other", 1, "rank 0")
@@ -30,27 +50,38 @@ ROOT = Path(__file__).parents[2]
 STEPS, FATAL = steps(1, 30).encode(), ECC.encode()
 
 
-def archived(folder: Path, key: Key = KEY) -> Path:
-    return folder / "archive" / key.job / str(key.attempt) / f"{key.stream.replace(' ', '%20')}.zst"
+def objects(folder: Path, key: Key = KEY) -> list[Path]:
+    """The objects of an attempt's archive, in order."""
+    return sorted((folder / "archive" / key.job / str(key.attempt)).glob("*.zst"))
 
 
-def frames(path: Path) -> list[Frame]:
-    with path.open("rb") as file:
-        return list(walk(file.fileno()))
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
 
 
-def overwrite(path: Path, begin: int, end: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[begin:end] = bytes(end - begin)
-    path.write_bytes(content)
+def damage_row(folder: Path, key: Key, place: int) -> None:
+    """Overwrite the middle of a row of the log, the first being 0."""
+    with sqlite3.connect(folder / "logdoctor.db", isolation_level=None) as database:
+        query = "SELECT seq, frame FROM log WHERE shard = ? ORDER BY seq"
+        seq, frame = database.execute(query, (shard_of(key.job, key.attempt),)).fetchall()[place]
+        half = len(frame) // 2
+        damaged = frame[:half] + bytes(8) + frame[half + 8 :]
+        assert damaged != frame
+        database.execute("UPDATE log SET frame = ? WHERE shard = ? AND seq = ?", (damaged, shard_of(*key[:2]), seq))
+
+
+def rows(folder: Path, key: Key = KEY) -> int:
+    with sqlite3.connect(folder / "logdoctor.db") as database:
+        query = "SELECT count(*) FROM log WHERE shard = ?"
+        return int(database.execute(query, (shard_of(key.job, key.attempt),)).fetchone()[0])
 
 
 def bytes_of(service: Service, key: Key) -> bytes:
-    return b"".join(line + b"\n" for line in service.intake.lines(key, 1, 1 << 40, 1 << 30).lines)
+    return b"".join(line + b"\n" for line in service.logs.lines(key, 1, 1 << 40, 1 << 30).lines)
 
 
 def caught_up(service: Service) -> None:
-    eventually(lambda: not service.intake.unscanned)
+    eventually(lambda: not service.holding.unscanned)
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +92,18 @@ def large() -> bytes:
     return text + FATAL
 
 
+@pytest.mark.usefixtures("each_database")
 @pytest.mark.parametrize("seed", range(2))
 def test_what_was_acknowledged_before_a_kill_is_there(
     tmp_path: Path, scanner: Scanner, limits: ReadLimits, seed: int
 ) -> None:
-    command = [sys.executable, "-m", "tests.service.sender", str(tmp_path / "data"), str(seed)]
+    url = url_in(tmp_path / "data" / "logdoctor.db")
+    command = [sys.executable, "-m", "tests.service.sender", str(tmp_path / "data"), str(seed), url]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as child:
         assert child.stdout is not None
-        told = child.stdout.readline()
+        told = child.stdout.readline() + child.stdout.readline()
         killer = threading.Timer(random.Random(seed).random() * 0.3 + 0.05, child.send_signal, [signal.SIGKILL])
         killer.start()
         told += child.stdout.read()
@@ -80,54 +113,39 @@ def test_what_was_acknowledged_before_a_kill_is_there(
     with serving(tmp_path / "data", scanner) as service:
         for path in LOGS:
             key, log = Key(path.stem, 1, "main"), path.read_bytes()
-            with service.intake.opened(key) as stream:
-                assert stream.accepted >= reached.get(path.stem, 0)
-                assert log.startswith(service.archive.open(key).read(0, 1 << 30))
-                service.intake.take(stream, stream.accepted, log[stream.accepted :]).result(90)
+            stands = service.logs.standing(key).next
+            assert stands >= reached.get(path.stem, 0)
+            assert b"".join(service.logs.view(key).chunks()) == log[:stands]
+            service.intake.open(key)
+            service.intake.take(key, stands, log[stands:]).result(90)
             end(service, key)
         for path in LOGS:
             verdict = final(service, Key(path.stem, 1, "main")).verdict
             assert plain(verdict) == plain(pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits))
 
 
-def _cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 20)
-
-
-def _gone(path: Path) -> None:
-    path.unlink()
-
-
-def _unwritten_data(path: Path) -> None:
-    last = frames(path)[-1]
-    overwrite(path, last.data, last.end)
-
-
-def _unwritten_header(path: Path) -> None:
-    first = frames(path)[0]
-    overwrite(path, first.begin, first.data)
-
-
-def _unwritten(path: Path) -> None:
-    overwrite(path, 0, path.stat().st_size)
-
-
-@pytest.mark.parametrize("loss", [_cut, _gone, _unwritten_data, _unwritten_header, _unwritten])
-def test_what_the_archive_lost_with_the_power_comes_from_the_journal(
-    tmp_path: Path, scanner: Scanner, loss: Callable[[Path], None]
-) -> None:
-    """Until the archive is synced, and the journal released, any page of it may be lost."""
+def test_a_death_between_the_object_and_its_listing_doubles_nothing(tmp_path: Path, scanner: Scanner) -> None:
+    """The object is there and nobody knows it; the log still has its bytes."""
+    unheard = Away(tmp_path / "data" / "archive", answers=False)
     with serving(tmp_path / "data", scanner) as service:
-        for part in (STEPS, b"more\n", FATAL):
+        service.archive.objects, unheard.fails = unheard, True
+        for part in (STEPS, FATAL):
             send(service, KEY, part)
-            service.intake.archive(service.intake.attempts["job", 1])
+            service.holding.archive(service.holding.attempts["job", 1])
         copy = killed(tmp_path / "data", tmp_path / "copy")
-    loss(archived(copy))
+        unheard.fails = False
+    assert len(objects(copy)) == 2
     with serving(copy, scanner) as service:
-        assert bytes_of(service, KEY) == STEPS + b"more\n" + FATAL
+        assert bytes_of(service, KEY) == STEPS + FATAL
         end(service, KEY)
         verdict = final(service, KEY).verdict
         assert verdict.reason == "ECC Error" and not verdict.problems
+        assert verdict.compression.bytes_in == len(STEPS + FATAL)
+        service.holding.archive_all()
+        assert len(objects(copy)) == 3
+        assert service.archive.sweep(time.time()) == 0, "it may be about to be listed"
+        assert service.archive.sweep(time.time() + 7200) == 2
+        assert bytes_of(service, KEY) == STEPS + FATAL
 
 
 def test_an_empty_append_and_a_kill(tmp_path: Path, scanner: Scanner) -> None:
@@ -140,13 +158,13 @@ def test_an_empty_append_and_a_kill(tmp_path: Path, scanner: Scanner) -> None:
         send(service, KEY, FATAL)
 
 
-def test_many_small_appends_are_replayed_in_time(tmp_path: Path, scanner: Scanner) -> None:
+def test_many_small_appends_are_read_again_in_time(tmp_path: Path, scanner: Scanner) -> None:
     lines = [b"%049d\n" % n for n in range(20_000)]
     with serving(tmp_path / "data", scanner) as service:
-        with service.intake.opened(KEY) as stream:
-            for line in lines:
-                future = service.intake.take(stream, stream.accepted, line)
-            future.result(90)
+        service.intake.open(KEY)
+        for n, line in enumerate(lines):
+            future = service.intake.take(KEY, 50 * n, line)
+        future.result(90)
         copy = killed(tmp_path / "data", tmp_path / "copy")
     took: list[bool] = []
 
@@ -160,28 +178,32 @@ def test_many_small_appends_are_replayed_in_time(tmp_path: Path, scanner: Scanne
     assert took == [True]
 
 
-def test_stopping_leaves_no_journal(tmp_path: Path, scanner: Scanner) -> None:
+def test_stopping_leaves_nothing_in_the_log(tmp_path: Path, scanner: Scanner) -> None:
     with serving(tmp_path / "data", scanner) as service:
         send(service, KEY, STEPS)
-    assert list((tmp_path / "data" / "journal").iterdir()) == []
+        end(service, OTHER)
+    with serving(tmp_path / "data", scanner) as service:
+        assert service.log.heads()[shard_of(*KEY[:2])] == (1, 0)
+        assert rows(tmp_path / "data") == rows(tmp_path / "data", OTHER) == 0
 
 
 @pytest.mark.parametrize("graceful", [True, False])
 def test_a_restart_reads_only_what_is_behind_the_snapshot(
-    tmp_path: Path, scanner: Scanner, large: bytes, graceful: bool
+    tmp_path: Path, scanner: Scanner, large: bytes, graceful: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies before it may be unreadable, and nobody notices."""
+    monkeypatch.setattr(holding, "_DUE", FRAME)  # so that there are many objects
     folder = tmp_path / "data"
     with serving(folder, scanner) as service:
         for begin in range(0, len(large), 1 << 20):
             send(service, KEY, large[begin : begin + (1 << 20)])
         caught_up(service)
         if not graceful:
-            service.intake.empty_journal()  # so that the kill leaves the whole archive
+            service.holding.archive_all()  # so that the kill leaves the whole archive
             copy = killed(folder, tmp_path / "copy")
     folder = folder if graceful else copy
-    for frame in frames(archived(folder))[:3]:
-        overwrite(archived(folder), frame.data, frame.end)
+    for path in objects(folder)[:3]:
+        zero(path)
     with serving(folder, scanner) as service:
         end(service, KEY)
         verdict = final(service, KEY).verdict
@@ -189,12 +211,42 @@ def test_a_restart_reads_only_what_is_behind_the_snapshot(
     assert verdict.compression.bytes_in == len(large) and not verdict.problems
 
 
+def test_a_snapshot_may_be_ahead_of_the_archive(
+    tmp_path: Path, scanner: Scanner, large: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the log has what lies behind it, and nothing before it is read again."""
+    monkeypatch.setattr(holding, "_DUE", FRAME)
+    folder = tmp_path / "data"
+    with serving(folder, scanner) as service:
+        send(service, KEY, large[: 2 << 20])
+        eventually(lambda: service.logs.standing(KEY).archived)
+        monkeypatch.setattr(service.archive, "store", refused)
+        for begin in range(2 << 20, len(large), 1 << 20):
+            send(service, KEY, large[begin : begin + (1 << 20)])
+        caught_up(service)
+        eventually(lambda: service.logs.standing(KEY).state)
+        copy = killed(folder, tmp_path / "copy")
+        assert 0 < service.logs.standing(KEY).archived < 4 << 20
+        monkeypatch.undo()
+    for path in objects(copy):
+        zero(path)
+    with serving(copy, scanner) as service:
+        end(service, KEY)
+        verdict = final(service, KEY).verdict
+    assert verdict.reason == "ECC Error" and verdict.evidence[0].line == 40_000
+    assert verdict.compression.bytes_in == len(large) and not verdict.problems
+
+
+def refused(*_: object) -> None:
+    raise StoreError("the archive", "it cannot be written", "Wait.")
+
+
 def test_only_a_snapshot_that_fits_is_used(tmp_path: Path, scanner: Scanner, large: bytes, limits: ReadLimits) -> None:
     folder = tmp_path / "data"
     with serving(folder, scanner) as service:
         send(service, KEY, large)
         caught_up(service)
-    state = archived(folder).with_suffix(".state")
+    (state,) = (folder / "archive").rglob("*.state")
     whole = state.read_bytes()
     (tmp_path / "log").write_bytes(large)
     wanted = plain(pipeline.diagnose([pipeline.LogFile("rank 0", tmp_path / "log")], scanner, limits))
@@ -225,16 +277,22 @@ def strange(snapshot: bytes) -> list[bytes]:
     return made
 
 
-def test_a_snapshot_of_more_than_the_archive_has_is_not_used(tmp_path: Path, scanner: Scanner, large: bytes) -> None:
-    """After a loss of power that took bytes, too."""
+def test_a_snapshot_of_more_than_there_is_is_not_used(tmp_path: Path, scanner: Scanner, large: bytes) -> None:
+    """After somebody put an older copy of the database back."""
     folder = tmp_path / "data"
     with serving(folder, scanner) as service:
-        send(service, KEY, large)
+        send(service, KEY, large[: 2 << 20])
         caught_up(service)
-    os.truncate(archived(folder), frames(archived(folder))[1].end)
-    with serving(folder, scanner) as service:
-        with service.intake.opened(KEY) as stream:
-            assert stream.accepted == 2 << 20
+        service.holding.archive_all()
+        copy = killed(folder, tmp_path / "copy")
+        send(service, KEY, large[2 << 20 :])
+        caught_up(service)
+    (state,) = (folder / "archive").rglob("*.state")
+    shutil.copy(state, copy / "archive" / "job" / "1")
+    with sqlite3.connect(copy / "logdoctor.db") as database:
+        database.execute("UPDATE streams SET state = ?", (f"job/1/{state.name}",))
+    with serving(copy, scanner) as service:
+        assert service.logs.standing(KEY).next == 2 << 20
         end(service, KEY)
         assert final(service, KEY).verdict.compression.bytes_in == 2 << 20
         send(service, KEY, large[2 << 20 :])
@@ -243,41 +301,174 @@ def test_a_snapshot_of_more_than_the_archive_has_is_not_used(tmp_path: Path, sca
         assert final(service, KEY).verdict.reason == "ECC Error"
 
 
-@pytest.mark.parametrize("place", ["header", "data", "last"])
-def test_a_damaged_stream_costs_nobody_else_anything(tmp_path: Path, scanner: Scanner, place: str) -> None:
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 20)
+
+
+@pytest.mark.parametrize(("harm", "told"), [(Path.unlink, "is missing"), (zero, "damaged"), (_cut, "ends at byte")])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_damaged_stream_costs_nobody_else_anything(
+    tmp_path: Path, scanner: Scanner, harm: Callable[[Path], None], told: str, place: int
+) -> None:
+    """An object that is missing or damaged is named, in the verdict and to whoever reads the log."""
     folder = tmp_path / "data"
     healthy = Key("job", 1, "rank 1")
     with serving(folder, scanner) as service:
         for part in (STEPS, b"more\n", b"last\n"):
             send(service, KEY, part)
-            service.intake.archive(service.intake.attempts["job", 1])
+            service.holding.archive(service.holding.attempts["job", 1])
         send(service, healthy, STEPS + FATAL)
         send(service, OTHER, STEPS)
-    path = archived(folder)
-    first, _, last = frames(path)
-    begin, until = {"header": (0, first.data), "data": (first.data, first.end), "last": (last.data, last.end)}[place]
-    overwrite(path, begin, until)
-    for state in path.parent.glob("*.state"):
+    for state in (folder / "archive").rglob("*.state"):
         state.unlink()
+    harm(objects(folder)[place])
+    name = objects(folder)[place].name if objects(folder)[3:] else f"{place + 1:06}-"
     with serving(folder, scanner) as service:
         send(service, OTHER, FATAL)
         end(service, OTHER)
         assert final(service, OTHER).verdict.reason == "ECC Error"
-        with service.intake.opened(healthy) as stream:
-            assert stream.accepted == len(STEPS + FATAL)
+        assert service.logs.standing(healthy).next == len(STEPS + FATAL)
         end(service, KEY, 1)
         verdict = final(service, KEY).verdict
         assert verdict.reason == "ECC Error" and verdict.evidence[0].stream == "rank 1"
-        assert any("damaged" in problem for problem in verdict.problems)
-        with pytest.raises(StoreError):
+        assert any(told in problem and name in problem for problem in verdict.problems)
+        with pytest.raises(StoreError, match=name) as refused:
             bytes_of(service, KEY)
+        assert told in refused.value.cause
+        assert bytes_of(service, healthy) == STEPS + FATAL
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_damaged_row_of_the_log_is_told_and_kept(tmp_path: Path, scanner: Scanner, place: int) -> None:
+    """What is left of the stream is not joined to a line that nobody wrote; others lose nothing."""
+    other = Key("job", 1, "rank 1")
+    parts = [STEPS + b"half a li", b"ne and another ha", b"lf a line\n" + FATAL]
+    with serving(tmp_path / "data", scanner) as service:
+        for part in parts:
+            send(service, KEY, part)
+        send(service, other, STEPS)
+        copy = killed(tmp_path / "data", tmp_path / "copy")
+    damage_row(copy, KEY, place)
+    size = len(b"".join(parts))
+    begin, gap = len(b"".join(parts[:place])), len(parts[place])
+    problem = f"{gap} bytes of stream rank 0 from byte {begin} on are lost"
+    before, behind = b"".join(parts[:place]), b"".join(parts[place + 1 :])
+    for turn in range(3):
+        with serving(copy, scanner) as service:
+            assert rows(copy) == (4 if not turn else 1)
+            end(service, KEY, 1)
+            verdict = final(service, KEY).verdict
+            assert (verdict.reason == "ECC Error") == (place < 2)
+            told = [one for one in verdict.problems if problem in one]
+            assert len(told) == 1 and "damaged" in told[0]
+            assert verdict.compression.bytes_in == size + len(STEPS)
+            service.holding.archive_all()
+            content = b"".join(service.logs.view(KEY).chunks())
+            assert len(content) == size == service.logs.standing(KEY).next
+            assert content.startswith(before) and content.endswith(behind)
+            lost = content[len(before) : len(content) - len(behind)]
+            assert lost.startswith(b"\n") and lost.endswith(b"\n") and b"[logdoctor: " in lost
+            lines = content.split(b"\n")
+            assert service.logs.view(KEY).count() == len(lines) - (not lines[-1])
+            for cited in verdict.evidence:
+                assert lines[cited.line - 1].decode() == cited.quote
+            assert bytes_of(service, other) == STEPS
+            assert service.logs.standing(other).problem == ""
+            if not turn:
+                service.intake.take(KEY, size, b"late\n").result(90)
+                assert final_again(service, verdict.compression.bytes_in + 5)
+                size, behind = size + 5, behind + b"late\n"
+    assert rows(copy) == 1, "it stays for whoever may repair it"
+
+
+def final_again(service: Service, size: int) -> bool:
+    return eventually(lambda: final(service, KEY).verdict.compression.bytes_in == size)
+
+
+def test_others_of_a_shard_with_a_damaged_row_are_read_while_they_come(tmp_path: Path, scanner: Scanner) -> None:
+    with serving(tmp_path / "data", scanner) as service:
+        send(service, KEY, STEPS)
+        copy = killed(tmp_path / "data", tmp_path / "copy")
+    damage_row(copy, KEY, 0)
+    other = Key("job", 1, "rank 1")
+    with serving(copy, scanner) as service:
+        send(service, other, FATAL)
+        assert bytes_of(service, other) == FATAL
+        with pytest.raises(StoreError, match="lost"):
+            service.logs.view(KEY)
+        eventually(lambda: service.holding.live("job", 1))
+        caught_up(service)
+        service.holding.archive_all()
+        assert b"[logdoctor: " in bytes_of(service, KEY)
+
+
+@pytest.mark.parametrize("ended", ["while it is away", "before"])
+def test_a_store_that_is_away_costs_nothing_but_time(tmp_path: Path, scanner: Scanner, ended: str) -> None:
+    """Also for streams that must be read from it again, of which a verdict is wanted."""
+    folder = tmp_path / "data"
+    with serving(folder, scanner) as service:
+        send(service, KEY, STEPS)
+        service.holding.archive_all()
+        if ended == "before":
+            service.watch.stop()
+            end_unheard(service)
+        copy = killed(folder, tmp_path / "copy")
+    away = Away(copy / "archive")
+    away.fails = True
+    service = Service(copy, scanner, plan(copy))
+    service.archive.objects = away
+    service.start()
+    try:
+        for key in (KEY, OTHER):
+            send(service, key, FATAL)
+            end(service, key, 1)
+        assert final(service, OTHER).verdict.reason == "ECC Error", "what is at hand is judged"
+        eventually(lambda: away.calls > 3)
+        current = service.records.current("job", 1)
+        assert current is None or not current.final
+        with pytest.raises(StoreError, match="does not answer"):
+            bytes_of(service, KEY)
+        away.fails = False
+        verdict = final(service, KEY).verdict
+        assert verdict.reason == "ECC Error" and not verdict.problems
+        assert verdict.compression.bytes_in == len(STEPS + FATAL)
+        assert bytes_of(service, KEY) == STEPS + FATAL
+    finally:
+        service.stop()
+
+
+def test_verdicts_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: Scanner) -> None:
+    """Whose every refusal takes its time: what is done besides judging is put off."""
+    away = Away(tmp_path / "data" / "archive", seconds=0.5)
+    away.fails = True
+    keys = [Key("job", number, "main") for number in range(30)]
+    with serving(tmp_path / "data", scanner, PATIENT._replace(linger=0.0)) as service:
+        service.archive.objects = away
+        for key in keys:
+            send(service, key, FATAL)
+            end(service, key)
+        for key in keys:
+            assert final(service, key).verdict.reason == "ECC Error"
+        eventually(lambda: away.calls)
+        for _ in range(3):
+            looked(service)
+        assert away.calls < 10 and len(service.holding.attempts) == 30
+        away.fails = False
+        service.archive._failed_at = -1e9  # the time has passed
+        eventually(lambda: looked(service) and not service.holding.attempts)
+        assert all(bytes_of(service, key) == FATAL for key in keys)
+
+
+def end_unheard(service: Service) -> None:
+    service.end(KEY.job, KEY.attempt, End("", 1, None, None, time.time()))
 
 
 def test_an_end_before_the_kill_is_judged_after_it(tmp_path: Path, scanner: Scanner) -> None:
     with serving(tmp_path / "data", scanner) as service:
-        service.watch.stop()  # it dies before it can judge
-        send(service, KEY, STEPS + FATAL)
-        end(service, KEY, 1)
+        service.watch.stop()  # it dies before it can read, and judge
+        service.intake.open(KEY)
+        service.intake.take(KEY, 0, STEPS + FATAL).result(90)
+        end_unheard(service)
         copy = killed(tmp_path / "data", tmp_path / "copy")
     with serving(copy, scanner) as service:
         assert final(service, KEY).verdict.reason == "ECC Error"
@@ -289,7 +480,7 @@ def test_bytes_after_the_verdict_and_before_the_kill_are_judged_after_it(tmp_pat
         end(service, KEY)
         before = final(service, KEY)
         service.watch.stop()
-        send(service, KEY, FATAL)
+        service.intake.take(KEY, len(STEPS), FATAL).result(90)
         copy = killed(tmp_path / "data", tmp_path / "copy")
     with serving(copy, scanner) as service:
         after = eventually(lambda: (s := final(service, KEY)).id != before.id and s)
@@ -305,5 +496,5 @@ def test_a_settled_attempt_is_not_read_again(tmp_path: Path, scanner: Scanner) -
                 end(service, KEY)
                 stored = final(service, KEY)
             else:
-                assert service.intake.figures().attempts == 0
+                assert service.holding.figures().attempts == 0
             assert service.records.current("job", 1) == stored

@@ -5,16 +5,21 @@ import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from logdoctor.errors import LimitReached, StoreError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.retention import DEAD_LONGER, Rules
 from logdoctor.service.service import Service
-from logdoctor.store.archive import StreamSize
+from logdoctor.store.archive import AttemptSize
+from logdoctor.store.log import NewBytes
 from logdoctor.store.names import Key
 from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import End
+from logdoctor.store.schema import marks, parts, shards
+from logdoctor.store.shards import shard_of
 from tests.diagnose.logs import ECC
+from tests.service.disks import Away
 from tests.service.services import PATIENT, end, eventually, final, killed, looked, plan, send
 
 NOW = time.time()
@@ -31,16 +36,16 @@ def filled(folder: Path, scanner: Scanner, rules: Rules) -> Service:
         if number < 5:
             end(service, key)
             final(service, key)
-            eventually(lambda key=key: looked(service) and service.intake.known(key) is None)
+            eventually(lambda key=key: looked(service) and service.holding.idle(key.job, key.attempt))
         else:
-            service.intake.archive(service.intake.attempts["job", 5])
-        age(folder, number, 5 - number)
+            service.holding.archive(service.holding.attempts["job", 5])
+        age(service, number, 5 - number)
     return service
 
 
-def age(folder: Path, number: int, days: float) -> None:
-    for path in (folder / "archive" / "job" / str(number)).iterdir():
-        os.utime(path, (NOW - days * DAY, NOW - days * DAY))
+def age(service: Service, number: int, days: float) -> None:
+    with service.records.database.writing() as connection:
+        connection.execute(sa.update(parts).where(parts.c.attempt == number).values(at=NOW - days * DAY))
 
 
 def left(folder: Path) -> list[int]:
@@ -55,7 +60,7 @@ def test_what_is_too_old_goes_and_the_verdict_stays(folder: Path, scanner: Scann
     assert [service.records.current("job", number) for number in range(1, 5)] == verdicts
     assert service.retention.sweep(NOW) == []
     assert [size.attempt for size in service.retention.sweep(NOW + 100 * DAY)] == [3, 4], "the running one stays"
-    assert service.intake.lines(Key("job", 1, "s"), 1, 9, 1000).lines == []
+    assert service.logs.lines(Key("job", 1, "s"), 1, 9, 1000).lines == []
     service.stop()
 
 
@@ -91,7 +96,7 @@ def test_a_database_that_fails_holds_up_no_other_task(
     service = Service(folder, scanner, plan(folder, retention=Rules(0, 0, 0.01, notices=DAY)))
     counted: list[float] = []
 
-    def failing(now: float) -> list[StreamSize]:
+    def failing(now: float) -> list[AttemptSize]:
         raise StoreError("the disk", "fails", "Wait.")
 
     def counting(now: float) -> int:
@@ -108,14 +113,35 @@ def test_a_database_that_fails_holds_up_no_other_task(
 def test_an_attempt_in_memory_stays_though_it_is_settled(folder: Path, scanner: Scanner) -> None:
     service = filled(folder, scanner, Rules(DAY / 2, 0, 3600))
     service.watch._timing = PATIENT
-    with service.intake.opened(Key("job", 1, "s")):
-        assert [size.attempt for size in service.retention.sweep(NOW)] == [2, 3, 4]
+    service.holding.load("job", 1)
+    assert [size.attempt for size in service.retention.sweep(NOW)] == [2, 3, 4]
     service.stop()
 
 
-def test_what_was_deleted_does_not_come_back_from_the_journal(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
+def test_only_the_owner_of_an_attempt_deletes_its_log(folder: Path, scanner: Scanner) -> None:
+    """One who only thinks so is stopped in the database."""
+    service = filled(folder, scanner, Rules(DAY / 2, 0, 3600))
+    for owned in [service.holding.idle("job", number) for number in (1, 2)]:
+        assert owned is not None
+        with service.records.database.appending() as connection:
+            taken = {"epoch": owned.epoch + 1, "until": 2e10}
+            connection.execute(sa.update(shards).where(shards.c.shard == owned.shard).values(taken))
+        if owned.shard == shard_of("job", 2):
+            service.holding.lose(owned)
+    verdict = service.records.current("job", 1)
+    assert [size.attempt for size in service.retention.sweep(NOW)] == [3, 4]
+    assert left(folder) == [1, 2, 5] and service.records.current("job", 1) == verdict
+    for number in (1, 2):
+        assert service.records.attempt("job", number).deleted is None
+        assert len(service.logs.lines(Key("job", number, "s"), 1, 9, 1 << 20).lines) == 2
+    service.stop()
+
+
+def test_what_was_deleted_does_not_come_back(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
     service = filled(folder, scanner, Rules(DAY / 2, 0, 3600))
     assert len(service.retention.sweep(NOW)) == 4
+    with pytest.raises(LimitReached, match="its log was deleted, and its verdict is final"):
+        service.intake.open(Key("job", 1, "s"))
     copy = killed(folder, tmp_path / "copy")
     service.stop()
     for place in (copy, folder):
@@ -124,7 +150,41 @@ def test_what_was_deleted_does_not_come_back_from_the_journal(folder: Path, scan
         assert left(place) == [5]
         with pytest.raises(LimitReached, match="its log was deleted, and its verdict is final"):
             again.intake.open(Key("job", 1, "s"))
+        assert again.streams("job", 1) == []
         before = again.records.current("job", 1)
         again.end("job", 1, End("", 9, None, None, 1.0))
         assert before is not None and again.records.current("job", 1) == before
         again.stop()
+
+
+def test_objects_that_cannot_be_deleted_are_swept_later(folder: Path, scanner: Scanner) -> None:
+    service = filled(folder, scanner, Rules(DAY / 2, 0, 3600))
+    away = Away(folder / "archive")
+    service.archive.objects, away.fails = away, True
+    assert len(service.retention.sweep(NOW)) == 4
+    with pytest.raises(LimitReached):
+        service.intake.open(Key("job", 1, "s"))
+    assert left(folder) == [1, 2, 3, 4, 5] and service.streams("job", 1) == []
+    away.fails = False
+    assert service.archive.sweep(time.time() + DAY) >= 4
+    assert left(folder) == [5]
+    service.stop()
+
+
+def test_what_dead_workers_left_goes_and_old_marks(folder: Path, scanner: Scanner) -> None:
+    service = filled(folder, scanner, Rules(0, 0, 3600))
+    objects = {path for path in (folder / "archive").rglob("*") if path.is_file()}
+    orphans = [folder / "archive" / "job" / "1" / name for name in ("000001-1-0a1b2c3d.zst", ".torn")]
+    for path in orphans:
+        path.write_bytes(b"of a worker that died")
+        os.utime(path, (NOW - 7200, NOW - 7200))
+    service.log.append([NewBytes(Key("job", 5, "s"), None, b"x", "old")], NOW - 2 * DAY)
+    service.log.append([NewBytes(Key("job", 5, "s"), None, b"x", "new")], NOW)
+    service.retention._next_tidying = 0.0
+    service.retention.tidy(NOW)
+    assert {path for path in (folder / "archive").rglob("*") if path.is_file()} >= objects
+    assert not any(path.exists() for path in orphans)
+    with service.records.database.reading() as connection:
+        assert "old" not in set(connection.scalars(sa.select(marks.c.mark)))
+        assert "new" in set(connection.scalars(sa.select(marks.c.mark)))
+    service.stop()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from logdoctor.service.silence import Timing, idle_seconds, step
-from logdoctor.service.streams import LiveAttempt
+from logdoctor.service.streams import NOBODY, LiveAttempt
 from logdoctor.store.records import End
 
 TIMING = Timing(scan=1.0, quiet=60.0, hang=900.0, linger=300.0, abandon=86_400.0)
@@ -15,7 +15,7 @@ NOW = 1_000_000.0
 
 def attempt(silent: float, stepless: float = 0.0, looked: float | None = None, **said: Any) -> LiveAttempt:
     """An attempt of which nothing came for so long, and no step; last looked at so long ago."""
-    made = LiveAttempt("a", 1)
+    made = LiveAttempt("a", 1, NOBODY)
     made.changed_at = NOW - silent
     made.looked_at = NOW - (silent if looked is None else looked)
     stream: Any = SimpleNamespace(ready=True, progress_at=NOW - max(stepless, silent))

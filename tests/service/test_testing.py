@@ -30,12 +30,13 @@ def broken_off(site: Site) -> int:
     return test
 
 
-def of_another_host(site: Site, age: float) -> int:
-    """A test that began so many seconds ago in a process over another folder."""
+def of_another_host(site: Site, silent: float) -> int:
+    """A test of a process over another folder, of which nothing was heard for so many seconds."""
     test = broken_off(site)
     (site.folder / "node-tests" / "keeper").unlink()
     with site.nodes._database.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE node_tests SET at = {time.time() - age}")
+        past = time.time() - silent
+        connection.exec_driver_sql(f"UPDATE node_tests SET at = {past}, seen = {past}")
     return test
 
 
@@ -56,28 +57,28 @@ def test_a_test_is_known_again_when_the_machine_is_called_otherwise(
     assert "taken up" in {event.step for event in site.nodes.audit(test=test).items}
 
 
-def test_a_test_of_another_host_holds_its_nodes_while_it_may_run(site: Site) -> None:
-    of_another_host(site, 600.0)
+def test_a_test_of_another_host_holds_its_nodes_while_it_is_heard_of(site: Site) -> None:
+    of_another_host(site, 60.0)
     actor = site.actor(Modes())
     with pytest.raises(ActionRefused, match="nodes cancel 1"):
         actor.test(["n1"], "u1")
     assert states(site) == ["running"]
 
 
-def test_a_test_of_another_host_is_dead_after_its_time(site: Site) -> None:
-    test = of_another_host(site, 3 * 3600.0)
+def test_a_test_of_another_host_is_dead_when_nothing_is_heard_of_it(site: Site) -> None:
+    test = of_another_host(site, 3600.0)
     assert over(site, site.actor(Modes(), taking_up=False).test(["n1", "n2"], "u1")).state == "finished"
     assert over(site, test).state == "aborted"
 
 
 def test_a_service_ends_what_is_dead_by_itself(site: Site) -> None:
-    test = of_another_host(site, 3 * 3600.0)
+    test = of_another_host(site, 3600.0)
     site.actor(Modes())
     assert "no longer responds" in over(site, test).why
 
 
 def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
-    test = of_another_host(site, 600.0)
+    test = of_another_host(site, 60.0)
     actor = site.actor(Modes(), taking_up=False)
     actor.cancel(test, "u2")
     kept = over(site, test)
@@ -87,6 +88,19 @@ def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
     for number in (test, 99):
         with pytest.raises(ActionRefused, match=f"test {number}"):
             actor.cancel(number, "u2")
+
+
+def test_a_process_says_of_its_tests_that_they_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_SECONDS", "_KEEP_SECONDS"):
+        monkeypatch.setattr(testing, name, 0.05)
+    site.cluster(ending(), hanging=("n6",))
+    service = site.actor(Modes())
+    test = service.test([], "u1")
+    time.sleep(1.0)
+    assert site.nodes.silent(0.9) == set()
+    service.stop()
+    time.sleep(0.3)
+    assert site.nodes.silent(0.2) == {test} and site.nodes.silent(30.0) == set()
 
 
 def test_what_is_cancelled_on_record_ends_where_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """A stream is read from any line on, whatever its lines are like, and however it came into the archive."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,20 +11,17 @@ from logdoctor.compress.cut import MAX_LINE
 from logdoctor.errors import StoreError
 from logdoctor.service.service import Service
 from logdoctor.service.view import HEAD, TAIL, RawLine, StreamView, lines_of
-from logdoctor.store.archive import StreamFile
-from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
+from tests.service.archives import Counted, filled, stream
+from tests.service.services import send
 
 KEY = Key("job", 1, "rank 0")
 _LINES = st.lists(st.one_of(st.just(b""), st.integers(1, 30).map(lambda size: b"x" * size)), max_size=25)
 
 
 def viewed(path: Path, archived: list[bytes], tail: list[bytes]) -> StreamView:
-    """A stream of which some chunks are in the file, each in a frame of its own, and some are not there yet."""
-    path.unlink(missing_ok=True)
-    file, packer = StreamFile(path), Packer()
-    for chunk in archived:
-        file.append(chunk, packer)
+    """A stream of which some chunks are archived, each in a frame of its own, and some are not there yet."""
+    file = stream(path, archived)
     newlines = file.newlines + sum(chunk.count(b"\n") for chunk in tail)
     return StreamView(file, file.offset, newlines, tail)
 
@@ -41,7 +37,7 @@ def split(content: bytes) -> list[bytes]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "job" / "1" / "rank%200.zst"
+    return tmp_path / "archive"
 
 
 @given(
@@ -72,28 +68,16 @@ def test_any_lines_come_with_their_places(
     assert max(1, first - 5) <= before <= max(first - 1, 1)
 
 
-class Counted(StreamFile):
-    """A file that counts the frames that are read."""
-
-    read_frames = 0
-
-    def frames(self, start: int, stop: int) -> Iterator[bytes]:
-        for data in super().frames(start, stop):
-            self.read_frames += 1
-            yield data
-
-
 @pytest.mark.parametrize("ended", [True, False])
 def test_what_lies_within_a_long_line_is_not_read(path: Path, ended: bool) -> None:
     long = b"A" * 5000 + b"x" * (20 << 20) + b"Z" * 5000
     content = b"one\n" + long + (b"\nlast\n" if ended else b"")
-    StreamFile(path).append(content, Packer())
-    file = Counted(path)
+    file = filled(KEY, objects := Counted(path), [content])
     view = StreamView(file, file.offset, file.newlines, [])
     found = all_lines(view, 1, 3)
     assert found[1] == RawLine(2, 4, len(long), long[:HEAD], long[-TAIL:])
     assert [line.head for line in found[2:]] == ([b"last"] if ended else [])
-    assert file.read_frames <= 6
+    assert objects.gets <= 6
     assert view.first_before(3, 100, 1 << 20) <= 2
 
 
@@ -107,17 +91,21 @@ def test_a_line_just_longer_than_a_block_is_long(path: Path) -> None:
 
 
 def test_a_stream_is_seen_as_it_stood_whatever_comes_then(service: Service) -> None:
-    with service.intake.opened(KEY) as stream:
-        service.intake.take(stream, 0, b"one\ntwo\nthr").result(90)
-        view = service.intake.view(KEY)
-        service.intake.take(stream, 11, b"ee\nfour\n").result(90)
-        service.intake.archive(stream.attempt)
-        assert (view.count(), [line.head for line in all_lines(view)]) == (3, [b"one", b"two", b"thr"])
-        assert [line.head for line in all_lines(service.intake.view(KEY))] == [b"one", b"two", b"three", b"four"]
+    send(service, KEY, b"zero\n")
+    service.holding.archive(service.holding.attempts["job", 1])
+    send(service, KEY, b"one\nt")
+    send(service, KEY, b"wo\nthr")
+    view = service.logs.view(KEY)
+    send(service, KEY, b"ee\nfour\n")
+    for _ in range(2):
+        assert (view.count(), [line.head for line in all_lines(view)]) == (4, [b"zero", b"one", b"two", b"thr"])
+        lines = [line.head for line in all_lines(service.logs.view(KEY))]
+        assert lines == [b"zero", b"one", b"two", b"three", b"four"]
+        service.holding.archive(service.holding.attempts["job", 1])
 
 
 def test_a_log_that_is_deleted_meanwhile_is_told(path: Path) -> None:
     view = viewed(path, [b"one\n"], [])
-    path.unlink()
-    with pytest.raises(StoreError, match="deleted"):
+    (path / "object.zst").unlink()
+    with pytest.raises(StoreError, match="missing"):
         all_lines(view)

@@ -14,6 +14,8 @@ from logdoctor.store.records import End, StoredVerdict
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps
 from tests.service.services import PATIENT, T, end, eventually, final, looked, opened, send, serving
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 KEY = Key("job", 1, "rank 0")
 OTHER = Key("job", 1, "rank 1")
 STEPS = steps(1, 30).encode()
@@ -89,21 +91,11 @@ def test_the_same_end_again_changes_nothing(service: Service) -> None:
     assert len(service.records.history("job", 1)) == 1 == service.watch.verdicts
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_bytes_after_the_end_replace_the_verdict(service: Service, held: bool) -> None:
-    """Also those of a request that was under way when the end came."""
-    with service.intake.opened(KEY) as stream:
-        service.intake.take(stream, 0, STEPS).result(90)
-        if not held:
-            end(service, KEY, 1)
-    if held:
-        with service.intake.opened(KEY) as stream:
-            end(service, KEY, 1)
-            first = final(service, KEY)
-            service.intake.take(stream, len(STEPS), FATAL).result(90)
-    else:
-        first = final(service, KEY)
-        send(service, KEY, FATAL)
+def test_bytes_after_the_end_replace_the_verdict(service: Service) -> None:
+    send(service, KEY, STEPS)
+    end(service, KEY, 1)
+    first = final(service, KEY)
+    send(service, KEY, FATAL)
     assert first.verdict.reason == "Unknown"
     second = soon(service, lambda: (s := final(service, KEY)).id != first.id and s)
     assert second and second.verdict.reason == "ECC Error" and second.final
@@ -209,7 +201,7 @@ def test_an_abandoned_attempt_settles_and_comes_back(timed: Callable[..., Servic
     assert attempt is not None and attempt.ended is None and attempt.ends == ()
     service.watch._timing = Timing(*PATIENT)
     send(service, KEY, FATAL)
-    assert not service.intake.attempts["job", 1].over
+    assert not service.holding.attempts["job", 1].over
     end(service, KEY, 1)
     assert final(service, KEY).verdict.reason == "ECC Error"
     assert stored.id != final(service, KEY).id
@@ -223,7 +215,7 @@ def test_the_end_of_a_part_of_an_abandoned_attempt_is_not_the_end_of_all(timed: 
     service.watch._timing = Timing(*PATIENT)
     end(service, KEY, 1, whole=False)
     soon(service, lambda: (s := current(service)) and not s.final)
-    assert not service.intake.attempts["job", 1].over
+    assert not service.holding.attempts["job", 1].over
 
 
 @pytest.mark.parametrize("name", ["²", "a²b", "\u0661", "rank 10", "%2e", "\U0001f600"])
@@ -253,7 +245,7 @@ def test_a_late_line_is_judged_with_all_streams_of_its_attempt(folder: Path, sca
     end(service, Key("job", 1, "a"))
     first = final(service, Key("job", 1, "a"))
     service.watch._next_look = 0.0
-    eventually(lambda: not service.intake.attempts)
+    eventually(lambda: not service.holding.attempts)
     send(service, Key("job", 1, "b"), b"a late line\n")
     eventually(lambda: (one := service.records.current("job", 1)) is not None and one.id != first.id and one.final)
     again = service.records.current("job", 1)
@@ -303,9 +295,9 @@ def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[...,
 
 
 def test_idle_attempts_leave_memory_and_come_back(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.1, hang=0.2)
+    service = timed(quiet=0.1, hang=2.0)  # it is let go between two looks, of which there are four in that time
     send(service, KEY, STEPS)
-    soon(service, lambda: not service.intake.attempts)
+    soon(service, lambda: not service.holding.attempts)
     assert not service.records.attempts("job")[0].settled
     send(service, KEY, steps(30, 40).encode())
     stored = soon(service, lambda: (one := current(service)) and one.verdict.progress.step == 39 and one)

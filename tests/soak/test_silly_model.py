@@ -23,7 +23,6 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import ModelError
 from logdoctor.failure_agent.agent import FailureAgent
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.llm.exchanges import Exchange
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
 from logdoctor.log_agent.agent import LearningLimits as Lessons
@@ -33,10 +32,11 @@ from logdoctor.log_agent.canary import causes
 from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import WatchTerms
 from logdoctor.log_agent.model import ModelAgent
+from logdoctor.model_types import Exchange
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
-from logdoctor.settings import Settings, cache_folder, prompts_folder, rules_folder
+from logdoctor.settings import Settings, prompts_folder, rules_folder
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.records import Records
 from logdoctor.types import Verdict
@@ -97,7 +97,7 @@ def guarded(silly: Silly, reported: ReportedEnd) -> Guarded:
 
 
 def read(
-    files: tuple[str, ...], rules: em.Rules, book: RuleBook, limits: ReadLimits, scratch: Path
+    files: tuple[str, ...], rules: em.Rules, scanner: Scanner, limits: ReadLimits, scratch: Path
 ) -> list[em.PreparedFailure]:
     """Some failures of the corpus, as rules that know so much leave them."""
     (folder := scratch / "corpus").mkdir()
@@ -106,8 +106,7 @@ def read(
     (folder / "cases.jsonl").write_text("\n".join(label for label in labels if json.loads(label)["file"] in files))
     for file in files:
         shutil.copy(CORPUS / file, folder)
-    cache = cache_folder(Settings()) / "unseen"
-    found = em.read_failures([folder], rules, book, rules_folder(Settings()) / "knowledge", limits, tables, cache)
+    found = em.read_failures([folder], rules, scanner, rules_folder(Settings()) / "knowledge", limits, tables)
     assert len(found) == len(files)
     return found
 
@@ -142,7 +141,7 @@ def test_what_it_says_of_failures_does_no_harm(
     rules: em.Rules,
     silly: Silly,
     prompts: Path,
-    book: RuleBook,
+    scanner: Scanner,
     limits: ReadLimits,
     tmp_path: Path,
 ) -> None:
@@ -152,7 +151,7 @@ def test_what_it_says_of_failures_does_no_harm(
     asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below=1.0), reported)
     ends: Counter[str] = Counter()
     found = []
-    for one in read(files, rules, book, limits, tmp_path):
+    for one in read(files, rules, scanner, limits, tmp_path):
         assert asker.asks_about(one)
         verdict, trial = asker.climbed(one)
         assert trial.calls, "nobody was asked"

@@ -4,21 +4,28 @@ import itertools
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.errors import StoreError
-from logdoctor.store.archive import FRAME, Archive, ArchivedLines, StreamFile, lines_of
-from logdoctor.store.frames import Packer, walk
-from logdoctor.store.names import Key
+from logdoctor.errors import LimitReached, StoreError
+from logdoctor.store import schema
+from logdoctor.store.archive import FRAME, Archive, ArchivedLines, ArchivedStream, StreamPiece, lines_of
+from logdoctor.store.database import Database
+from logdoctor.store.log import DoneRows, NewBytes
+from logdoctor.store.names import IDENTITY, Key
+from logdoctor.store.objects import FolderObjects
+from logdoctor.store.schema import parts
+from logdoctor.store.shards import Fenced, Owned, shard_of
 from tests.service.disks import fill, small_disk
+from tests.store.logs import KEY, Parts, held, of_all, opened, owner_of, sent
 
-KEY = Key("job", 1, "rank 0")
 _UNLIMITED = 1 << 30
 _LINES = st.lists(
     st.one_of(
@@ -45,50 +52,92 @@ def split(content: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def filled(path: Path, chunks: list[bytes]) -> StreamFile:
-    path.unlink(missing_ok=True)
-    file, packer = StreamFile(path), Packer()
-    for chunk in chunks:
-        file.append(chunk, packer)
-    file.sync()
-    return file
+def enter_attempt(database: Database, job: str, number: int, settled: bool) -> None:
+    """Enter an attempt."""
+    with database.writing() as connection:
+        connection.execute(sa.insert(schema.jobs).values(job=job, facts="{}", created=1.0, updated=1.0))
+        connection.execute(sa.insert(schema.attempts).values(job=job, number=number, started=1.0, settled=settled))
 
 
-def lines(file: StreamFile, first: int, last: int, limit: int = _UNLIMITED) -> ArchivedLines:
-    number, chunks = file.from_line(first, file.offset)
-    return lines_of(chunks, number, first, last, limit)
+def store(here: Parts, owned: Owned, key: Key, data: bytes) -> str:
+    """Send and archive bytes that continue a stream, the only one of its shard; the name of the object."""
+    begin, newlines = here.archive.open(key).offset, here.archive.open(key).newlines
+    sent(here.log, key, data)
+    upto = here.log.heads()[owned.shard][0]
+    here.archive.store(
+        DoneRows(owned, upto), key.job, key.attempt, [StreamPiece(key.stream, begin, newlines + 1, data)]
+    )
+    with here.database.reading() as connection:
+        query = sa.select(parts.c.object).where(parts.c.job == key.job, parts.c.attempt == key.attempt)
+        return str(connection.scalars(query.order_by(parts.c.number.desc())).first())
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "job" / "1" / "rank%200.zst"
+def here(tmp_path: Path, database_url: str) -> Iterator[Parts]:
+    with opened(database_url, tmp_path / "archive") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Lasting"]:
+    """An archive to which each example adds a stream of its own."""
+    folder = tmp_path_factory.mktemp("lasting")
+    with opened(f"sqlite:///{folder}/db", folder / "archive") as found:
+        yield Lasting(found)
+
+
+class Lasting:
+    """Archives, one for each stream."""
+
+    def __init__(self, here: Parts) -> None:
+        self._here, self._count = here, 0
+        self._owned = of_all(here.database)
+
+    def filled(self, chunks: list[bytes]) -> list[ArchivedStream]:
+        """A new stream whose chunks were archived one by one: as its writer sees it, and as others do."""
+        self._count += 1
+        key = Key(f"job-{self._count}", 1, "rank 0")
+        for chunk in chunks:
+            if chunk:
+                store(self._here, self._owned[shard_of(key.job, 1)], key, chunk)
+        return [self._here.archive.open(key), Archive(self._here.database, self._here.objects).open(key)]
+
+
+def lines(stream: ArchivedStream, first: int, last: int, limit: int = _UNLIMITED) -> ArchivedLines:
+    number, chunks = stream.from_line(first, stream.offset)
+    return lines_of(chunks, number, first, last, limit)
+
+
+def whole(stream: ArchivedStream) -> bytes:
+    return b"".join(stream.frames(0, len(stream.places(stream.offset)[0])))
 
 
 @given(streams())
-def test_what_was_appended_comes_back_in_any_part(path: Path, stream: tuple[bytes, list[bytes]]) -> None:
+def test_what_was_archived_comes_back_in_any_part(lasting: Lasting, stream: tuple[bytes, list[bytes]]) -> None:
     content, chunks = stream
-    for file in (filled(path, chunks), StreamFile(path)):
-        assert (file.offset, file.newlines) == (len(content), content.count(b"\n"))
+    for found in lasting.filled(chunks):
+        assert (found.offset, found.newlines) == (len(content), content.count(b"\n"))
+        assert whole(found) == content
         for begin in range(0, len(content) + 1, max(len(content) // 9, 1)):
             for end in (begin, begin + 1, begin + 17, len(content), len(content) + 5):
-                assert file.read(begin, end) == content[begin:end]
+                assert found.read(begin, end) == content[begin:end]
 
 
 @given(streams(), st.integers(1, 40), st.integers(0, 40))
-def test_any_lines_come_back(path: Path, stream: tuple[bytes, list[bytes]], first: int, more: int) -> None:
+def test_any_lines_come_back(lasting: Lasting, stream: tuple[bytes, list[bytes]], first: int, more: int) -> None:
     content, chunks = stream
-    for file in (filled(path, chunks), StreamFile(path)):
+    for found in lasting.filled(chunks):
         wanted = split(content)[first - 1 : first + more]
-        assert lines(file, first, first + more) == ArchivedLines(first, wanted, True)
+        assert lines(found, first, first + more) == ArchivedLines(first, wanted, True)
 
 
 @given(streams(), st.integers(1, 20), st.integers(0, 40), st.integers(0, 60))
 def test_lines_are_shown_up_to_a_limit(
-    path: Path, stream: tuple[bytes, list[bytes]], first: int, more: int, limit: int
+    lasting: Lasting, stream: tuple[bytes, list[bytes]], first: int, more: int, limit: int
 ) -> None:
     content, chunks = stream
     wanted = split(content)[first - 1 : first + more]
-    found = lines(filled(path, chunks), first, first + more, limit)
+    found = lines(lasting.filled(chunks)[0], first, first + more, limit)
     whole = found.lines == wanted
     assert whole if found.complete else (not whole or len(b"\n".join(wanted)) >= limit)
     assert found.lines[:-1] == wanted[: max(len(found.lines) - 1, 0)]
@@ -118,232 +167,260 @@ def test_empty_lines_count_towards_the_limit() -> None:
     assert len(found.lines) <= 10_001
 
 
-def test_a_line_longer_than_many_frames(path: Path) -> None:
+def test_a_line_longer_than_many_frames(here: Parts) -> None:
     content = b"first\n" + b"x" * (3 * FRAME) + b"y\nlast\nno end"
-    cuts = [0, 100, FRAME // 2, FRAME * 2, FRAME * 2 + 1, len(content)]
-    file = filled(path, [content[a:b] for a, b in itertools.pairwise(cuts)])
+    owned = owner_of(here.database, KEY)
+    for begin, end in itertools.pairwise([0, 100, FRAME // 2, FRAME * 2, FRAME * 2 + 1, len(content)]):
+        store(here, owned, KEY, content[begin:end])
+    stream = here.archive.open(KEY)
     for number, line in enumerate(split(content), 1):
-        assert lines(file, number, number).lines == [line]
-    assert lines(file, 5, 9) == ArchivedLines(5, [], True)
+        assert lines(stream, number, number).lines == [line]
+    assert lines(stream, 5, 9) == ArchivedLines(5, [], True)
 
 
-def test_one_line_of_a_large_stream_unpacks_few_frames(path: Path) -> None:
+def test_one_line_of_a_large_stream_unpacks_few_frames(here: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     block = b"".join(b"%07d some words of a training log that go on for a while\n" % n for n in range(FRAME // 60))
     block = block.ljust(FRAME - 1, b".") + b"\n"
-    per_block, blocks = block.count(b"\n"), 200
-    file, packer = StreamFile(path), Packer()
-    for _ in range(blocks):
-        file.append(block, packer)
-    assert file.offset == blocks * FRAME
-    used = 0
-    for reader in (file, StreamFile(path)):
-        for line in (1, per_block * 100 + 7, per_block * blocks):
-            number, chunks = reader.from_line(line, reader.offset)
+    per_block, blocks = block.count(b"\n"), 60
+    owned = owner_of(here.database, KEY)
+    for _ in range(blocks // 20):
+        store(here, owned, KEY, block * 20)
+    read: list[int] = []
+    get = FolderObjects.get
 
-            def counted(chunks: Iterator[bytes] = chunks) -> Iterator[bytes]:
-                nonlocal used
-                for chunk in chunks:
-                    used += 1
-                    yield chunk
+    def counted(self: FolderObjects, name: str, begin: int, end: int) -> bytes:
+        read.append(end - begin)
+        return get(self, name, begin, end)
 
-            found = lines_of(counted(), number, line, line, 1 << 20)
-            assert found.lines == [split(block)[(line - 1) % per_block]]
-    assert used <= 2 * 3 * 2
+    monkeypatch.setattr(FolderObjects, "get", counted)
+    for line in (1, per_block * 30 + 7, per_block * blocks):
+        assert lines(here.archive.open(KEY), line, line, 1 << 20).lines == [split(block)[(line - 1) % per_block]]
+    assert len(read) <= 2 * 3
 
 
-@pytest.mark.parametrize("size", [1, FRAME - 1, FRAME, FRAME + 1, 3 * FRAME + 5])
-def test_every_zstandard_tool_reads_the_file(path: Path, size: int) -> None:
-    content = (os.urandom(1000) + b"\n") * (size // 1001 + 1)
-    content = content[:size]
-    filled(path, [content[:100], content[100:]])
-    with path.open("rb") as file:
-        assert zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).readall() == content
+def test_an_object_holds_streams_of_one_attempt_for_every_zstandard_tool(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    other = KEY._replace(stream="rank 1")
+    first, second = os.urandom(FRAME + 5), b"two\n" * 1000
+    here.log.append([NewBytes(KEY, 0, first), NewBytes(other, 0, second)], 1.0)
+    here.archive.store(
+        DoneRows(owned, 1), "job", 1, [StreamPiece("rank 0", 0, 1, first), StreamPiece("rank 1", 0, 1, second)]
+    )
+    (name,) = [facts.name for facts in here.objects.walk() if facts.name != IDENTITY]
+    assert here.archive.streams("job", 1) == ["rank 0", "rank 1"]
+    assert (whole(here.archive.open(KEY)), whole(here.archive.open(other))) == (first, second)
+    data = here.objects.get(name, 0, here.objects.size(name) or 0)
+    unpacker = zstandard.ZstdDecompressor()
+    with unpacker.stream_reader(data, read_across_frames=True) as reader:
+        assert reader.read() == first + second
     try:
-        read = subprocess.run(["zstdcat", str(path)], capture_output=True, check=True, timeout=90)
+        read = subprocess.run(["zstdcat"], input=data, capture_output=True, check=True, timeout=90)
     except FileNotFoundError:
         pytest.skip("zstdcat is not installed")
-    assert read.stdout == content
+    assert read.stdout == first + second
 
 
-def test_a_torn_tail_of_any_length_is_written_over(path: Path) -> None:
-    chunks = [b"one\n" * 20, b"two\n" * 20, os.urandom(40)]
-    filled(path, chunks)
-    whole = path.read_bytes()
-    with path.open("rb") as file:
-        ends = [frame.end for frame in walk(file.fileno())]
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        kept = sum(end <= length for end in ends)
-        file_again = StreamFile(path)
-        assert file_again.offset == sum(map(len, chunks[:kept]))
-        for chunk in chunks[kept:]:
-            file_again.append(chunk, Packer())
-        assert path.read_bytes() == whole
+# What the log and the archive owe each other
 
 
-def damage(path: Path, content: bytes, place: int) -> None:
-    changed = bytearray(content)
-    changed[place // 8] ^= 1 << place % 8
-    path.write_bytes(changed)
+def test_rows_go_with_the_commit_that_lists_their_bytes(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    sent(here.log, KEY, b"one\n", b"two\n", b"three\n")
+    here.archive.store(DoneRows(owned, 2), "job", 1, [StreamPiece("rank 0", 0, 1, b"one\ntwo\nth")])
+    standing = here.log.standing(KEY)
+    assert (standing.archived, standing.next, standing.lines) == (10, 14, 3)
+    assert [row.seq for row in here.log.read(owned.shard, 0)] == [3]
+    assert held(here.database) == {owned.shard: (6, 6)}
+    here.archive.store(DoneRows(owned, 3), "job", 1, [StreamPiece("rank 0", 10, 3, b"ree\n")])
+    assert whole(here.archive.open(KEY)) == b"one\ntwo\nthree\n" and held(here.database) == {}
 
 
-def read_again(path: Path, size: int) -> bytes:
-    file = StreamFile(path)
-    assert file.offset == size, "the end of the stream is lost"
-    return file.read(0, size)
+@pytest.mark.parametrize("offset", [0, 3, 5])
+def test_pieces_that_do_not_continue_the_archive_are_refused(here: Parts, offset: int) -> None:
+    owned = owner_of(here.database, KEY)
+    store(here, owned, KEY, b"one\n")
+    sent(here.log, KEY, b"two\n")
+    with pytest.raises(Fenced):
+        here.archive.store(DoneRows(owned, 9), "job", 1, [StreamPiece("rank 0", offset, 2, b"two\n")])
+    assert whole(here.archive.open(KEY)) == b"one\n" and len(here.log.read(owned.shard, 0)) == 1
 
 
-@given(st.data())
-def test_a_flipped_bit_is_found(path: Path, data: st.DataObject) -> None:
-    chunks = [b"one\n" * 20, os.urandom(50), b"last\n" * 20]
-    filled(path, chunks)
-    whole = path.read_bytes()
-    with path.open("rb") as file:
-        before_last = [frame.end for frame in walk(file.fileno())][1]
-    damage(path, whole, data.draw(st.integers(0, before_last * 8 - 1)))
-    with pytest.raises(StoreError) as found:
-        read_again(path, sum(map(len, chunks)))
-    assert str(path) in str(found.value)
+def test_a_commit_whose_answer_was_lost_archives_nothing_twice(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    sent(here.log, KEY, b"one\n")
+    here.archive.store(DoneRows(owned, 1), "job", 1, [StreamPiece("rank 0", 0, 1, b"one\n")])
+    sent(here.log, KEY, b"two\n")
+    with pytest.raises(Fenced):  # what the owner does that heard nothing of the first
+        here.archive.store(DoneRows(owned, 2), "job", 1, [StreamPiece("rank 0", 0, 1, b"one\ntwo\n")])
+    here.archive.store(DoneRows(owned, 2), "job", 1, [StreamPiece("rank 0", 4, 2, b"two\n")])
+    assert whole(here.archive.open(KEY)) == b"one\ntwo\n"
 
 
-@given(st.data())
-def test_a_flipped_bit_in_the_last_frame_is_found_or_its_bytes_are_not_there(path: Path, data: st.DataObject) -> None:
-    """A header that is none may be the rest of a write that the machine did not finish."""
-    chunks = [b"one\n" * 20, os.urandom(50)]
-    filled(path, chunks)
-    whole = path.read_bytes()
-    with path.open("rb") as file:
-        begin = next(frame.end for frame in walk(file.fileno()))
-    damage(path, whole, data.draw(st.integers(begin * 8, len(whole) * 8 - 1)))
-    try:
-        found = (file_again := StreamFile(path)).read(0, 1000)
-    except StoreError:
-        return
-    assert (found, file_again.offset) == (chunks[0], len(chunks[0]))
+def test_who_dies_between_object_and_commit_leaves_an_orphan_and_no_damage(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    store(here, owned, KEY, b"one\n")
+    sent(here.log, KEY, b"two\n")
+    here.archive.objects.put("job/1/000002-1-0a1b2c3d.zst", b"of a worker that died")
+    here.archive.objects.put("foreign/file.zst", b"of somebody else")
+    later = time.time() + 3500.0
+    assert here.archive.sweep(later) == 0, "somebody may be about to list it"
+    assert here.archive.sweep(later + 200.0) == 0, "the database may be an older one, which a repair adds it to"
+    here.archive.store(DoneRows(owned, 2), "job", 1, [StreamPiece("rank 0", 4, 2, b"two\n")])
+    assert here.archive.sweep(later + 200.0) == 1 and here.archive.sweep(later + 200.0) == 0
+    assert whole(here.archive.open(KEY)) == b"one\ntwo\n"
+    assert here.objects.size("job/1/000002-1-0a1b2c3d.zst") is None and here.objects.size("foreign/file.zst")
 
 
-def test_a_frame_that_belongs_elsewhere_is_found(path: Path) -> None:
-    filled(path, [b"one\n", b"other\n", b"last\n"])
-    whole = path.read_bytes()
-    with path.open("rb") as file:
-        frames = list(walk(file.fileno()))
-    path.write_bytes(whole[: frames[0].end] + whole[frames[1].end :])
-    with pytest.raises(StoreError):
-        StreamFile(path)
+def test_snapshots_that_are_in_use_are_not_swept(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    sent(here.log, KEY, b"one\n")
+    name = here.archive.keep_state(owned, KEY, b"state")
+    assert here.archive.sweep(time.time() + 7200.0) == 0 and here.archive.state(name) == b"state"
 
 
-_CHUNKS = [b"%04d\n" % n * 40 for n in range(5)]
+def test_snapshots_replace_each_other(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    sent(here.log, KEY, b"one\n")
+    assert here.log.standing(KEY).state == "" and here.archive.state("") is None
+    first = here.archive.keep_state(owned, KEY, b"first")
+    assert here.log.standing(KEY).state == first and here.archive.state(first) == b"first"
+    second = here.archive.keep_state(owned, KEY, b"second")
+    assert here.archive.state(first) is None and here.archive.state(second) == b"second"
+    here.archive.drop_states(owned, [KEY])
+    assert here.archive.state(second) is None and here.log.standing(KEY).state == ""
+    assert [facts.name for facts in here.objects.walk()] == [IDENTITY]
 
 
-def broken(path: Path, number: int) -> StreamFile:
-    """A file that was opened before the data of a frame were lost."""
-    file = filled(path, _CHUNKS)
-    content = bytearray(path.read_bytes())
-    with path.open("rb") as opened:
-        frame = list(walk(opened.fileno()))[number]
-    content[frame.data : frame.end] = bytes(frame.end - frame.data)
-    path.write_bytes(content)
-    return file
+# Damage
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_a_damaged_end_is_mended_when_it_is_known_from_where(path: Path, number: int) -> None:
-    file = broken(path, number)
-    offset = sum(map(len, _CHUNKS[:number]))
-    file.mend(offset + 3)
-    assert (file.offset, file.newlines) == (offset, 40 * number)
-    for chunk in _CHUNKS[number:]:
-        file.append(chunk, Packer())
-    assert StreamFile(path).read(0, 10**6) == b"".join(_CHUNKS)
-    assert lines(StreamFile(path), 41, 41).lines == [b"0001"]
+def damaged(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / "archive" / name).write_bytes(data)
 
 
-def test_mending_looks_only_where_it_is_told(path: Path) -> None:
-    file = broken(path, 1)
-    file.mend(sum(map(len, _CHUNKS[:3])))
-    assert file.offset == sum(map(len, _CHUNKS))
-    with pytest.raises(StoreError):
-        file.read(0, 10**6)
-    assert file.read(file.offset - 5, file.offset) == b"0004\n"
+def test_a_flipped_bit_of_any_byte_is_found(here: Parts, tmp_path: Path) -> None:
+    owned = owner_of(here.database, KEY)
+    name = store(here, owned, KEY, os.urandom(300))
+    store(here, owned, KEY, b"last\n")
+    good = (tmp_path / "archive" / name).read_bytes()
+    for place in range(len(good)):
+        damaged(tmp_path, name, good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        with pytest.raises(StoreError, match="damaged") as raised:
+            here.archive.open(KEY).read(0, 300)
+        assert name in str(raised.value)
+        assert here.archive.open(KEY).read(300, 305) == b"last\n", "the others can be read"
 
 
-def test_mending_a_whole_file_or_none_changes_nothing(path: Path, tmp_path: Path) -> None:
-    file = filled(path, _CHUNKS)
-    file.mend(0)
-    assert file.read(0, 10**6) == b"".join(_CHUNKS)
-    StreamFile(tmp_path / "none").mend(0)
-    assert not (tmp_path / "none").exists()
+def test_an_object_that_is_missing_or_cut_is_said(here: Parts, tmp_path: Path) -> None:
+    owned = owner_of(here.database, KEY)
+    name = store(here, owned, KEY, b"one\n" * 100)
+    good = (tmp_path / "archive" / name).read_bytes()
+    for size in range(0, len(good), 7):
+        damaged(tmp_path, name, good[:size])
+        with pytest.raises(StoreError, match="ends at byte"):
+            whole(here.archive.open(KEY))
+    here.objects.delete(name)
+    with pytest.raises(StoreError, match="missing"):
+        lines(here.archive.open(KEY), 3, 3)
 
 
-def test_the_last_marks_are_kept_with_the_bytes(path: Path) -> None:
-    file, packer = StreamFile(path), Packer()
-    for n in range(300):
-        file.append(b"x\n", packer, [f"mark{n}"])
-    assert StreamFile(path).marks == file.marks == [f"mark{n}" for n in range(44, 300)]
+def test_an_object_in_the_place_of_another_is_found(here: Parts, tmp_path: Path) -> None:
+    owned = owner_of(here.database, KEY)
+    first, second = (store(here, owned, KEY, b"%d\n" % n) for n in (1, 2))
+    damaged(tmp_path, second, (tmp_path / "archive" / first).read_bytes())
+    with pytest.raises(StoreError, match="another one"):
+        here.archive.open(KEY).read(2, 4)
 
 
-def test_reading_goes_on_while_another_thread_appends(path: Path) -> None:
-    file, failures, done = StreamFile(path), [], threading.Event()
+def test_a_full_disk_changes_nothing(tmp_path: Path, database_url: str) -> None:
+    with small_disk(tmp_path / "disk", 2 << 20) as disk, opened(database_url, disk / "archive") as here:
+        owned = owner_of(here.database, KEY)
+        store(here, owned, KEY, b"before\n")
+        data = os.urandom(FRAME)
+        sent(here.log, KEY, data)
+        piece = StreamPiece("rank 0", 7, 2, data)
+        ballast = fill(disk, 300_000)
+        with pytest.raises(StoreError):
+            here.archive.store(DoneRows(owned, 2), "job", 1, [piece])
+        assert whole(here.archive.open(KEY)) == b"before\n" and len(here.log.read(owned.shard, 0)) == 1
+        ballast.unlink()
+        here.archive.store(DoneRows(owned, 2), "job", 1, [piece])
+        assert whole(here.archive.open(KEY)) == b"before\n" + data
+
+
+# Many attempts
+
+
+def test_reading_goes_on_while_another_thread_archives(here: Parts) -> None:
+    owned, failures, done = owner_of(here.database, KEY), [], threading.Event()
+    other = Archive(here.database, here.objects)
 
     def read() -> None:
         while not done.is_set():
-            size = file.offset
-            if file.read(0, size) != (b"%07d\n" * (size // 8)) % tuple(range(size // 8)):
+            stream = other.open(KEY)
+            if stream.read(0, size := stream.offset) != (b"%07d\n" * (size // 8)) % tuple(range(size // 8)):
                 failures.append(size)
 
     reader = threading.Thread(target=read)
     reader.start()
-    for n in range(300):
-        file.append(b"%07d\n" % n, Packer())
+    for n in range(60):
+        store(here, owned, KEY, b"%07d\n" % n)
     done.set()
-    reader.join(10)
+    reader.join(60)
     assert not failures and not reader.is_alive()
 
 
-def test_the_streams_of_an_attempt_are_found_by_their_names(tmp_path: Path) -> None:
-    archive, packer = Archive(tmp_path / "archive"), Packer()
-    names = ["a", ".hidden", "a b", "..a", "é/".removesuffix("/"), "x.zst", "x.state", "%2E"]
-    for name in names:
-        archive.open(Key("job", 3, name)).append(b"x", packer)
-        archive.keep_state(Key("job", 3, name), b"state of " + name.encode())
-    assert sorted(archive.streams("job", 3)) == sorted(names)
-    assert archive.streams("job", 4) == archive.streams("other", 3) == []
-    assert archive.state(Key("job", 3, "x")) is None
-    for name in names:
-        assert archive.state(Key("job", 3, name)) == b"state of " + name.encode()
-        archive.drop_state(Key("job", 3, name))
-        assert archive.state(Key("job", 3, name)) is None
-    assert sorted(archive.streams("job", 3)) == sorted(names)
+def test_the_streams_of_an_attempt_are_found_by_their_names(here: Parts) -> None:
+    names = ["a", ".hidden", "a b", "..a", "é", "x.zst", "x.state", "%2E", "n" * 200]
+    owned = of_all(here.database)
+    for job in ("job", "..job", "job b", "é"):
+        for name in names:
+            key = Key(job, 3, name)
+            store(here, owned[shard_of(job, 3)], key, name.encode() + b"\n")
+            state = here.archive.keep_state(owned[shard_of(job, 3)], key, b"state of " + name.encode())
+            assert here.archive.state(state) == b"state of " + name.encode()
+        assert here.archive.streams(job, 3) == sorted(names)
+        assert [whole(here.archive.open(Key(job, 3, name))) for name in names] == [f"{n}\n".encode() for n in names]
+    assert here.archive.streams("job", 4) == here.archive.streams("other", 3) == []
+    assert here.archive.open(Key("other", 3, "a")).offset == 0
 
 
-def test_attempts_are_measured_and_deleted(tmp_path: Path) -> None:
-    archive, packer = Archive(tmp_path / "archive"), Packer()
+def test_attempts_are_measured_and_deleted(here: Parts) -> None:
+    owned = of_all(here.database)
+    begin = time.time()
     for job, attempt in (("a b", 1), ("a b", 2), ("c", 1)):
         for stream in ("x", "y"):
-            file = archive.open(Key(job, attempt, stream))
-            file.append(os.urandom(20_000), packer)
-            file.sync()
-            os.utime(file.path, (1000 * attempt, 1000 * attempt))
-    (tmp_path / "archive" / "c" / "not a number").mkdir()
-    sizes = {(size.job, size.attempt): size for size in archive.sizes()}
+            store(here, owned[shard_of(job, attempt)], Key(job, attempt, stream), os.urandom(20_000))
+    here.archive.keep_state(owned[shard_of("a b", 1)], Key("a b", 1, "x"), b"state")
+    sizes = {(size.job, size.attempt): size for size in here.archive.sizes()}
     assert sizes.keys() == {("a b", 1), ("a b", 2), ("c", 1)}
-    assert sizes["a b", 2].changed == 2000 and 40_000 <= sizes["a b", 2].bytes < 100_000
-    archive.delete("a b", 1)
-    archive.delete("a b", 1)
-    assert archive.streams("a b", 1) == [] and len(archive.streams("a b", 2)) == 2
-    archive.delete("a b", 2)
-    assert not (tmp_path / "archive" / "a%20b").exists()
+    assert begin <= sizes["a b", 2].changed <= time.time() and 40_000 <= sizes["a b", 2].bytes < 100_000
+    assert here.archive.size("a b", 2) == sizes["a b", 2].bytes and here.archive.size("none", 1) == 0
+    reader = Archive(here.database, here.objects)
+    assert reader.streams("a b", 1) == ["x", "y"]
+    shard = owned[shard_of("a b", 1)]
+    assert not here.archive.delete(shard, "a b", 1, 5.0), "it is not settled"
+    enter_attempt(here.database, "a b", 1, settled=True)
+    here.log.append([NewBytes(Key("a b", 1, "x"), None, b"late")], 1.0)
+    assert not here.archive.delete(shard, "a b", 1, 5.0), "it has bytes that are not archived"
+    with here.database.writing() as connection:
+        connection.execute(sa.update(schema.streams).values(next=schema.streams.c.archived))
+    assert all(here.archive.delete(shard, "a b", 1, 5.0) for _ in range(2))
+    late = here.log.append([NewBytes(Key("a b", 1, "x"), 0, b"late")], 1.0)[0]
+    assert isinstance(late, LimitReached) and "its log was deleted" in str(late)
+    assert here.archive.streams("a b", 1) == reader.streams("a b", 1) == [] and len(reader.streams("a b", 2)) == 2
+    assert not [facts for facts in here.objects.walk() if facts.name.startswith("a%20b/1/")]
+    assert here.log.streams_of("a b", 1) == {} and len(here.log.streams_of("a b", 2)) == 2
 
 
-def test_an_append_without_room_leaves_nothing(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 2 << 20) as folder:
-        file, packer = StreamFile(folder / "s.zst"), Packer()
-        file.append(b"before\n", packer)
-        ballast = fill(folder, 300_000)
-        with pytest.raises(OSError):
-            file.append(os.urandom(2 * FRAME), packer)
-        assert (file.offset, file.newlines) == (7, 1)
-        assert StreamFile(folder / "s.zst").read(0, 10**7) == b"before\n"
-        ballast.unlink()
-        file.append(b"after\n", packer)
-        assert StreamFile(folder / "s.zst").read(0, 10**7) == b"before\nafter\n"
+def test_what_is_listed_is_read_once(here: Parts) -> None:
+    owned = owner_of(here.database, KEY)
+    for n in range(5):
+        store(here, owned, KEY, b"%d\n" % n)
+    reader = Archive(here.database, here.objects)
+    stream = reader.open(KEY)
+    assert reader.open(KEY) is stream and stream.newlines == 5
+    store(here, owned, KEY, b"5\n")
+    assert stream.newlines == 5, "it is as it was"
+    assert reader.open(KEY) is stream and stream.newlines == 6
+    assert whole(stream) == b"0\n1\n2\n3\n4\n5\n"

@@ -3,7 +3,6 @@
 import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,8 +19,8 @@ NEW = NewConfirmation("run-1", 2, "user-17", "OS Error", fix="freed the disk", d
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    opened = Records(f"sqlite:///{tmp_path}/records.sqlite")
+def records(database_url: str) -> Iterator[Records]:
+    opened = Records(database_url)
     yield opened
     opened.close()
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from hypothesis.stateful import rule as step
 from sqlalchemy.dialects import postgresql
 
 from logdoctor.errors import CursorError, InputError, NameRefused, RuleRefused, StoreError
+from logdoctor.model_types import Spent
 from logdoctor.store import rule_hits
 from logdoctor.store.learned import (
     _NEXT,
@@ -32,7 +32,7 @@ from logdoctor.store.learned import (
     Source,
     StoredClaim,
 )
-from logdoctor.store.model_calls import LedgerTotals, ModelCalls
+from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.noticed import MAX_NOTICED, Noticed
 from logdoctor.store.records import Records
 from logdoctor.store.refusals import MAX_REFUSALS, Refused, Votes
@@ -40,6 +40,7 @@ from logdoctor.store.rule_rows import DIAGNOSIS, MAX_KIND
 from logdoctor.store.schema import metadata
 from logdoctor.store.shapes import MAX_PRINTED, MAX_SHAPES
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
+from tests.databases import tries_of
 
 KIND = "megatron/pretrain_gpt.py"
 BASE = NewRule(
@@ -63,8 +64,8 @@ def new(pattern: str = "^x$", **changes: Any) -> NewRule:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/records.sqlite"
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture
@@ -435,7 +436,7 @@ def test_a_life_can_be_taken_back_to_its_beginning(learned: LearnedRules) -> Non
         def __init__(self) -> None:
             super().__init__(learned)
 
-    wanted = settings(max_examples=20, stateful_step_count=15, deadline=None)
+    wanted = settings(max_examples=tries_of(learned._database, 20), stateful_step_count=15, deadline=None)
     run_state_machine_as_test(HereOnly, settings=wanted)
 
 
@@ -766,7 +767,7 @@ def test_two_processes_write_beside_each_other(learned: LearnedRules, records: R
     assert len(shared) == 25 and {(rule.jobs, rule.lines, rule.taken) for rule in shared} == {(2, 4, 2)}
     assert learned.version() == 75 + 25 == len(learned.events(limit=500))
     assert learned.refusals.counts() == {"g": 50}
-    assert ModelCalls(records.database).spent("j", 0.0) == LedgerTotals(50, 100, 25.0)
+    assert ModelCalls(records.database).spent("j", 0.0) == Spent(50, 100, 25.0)
     assert len(learned.shapes.seen(KIND)) == 75
 
 

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from logdoctor.errors import StoreError
 from logdoctor.store import migrations
 from logdoctor.store.records import JobFacts, Records
-from logdoctor.store.schema import FACETS, StoreError, metadata
+from logdoctor.store.schema import FACETS, metadata
 
 PARTIAL = {
     *(f"ix_verdicts_{facet}" for facet in ("newest", *FACETS)),

@@ -57,6 +57,7 @@ def test_a_cursor_that_no_page_gave_is_refused(cursor: str) -> None:
         place_after(cursor)
 
 
+@pytest.mark.usefixtures("each_database")
 def test_what_ages_is_counted_apart(tmp_path: Path) -> None:
     records = opened(tmp_path)
     kept_test(records, at=time.time() - MONTH - 3600)
@@ -66,6 +67,7 @@ def test_what_ages_is_counted_apart(tmp_path: Path) -> None:
     assert records.suspicions("gpu-02") == (0, 0)
 
 
+@pytest.mark.usefixtures("each_database")
 def test_a_node_is_listed_while_it_is_tested_and_after_it_was_out(tmp_path: Path) -> None:
     records = opened(tmp_path)
     test = kept_test(records, None, 0)
@@ -85,17 +87,20 @@ def test_a_node_is_listed_while_it_is_tested_and_after_it_was_out(tmp_path: Path
     assert [one.cordon for one in records.node_page(WantedNodes(text="gpu-8")).items] == [None]
 
 
+@pytest.mark.usefixtures("each_database")
 def test_actions_are_found_by_their_nodes(tmp_path: Path) -> None:
     records = opened(tmp_path)
-    for place, nodes in enumerate((("gpu-1", "gpu-12"), ("gpu-12",), ("gpu_12",))):
+    for place, nodes in enumerate((("gpu-1", "gpu-12"), ("gpu-12",), ("gpu_12",), ("GPU-12",))):
         records.propose(Action("reboot", nodes, "ask", "so", None, place + 1), None, None, 1.0)
     assert [one.id for one in records.actions("waiting", node="gpu-12").items] == [2, 1]
     assert [one.id for one in records.actions(node="gpu-1").items] == [1]
+    assert [one.id for one in records.actions(node="GPU-12").items] == [4]
     assert [one.id for one in records.actions(node="gpu_12").items] == [3], "no sign in a name stands for others"
     records.decide(2, False, "ops", "", 2.0)
-    assert records.counted() == {"waiting": 2, "refused": 1} and records.waiting() == 2
+    assert records.counted() == {"waiting": 3, "refused": 1} and records.waiting() == 3
 
 
+@pytest.mark.usefixtures("each_database")
 def test_some_worlds_of_a_test_are_read_without_the_rest(tmp_path: Path) -> None:
     records = opened(tmp_path)
     test = kept_test(records)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,8 +24,8 @@ CORDON = Action("cordon", ("gpu-2",), "ask", "The test found it faulty", verdict
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Records]:
-    records = Records(f"sqlite:///{tmp_path}/records.sqlite")
+def opened(database_url: str) -> Iterator[Records]:
+    records = Records(database_url)
     yield records
     records.close()
 
@@ -99,6 +98,7 @@ def test_a_test_comes_back_as_it_was(records: NodeRecords, opened: Records) -> N
     records.add_result(test, result(1, reading))
     assert [one.world.number for one in records.results(test)] == [2, 1]  # as they ended
     assert records.results(test)[1] == result(1, reading)
+    assert records.results(test, 1) == records.results(test)[1:] and records.results(test, 2) == []
     link = LinkFault(("gpu-1", "gpu-3"), "nodes", "cannot", (4,))
     conclusion = Conclusion((finding("gpu-1"), finding("gpu-2", "faulty", "wrong data")), (link,), 3, "gpu-3 is open")
     records.finish_test(test, conclusion, 9.0)
@@ -267,7 +267,7 @@ def fill(opened: Records, nodes: int, findings: int) -> None:
     names = [f"gpu-{number:05}" for number in range(nodes)]
     with opened.database.writing() as connection:
         test = {"at": 1.0, "by": "x", "launcher": "x", "state": "finished", "why": "", "nodes": "[]", "options": "{}"}
-        test |= {"followed": True}
+        test |= {"followed": True, "seen": 1.0}
         connection.execute(sa.insert(schema.node_tests), [test] * findings)
         found = {"at": 1.0, "standing": "healthy", "fault": "", "why": "all worlds passed", "boot": "b"}
         rows = [found | {"node": name, "test": test} for test in range(1, findings + 1) for name in names]
@@ -538,14 +538,21 @@ def test_the_audit_tells_the_whole_story(records: NodeRecords) -> None:
         "UPDATE node_audit SET why = 'nothing'",
         "DELETE FROM node_audit",
         "DELETE FROM node_audit WHERE id = 1",
-        "REPLACE INTO node_audit VALUES (1, 1.0, 'nobody', 'test', 1, '', 'begun', 'nothing')",
+        "INSERT INTO node_audit VALUES (1, 1.0, 'nobody', 'test', 1, '', 'begun', 'nothing') "
+        "ON CONFLICT (id) DO UPDATE SET why = 'nothing'",
+        {
+            "sqlite": "REPLACE INTO node_audit VALUES (1, 1.0, 'nobody', 'test', 1, '', 'begun', 'nothing')",
+            "postgresql": "TRUNCATE node_audit",
+        },
     ],
+    ids=["update", "delete", "delete-one", "insert-over", "replace"],
 )
-def test_the_audit_cannot_be_changed(records: NodeRecords, opened: Records, statement: str) -> None:
+def test_the_audit_cannot_be_changed(records: NodeRecords, opened: Records, statement: str | dict[str, str]) -> None:
     begin(records)
     before = records.audit().items
     with pytest.raises(StoreError, match="only appended to"), opened.database.writing() as connection:
-        connection.exec_driver_sql(statement)
+        own = statement if isinstance(statement, str) else statement[connection.dialect.name]
+        connection.exec_driver_sql(own)
     assert records.audit().items == before != []
 
 
@@ -556,9 +563,11 @@ def test_no_change_without_its_audit(records: NodeRecords, opened: Records) -> N
     proposed = records.propose(CORDON, "run-1", 2, 5.0)
     assert proposed
     with opened.database.writing() as connection:
-        connection.exec_driver_sql(
-            "CREATE TRIGGER full BEFORE INSERT ON node_audit BEGIN SELECT RAISE(ABORT, 'x'); END"
-        )
+        refusing = {
+            "sqlite": "CREATE TRIGGER no_more BEFORE INSERT ON node_audit BEGIN SELECT RAISE(ABORT, 'x'); END",
+            "postgresql": "ALTER TABLE node_audit ADD CONSTRAINT no_more CHECK (id < 0) NOT VALID",
+        }
+        connection.exec_driver_sql(refusing[connection.dialect.name])
     calls: list[Any] = [
         lambda: begin(records),
         lambda: records.finish_test(test, Conclusion((finding("gpu-1"),)), 6.0),

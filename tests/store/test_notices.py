@@ -1,7 +1,6 @@
 """The outbox: an incident is told once, a message is sent by one at a time, and nothing that waits is lost."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -53,8 +52,8 @@ def entry(target: str = "ops", at: float = AT, dead: str = "") -> NewNotice:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/records.sqlite"
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture

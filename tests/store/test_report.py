@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,8 +22,8 @@ UNKNOWN = verdict(reason="Unknown", category="Anomaly", suspects=(), decided_by=
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    opened = Records(f"sqlite:///{tmp_path}/logdoctor.db")
+def records(database_url: str) -> Iterator[Records]:
+    opened = Records(database_url)
     yield opened
     opened.close()
 

@@ -1,7 +1,6 @@
 """How often shipped rules take part: always what a count over all current verdicts would say."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,8 +20,8 @@ A, B, FILTER = "diagnosis/infrastructure/ecc", "diagnosis/script/key-error", "fi
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    made = Records(f"sqlite:///{tmp_path / 'records.db'}")
+def records(database_url: str) -> Iterator[Records]:
+    made = Records(database_url)
     yield made
     made.close()
 

@@ -1,18 +1,18 @@
 """Work waits in rows, is due when it should be, and is removed only by who did it as it stands."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from logdoctor.store.confirmed import Confirmed, NewConfirmation
 from logdoctor.store.records import Records
 from logdoctor.store.work import COUNT, FORGET, RECHECK, TEACH, NewWork, Work, attempt_of, key_of
+from tests.databases import tries_of
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    records = Records(f"sqlite:///{tmp_path}/records.sqlite")
+def records(database_url: str) -> Iterator[Records]:
+    records = Records(database_url)
     yield records
     records.close()
 
@@ -23,7 +23,8 @@ def work(records: Records) -> Work:
 
 
 def test_any_amount_waits_and_comes_in_its_order(work: Work) -> None:
-    work.enter([NewWork(COUNT, f"job-{i}/1", f'"{i}"') for i in range(3000)], 10.0)
+    most = tries_of(work._database, 3000)
+    work.enter([NewWork(COUNT, f"job-{i}/1", f'"{i}"') for i in range(most)], 10.0)
     work.enter([NewWork(RECHECK, "job-1/1")], 5.0)
     assert work.due((COUNT,), 9.0) == [] and work.next_due((COUNT,)) == 10.0 and work.next_due((TEACH,)) is None
     done = []
@@ -31,7 +32,7 @@ def test_any_amount_waits_and_comes_in_its_order(work: Work) -> None:
         for item in found:
             done.append((item.key, item.body))
             work.finish(item)
-    assert done == [(f"job-{i}/1", f'"{i}"') for i in range(3000)]
+    assert done == [(f"job-{i}/1", f'"{i}"') for i in range(most)]
     assert work.keys((COUNT, RECHECK)) == {"job-1/1"}
 
 

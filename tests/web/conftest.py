@@ -21,9 +21,9 @@ from logdoctor import build
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import casework
 from logdoctor.service.consulting import Climbing
-from logdoctor.service.intake import IntakeBounds
+from logdoctor.service.parts import Parts
 from logdoctor.service.retention import Rules
-from logdoctor.service.service import Plan, Service, Stores
+from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
 from logdoctor.web.app import application
@@ -32,10 +32,12 @@ from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.nodes import background
 from logdoctor.web.push.labels import label_map
 from logdoctor.web.server import listener, server
+from tests.databases import databases, url_in
 
 LOCAL = "http://127.0.0.1"
 ALLOWED = Allowed(sent=8 << 20, unpacked=32 << 20, seconds=5.0)
-BOUNDS = IntakeBounds(1 << 40, 1000, 10_000, behind=64 << 20, late=60.0, journal_bytes=64 << 20, unarchived=512 << 20)
+BOUNDS = ServiceBounds(1 << 40, 1000, shard_bytes=512 << 20, behind=64 << 20, unscanned=64 << 20, unarchived=64 << 20)
+ALL_PARTS = Parts()
 TIMING = Timing(scan=0.02, quiet=60.0, hang=900.0, linger=60.0, abandon=86_400.0)
 FAILED = (
     b" [2024-03-02 11:08:47] iteration      120/  500000 | consumed samples:       122880 | lm loss: 6.81E+00 |\n"
@@ -58,11 +60,12 @@ def new_service(
     folder: Path,
     scanner: Scanner,
     timing: Timing = TIMING,
-    bounds: IntakeBounds = BOUNDS,
+    bounds: ServiceBounds = BOUNDS,
     ladder: Callable[[Stores], Climbing] | None = None,
+    parts: Parts = ALL_PARTS,
 ) -> Service:
     """A service over a folder, not yet started; an application starts and stops it."""
-    plan = Plan(f"sqlite:///{folder / 'logdoctor.db'}", bounds, timing, Rules(0, 0, every=600.0), min_free=0)
+    plan = Plan(url_in(folder / "logdoctor.db"), bounds, timing, Rules(0, 0, every=600.0), min_free=0, parts=parts)
     folder.mkdir(parents=True, exist_ok=True)
     return Service(folder, scanner, plan, ladder=ladder)
 
@@ -263,7 +266,7 @@ class Running:
         """Its exit code after SIGTERM."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(40)
+        return self.process.wait(90)
 
     def kill(self) -> None:
         """End it as a loss of power would."""
@@ -283,6 +286,8 @@ def running_in(folder: Path, **environment: str) -> Iterator[Running]:
     """A process that is not yet started; killed at the end."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("LOGDOCTOR_")}
     quick = {"LOGDOCTOR_SCAN_SECONDS": "0.05", "LOGDOCTOR_MIN_FREE_BYTES": "0"}
+    if databases.of_postgresql:
+        quick["LOGDOCTOR_DATABASE_URL"] = url_in(folder / "logdoctor.db")
     running = Running(folder, plain | quick | environment)
     try:
         yield running

@@ -81,13 +81,13 @@ def test_a_test_of_nodes_that_the_launcher_does_not_have_is_not_offered(actor: A
     proposed = actor.records.propose(elsewhere, "llama", 2, NOW)
     assert proposed is not None
     asked = page(client, f"/actions/{proposed.id}/approve")
-    assert "Not now: node rack-9: is not known here. Check its name." in asked.text
+    assert "Not now. Node rack-9 is not known here. Check its name." in asked.text
     assert not buttons(asked) and "Refuse instead" in asked.links()
     form = filled(page(client, f"/actions/{proposed.id}/refuse"))
     answer = client.post(f"/actions/{proposed.id}/approve", data=form, follow_redirects=False)
     assert answer.status_code == 409
     told = checked(answer).text
-    assert f"Action {proposed.id} was not done: node rack-9: is not known here" in told and "waits again" in told
+    assert f"Action {proposed.id} was not done: node rack-9 is not known here" in told and "waits again" in told
 
 
 def test_advice_is_for_people(actor: Actor, client: TestClient) -> None:

@@ -8,9 +8,11 @@ import pytest
 from logdoctor.errors import Busy
 from logdoctor.web.nodes import background
 from logdoctor.web.nodes.background import Deeds
+from tests.web.conftest import wait_for
 
 
-def test_acts_that_begin_together_are_counted() -> None:
+def test_acts_that_begin_together_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_SOON", 0.1)  # none of them is done before all have begun
     deeds, go, begun = Deeds("/nodes"), threading.Event(), []
 
     def act() -> str:
@@ -24,6 +26,7 @@ def test_acts_that_begin_together_are_counted() -> None:
 
     try:
         answers = asyncio.run(begin_all())
+        wait_for(lambda: len(begun) >= background._AT_WORK)
     finally:
         go.set()
     assert sum(isinstance(one, Busy) for one in answers) == 40 - background._AT_WORK

@@ -15,7 +15,7 @@ from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter
-from logdoctor.llm.exchanges import Exchange
+from logdoctor.model_types import Exchange
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Service, Stores
@@ -403,7 +403,7 @@ def test_one_case_on_a_page(client: TestClient, service: Service) -> None:
     case = enter(service, evidence=evidence, comment="the third", suggestion="return it", summary="a\nb", verdict=7)
     shown = page(client, f"/cases/{case.id}")
     for words in (
-        *("ECC Error", "Take out the node, then restart", "board returned", "the third", "return it"),
+        *("ECC Error", "Cordon the node, then restart", "board returned", "the third", "return it"),
         *("the infrastructure", "126", "the other", "2 lines of gpu-12, gpu-13", "0000000000000000", "was right"),
     ):
         assert words in shown.text, words

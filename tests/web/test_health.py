@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.parts import Parts
 from tests.web.conftest import FAILED, Guarded, local_client, new_service, wait_for
 
 
@@ -23,22 +24,56 @@ def figures(client: TestClient) -> dict[str, float]:
 
 
 def test_the_figures_count_what_happened(client: TestClient) -> None:
-    assert not any(value for name, value in figures(client).items() if name != "archive_bytes")
+    standing = ("archive_bytes", "workers", "shard_owners", "owned_shards", "takeovers_total", "worker_info", "leads")
+    used = figures(client)
+    assert not any(
+        value
+        for name, value in used.items()
+        if name not in (*standing, "worker_cpu_seconds_total", "free_bytes", "log_limit_bytes")
+    )
+    assert [used[name] for name in standing[1:]] == [1, 1, 64, 64, 1, 1]
     for job in ("a", "b"):
         for stream in ("x", "y"):
             log = f"/v1/jobs/{job}/attempts/1/streams/{stream}/log"
             assert client.post(log, params={"offset": 0}, content=FAILED).status_code == 200
     assert client.post(log, params={"offset": 0}, content=FAILED).status_code == 409
+    wait_for(lambda: figures(client)["streams"] == 4)
     now = figures(client)
     assert (now["bytes_in_total"], now["lines_in_total"]) == (4 * len(FAILED), 8)
-    assert (now["streams"], now["attempts"]) == (4, 2)
     assert now["refused_total"] == 1
-    assert 1 <= now["journal_groups_total"] <= 4
-    assert now["unarchived_bytes"] == 4 * len(FAILED)
+    assert 1 <= now["log_groups_total"] <= 4
+    now = wait_for(lambda: read if (read := figures(client))["unarchived_bytes"] == 4 * len(FAILED) else None)
+    assert (now["streams"], now["attempts"]) == (4, 2)
     client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
     wait_for(lambda: figures(client)["verdicts_total"] == 1)
     wait_for(lambda: figures(client)["unscanned_bytes"] == 0)
     assert figures(client)["scan_lag_seconds"] < 5
+
+
+def test_what_waits_is_told_by_a_process_that_judges_nothing(tmp_path: Path, scanner: Scanner) -> None:
+    service = new_service(tmp_path, scanner, parts=Parts(scans=False))
+    with local_client(service) as client:
+        client.post("/v1/jobs/a/attempts/1/streams/x/log", params={"offset": 0}, content=FAILED)
+        client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
+        now = figures(client)
+        assert now["unjudged_attempts"] == 1 and 0 <= now["verdict_lag_seconds"] < 60
+        assert now["log_limit_bytes"] == 64 << 20 and now["free_bytes"] > 1 << 20
+        service.records.settle("a", 1)
+        now = figures(client)
+        assert (now["unjudged_attempts"], now["verdict_lag_seconds"]) == (0, 0)
+
+
+def test_an_attempt_that_ends_without_bytes_does_not_wait_for_ever(client: TestClient) -> None:
+    client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
+    wait_for(lambda: figures(client)["unjudged_attempts"] == 0)
+
+
+def test_figures_over_all_jobs_are_not_for_tokens_of_some(guarded: Guarded) -> None:
+    names = [
+        {line.split("{")[0].split()[0] for line in guarded.client.get("/metrics", headers=token).text.splitlines()}
+        for token in (guarded.token("read"), guarded.token("read", prefixes=("a",)))
+    ]
+    assert "logdoctor_unjudged_attempts" in names[0] - names[1]
 
 
 def test_figures_need_a_token(guarded: Guarded) -> None:

@@ -49,7 +49,7 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
     publish(service, "llama", user="research", at=NOW - 7200)
     shown = page(client, "/")
     assert ids(shown) == [of(service, "llama")]
-    for word in ("new", "ECC Error", "Infrastructure", "the cause", "Take out the node, then restart", "llama / 1"):
+    for word in ("new", "ECC Error", "Infrastructure", "the cause", "Cordon the node, then restart", "llama / 1"):
         assert word in shown.text
     assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
     links = shown.links()
@@ -182,7 +182,7 @@ def test_filters(client: TestClient, several: Service, query: str, job: str) -> 
 def test_choices_say_how_many_they_would_find(client: TestClient, several: Service) -> None:
     shown = page(client, "/?reason=ECC+Error")
     assert "Out of Memory Error (1)" in shown.text and "Infrastructure (1)" in shown.text
-    assert "take out the node, then restart (1)" in shown.text
+    assert "cordon the node, then restart (1)" in shown.text
     assert "Key Error (0)" in page(client, "/?reason=Key+Error").text
 
 

@@ -95,7 +95,7 @@ def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Sca
         stored = send(client, "j", b"far away\n" * 20 + b"close by\n" + FAILED)
         before = page(client, f"/verdicts/{stored.id}")
         assert "was deleted" not in before.text and "far away" in before.text
-        wait_for(lambda: service.intake.delete("j", 1))
+        wait_for(lambda: service.retention._delete("j", 1, 1.0))
         after = page(client, f"/verdicts/{stored.id}")
         assert "The raw log was deleted" in after.text and "Raw lines" not in after.links()
         assert ["".join(tag.text) for tag in after.all("mark")] == [stored.verdict.evidence[0].quote]
@@ -112,8 +112,9 @@ def test_a_superseded_verdict_points_to_the_next(client: TestClient, service: Se
     old = page(client, f"/verdicts/{first.id}")
     assert old.links()["see the one that replaced it"] == f"/verdicts/{third.id}", "it leads to the one that stands"
     assert forms(old) == [] and buttons(old) == []
-    for words in ("Acknowledge", "It was something else", "Cordon", "Restart command"):
+    for words in ("Acknowledge", "It was something else", "Restart command"):
         assert words not in old.text, words
+    assert "/cordon" not in old.source
     assert "answer" not in [tag.attributes.get("class") for tag in old.all("section")]
     assert "Acknowledge" in page(client, f"/verdicts/{third.id}").text
 
@@ -355,7 +356,7 @@ def test_a_bound_token_sees_its_own_attempts_alone(guarded: Guarded) -> None:
     assert f"/verdicts/{mine.id}" in shown.source or "mine-1" in shown.text
     for word in ("other-", "secret of others", "note about", "ops", "failure; never tested", f"/cases/{case.id}"):
         assert word not in shown.source, word
-    assert forms(shown) == [] and "/correct" not in shown.source and "Cordon" not in shown.text
+    assert forms(shown) == [] and "/correct" not in shown.source and "/cordon" not in shown.source
     page(guarded.client, f"/incidents/{incident_of(service, foreign)}", 404)
     page(guarded.client, f"/incidents/{id}?verdict={other.id}", 404)
     page(guarded.client, f"/verdicts/{other.id}", 404)
@@ -459,7 +460,7 @@ def test_verdict_history_says_what_changed(client: TestClient, service: Service)
     stored = publish(service, verdict=changed(reason="CUDA Error", suspects=(), recovery="restart"), at=NOW + 1)
     told = page(client, f"/verdicts/{stored.id}").text.partition("Verdicts on this attempt")[2]
     assert "reason: ECC Error, now CUDA Error" in told
-    assert "what to do: take out the node, then restart, now restart from the last checkpoint" in told
+    assert "what to do: cordon the node, then restart, now restart from the last checkpoint" in told
     assert "suspects: node-1, rank 3, GPU 0000:52:00, now none" in told
 
 
@@ -607,7 +608,7 @@ def test_what_waits_for_an_incident_is_on_its_page(client: TestClient, service: 
     ("standings", "advice", "told"),
     [
         ({"gpu1": "healthy", "gpu2": "healthy"}, "Restart: test 1 found no faulty node", "all 2 nodes are healthy"),
-        ({"gpu1": "healthy", "gpu2": "faulty"}, "Take out gpu2, then restart", "1 faulty: gpu2; 1 healthy"),
+        ({"gpu1": "healthy", "gpu2": "faulty"}, "Cordon gpu2, then restart", "1 faulty: gpu2; 1 healthy"),
         ({"gpu1": "indeterminate"}, "Find the faulty node", "1 indeterminate: gpu1"),
     ],
 )
@@ -637,7 +638,7 @@ def test_tests_of_other_attempts_say_nothing_of_the_one_that_is_shown(client: Te
         text = page(client, f"/incidents/{id}?verdict={stored.id}").text
         assert advice(client, stored, id) == wording.advice(UNNAMED) and "exclude" not in text
         assert f"{ASIDE} x / 1: Test {faulty}: 1 faulty: gpu2; 1 healthy" in text
-    assert advice(client, first, id) == "Take out gpu2; no restart: attempt 2 also failed: NCCL Timeout Error"
+    assert advice(client, first, id) == "Cordon gpu2; no restart: attempt 2 also failed: NCCL Timeout Error"
     healthy = conclude(service, other, concluded("gpu3", "gpu4"), NOW + 6)
     assert advice(client, other, id) == f"Restart: test {healthy} found no faulty node"
     assert advice(client, again, id) == wording.advice(UNNAMED)
@@ -675,8 +676,8 @@ LINK = LinkFault(("gpu1", "gpu2"), "nodes", "fail together", (1,))
         ([concluded("n1", "n2")], FIND + "test 1 found no fault in 2 nodes, none of which the job had"),
         ([concluded("gpu1", "gpu2", n1="faulty")], FIND + "test 1 found n1 faulty"),
         ([concluded("gpu1", gpu2="slow")], FIND + "test 1 found gpu2 slow"),
-        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1")], "Take out gpu2, then restart"),
-        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1", gpu2="indeterminate")], "Take out gpu2, then restart"),
+        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1")], "Cordon gpu2, then restart"),
+        ([concluded("gpu1", gpu2="faulty"), concluded("gpu1", gpu2="indeterminate")], "Cordon gpu2, then restart"),
         ([concluded("gpu1", gpu2="faulty"), concluded("gpu1", "gpu2")], "Restart: test 2 found no faulty node"),
         (
             [concluded("gpu1", gpu2="faulty"), concluded("gpu2")],
@@ -695,7 +696,7 @@ def test_what_tests_prove_is_said_and_no_more(
         conclude(service, stored, conclusion, NOW + number)
     assert advice(client, stored) == said
     text = page(client, f"/verdicts/{stored.id}").text
-    assert ("sbatch --exclude=gpu2 run.sh" in text) == said.startswith("Take out")
+    assert ("sbatch --exclude=gpu2 run.sh" in text) == said.startswith("Cordon")
     assert ("sbatch run.sh" in text.partition("Facts")[0].partition("Evidence")[0]) == said.startswith("Restart")
     assert "all 2 nodes are healthy" not in text or all(not one.open and not one.links for one in conclusions)
 
@@ -745,8 +746,8 @@ def test_a_job_that_runs_again_is_not_restarted(client: TestClient, service: Ser
 
 def test_a_later_attempt_that_failed_is_the_one_to_restart(client: TestClient, service: Service) -> None:
     first, second = fail(service, "x"), fail(service, "x", 2, at=NOW + 9)
-    assert advice(client, first) == "Take out the node; no restart: attempt 2 also failed: ECC Error"
-    assert advice(client, second) == "Take out the node, then restart"
+    assert advice(client, first) == "Cordon the node; no restart: attempt 2 also failed: ECC Error"
+    assert advice(client, second) == "Cordon the node, then restart"
 
 
 def test_advice_that_is_no_restart_stays_when_the_job_goes_on(client: TestClient, service: Service) -> None:

@@ -10,9 +10,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
+from tests.databases import empty
 from tests.store.test_incidents import DONE, USER_CODE, publish, verdict
 from tests.store.test_records import BASE, on
 from tests.web.conftest import Guarded, Served, bearer, local_client, options, serving, wait_for
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 
 @pytest.fixture
@@ -204,8 +207,7 @@ def test_listeners_hear_only_of_jobs_that_are_theirs(filled: Service) -> None:
 
 def test_a_service_puts_failures_of_older_versions_into_incidents(filled: Service) -> None:
     with filled.records.database.writing() as connection:
-        for table in ("incident_events", "incident_attempts", "incidents"):
-            connection.exec_driver_sql(f"DELETE FROM {table}")
+        empty(connection, "incident_events", "incident_attempts", "incidents")
     with local_client(filled) as client:
         assert ids(client.get("/v1/incidents")) == [], "they are of long ago: nobody is to work them off"
         assert ids(client.get("/v1/incidents?state=resolved")) == [2, 1]

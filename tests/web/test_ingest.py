@@ -176,9 +176,9 @@ def test_lines_are_the_same_before_and_after_archiving_and_restart(tmp_path: Pat
         for at in range(0, len(data), 200_000):
             post(client, LOG, at, data[at : at + 200_000])
             if at == 600_000:
-                service.intake.empty_journal()
+                service.holding.archive_all()
         check(client)
-        service.intake.empty_journal()
+        service.holding.archive_all()
         check(client)
     with local_client(new_service(tmp_path, scanner)) as client:
         check(client)

@@ -8,14 +8,17 @@ from urllib.parse import quote, urlsplit
 import httpx
 import msgspec
 import pytest
+import sqlalchemy as sa
 from starlette.testclient import TestClient
 
+from eval.bench_log import keep
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.log_page import LEAD, ROWS
 from logdoctor.service.service import Service
-from logdoctor.store.frames import Packer
 from logdoctor.store.names import Key
 from logdoctor.store.records import End
+from logdoctor.store.schema import shards
+from logdoctor.store.shards import Owned, shard_of
 from logdoctor.types import Evidence
 from logdoctor.web.jobs.downloads import disposition
 from tests.web.conftest import Guarded, Served, local_client, new_service
@@ -31,10 +34,10 @@ NUMBERED = b"".join(b"line number %d\n" % number for number in range(1, 5001))
 
 def put(service: Service, data: bytes, stream: str = "main", job: str = "j") -> Key:
     """A stream in the archive of an attempt that is not in memory."""
-    key = Key(job, 1, stream)
-    service.records.open_attempt(job, 1, time.time())
-    file, packer = service.archive.open(key), Packer()
-    file.append(data, packer)
+    key, shard = Key(job, 1, stream), shard_of(job, 1)
+    with service.records.database.reading() as connection:
+        epoch = connection.scalar(sa.select(shards.c.epoch).where(shards.c.shard == shard))
+    keep(service.records, service.archive, Owned(shard, epoch), key, [data] if data else [])
     return key
 
 
@@ -263,7 +266,7 @@ def test_what_is_left_of_a_deleted_log_is_shown(client: TestClient, service: Ser
     put(service, NUMBERED)
     publish(service)
     service.records.end("j", 1, End("", 1, None, None, time.time()))
-    assert service.intake.delete("j", 1)
+    assert service.retention._delete("j", 1, 1.0)
     found = page(client, URL)
     assert "The raw log was deleted" in found.text and "before it" in found.text and "the cause" in found.text
     assert numbers(found) == [1, 2, 3] and "cited" in row(found, 2)
@@ -331,8 +334,8 @@ def test_file_names_are_safe() -> None:
 
 def test_a_damaged_archive_is_told(tmp_path: Path, scanner: Scanner) -> None:
     service = new_service(tmp_path / "data", scanner)
-    key = put(service, NUMBERED)
-    path = service.archive.open(key).path
+    put(service, NUMBERED)
+    (path,) = (tmp_path / "data" / "archive").rglob("*.zst")
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)

@@ -336,7 +336,7 @@ def test_nodes_that_the_launcher_does_not_have_are_told_before_a_test_is_begun(
     verdict = suspect(service, "llama", "rack-9")
     asked = page(client, f"/node-tests/new?verdict={verdict}")
     assert (
-        "Not now: node rack-9: is not known here. Check its name." in asked.text
+        "Not now. Node rack-9 is not known here. Check its name." in asked.text
         and "which must be able to reach" in asked.text
     )
     assert "Check again" in buttons(asked) and not [one for one in buttons(asked) if one.startswith("Test")]

@@ -109,6 +109,15 @@ def test_a_test_names_the_faulty_node_with_its_proof(actor: Actor, client: TestC
     assert client.get("/v1/nodes/gpu-02").json()["findings"][0]["standing"] == "faulty"
 
 
+def test_all_nodes_are_tested_when_that_is_said(actor: Actor, client: TestClient) -> None:
+    test = begin(client, nodes=[], all=True, regroups=0)
+    told = ended(client, test)
+    assert [node["name"] for node in told["test"]["nodes"]] == NAMES and told["test"]["options"]["regroups"] == 0
+    rest = client.get(f"/v1/node-tests/{test}", params={"after": 1}).json()
+    assert rest["worlds"] == told["worlds"][1:] and rest["test"] == told["test"]
+    assert client.get(f"/v1/node-tests/{test}", params={"after": -1}).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -120,6 +129,8 @@ def test_a_test_names_the_faulty_node_with_its_proof(actor: Actor, client: TestC
         ({"nodes": NAMES, "launcher": "ssh"}, 422, "is not set up"),
         ({"nodes": NAMES, "launcher": "telnet"}, 422, "launcher"),
         ({"nodes": NAMES, "seconds": 0}, 422, "seconds"),
+        ({"nodes": NAMES, "regroups": -1}, 422, "regroups"),
+        ({"all": False}, 422, "neither nodes nor a verdict"),
         ({"nodes": NAMES, "by": "somebody"}, 422, "by"),
         ({"nodes": "gpu-01"}, 422, "nodes"),
     ],
@@ -156,7 +167,9 @@ def test_a_test_is_cancelled(actor: Actor, client: TestClient, launcher: Recorde
 
 def test_a_test_that_nobody_runs_is_cancelled(actor: Actor, client: TestClient) -> None:
     test = kept_test(actor.records, None, worlds=0)
-    ended(client, begin(client))  # it is long past its time
+    with actor.records._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE node_tests SET seen = 0")
+    ended(client, begin(client))  # nothing was heard of it for long
     assert client.get(f"/v1/node-tests/{test}").json()["test"]["state"] == "aborted"
     young = kept_test(actor.records, None, worlds=0, at=time.time())
     answer = client.post("/v1/node-tests", json={"nodes": NAMES[:2]})
@@ -300,9 +313,11 @@ def test_an_action_waits_for_a_person(actor: Actor, client: TestClient) -> None:
     assert [one["id"] for one in items(client, "/v1/actions", state="waiting")] == [3, 2, 1]
     refused = client.post("/v1/actions/3/refuse", json={"why": "not now"}).json()
     assert (refused["state"], refused["by"], refused["why"]) == ("refused", "testclient", "not now")
-    assert client.post("/v1/actions/1/approve", json={}).json()["state"] == "done"
+    done = client.post("/v1/actions/1/approve", json={}).json()
+    assert (done["state"], done["test"]) == ("done", None)
     assert client.get("/v1/nodes", params={"cluster": True}).json()["cluster"][1]["cordoned"]
-    assert client.post("/v1/actions/2/approve", json={"why": "go on"}).json()["state"] == "approved"
+    approved = client.post("/v1/actions/2/approve", json={"why": "go on"}).json()
+    assert (approved["state"], approved["test"]) == ("approved", 2), "the test that it began"
     wait_for(lambda: {one["id"]: one["state"] for one in items(client, "/v1/actions")}[2] == "done")
     assert ended(client, 2)["test"]["conclusion"] is not None
     for id in (1, 3):

@@ -17,6 +17,7 @@ from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
 from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import Records
+from tests.databases import url_in
 from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options, wait_for
 
@@ -33,8 +34,7 @@ def notified(folder: Path, scanner: Scanner, receiver: Receiver) -> Service:
     notices = Notices(service.records.database)
     terms = NotifyTerms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
     service.notifier = Notifier(targets, notices, terms, Way(5.0))
-    service.listeners.append(service.notifier.handle)
-    service.incidents.listeners.append(service.notifier.wake)
+    service.news.changed.append(service.notifier.wake)
     return service
 
 
@@ -192,7 +192,7 @@ def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receive
     with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
         fail(client)
         wait_for(lambda: len(receiver.got) == 2)
-    kept = Records(f"sqlite:///{tmp_path / 'data' / 'logdoctor.db'}")
+    kept = Records(url_in(tmp_path / "data" / "logdoctor.db"))
     assert [one.state for one in Notices(kept.database).notices().items] == ["waiting", "waiting"]
     kept.close()
     receiver.always(204)

@@ -34,7 +34,7 @@ FAULT = Verdict(
     recovery="isolate_and_restart",
     outcome="failed",
     confidence=0.95,
-    suggestion="Take the node out.",
+    suggestion="Cordon the node.",
     evidence=(Evidence("j/1/main", "main", 2, "the cause", "diagnosis/x", ("before it",), ("after it",)),),
     suspects=(Suspect("node-1", 3, "0000:52:00", "its memory is broken"),),
     first_rank=3,
@@ -192,7 +192,7 @@ def test_a_row_says_what_happened_and_what_to_do(client: TestClient, service: Se
     stored = publish(service, "llama", user="u17", at=NOW - 7200)
     shown = page(client, "/attempts")
     assert shown.rows() == [f"/verdicts/{stored.id}"]
-    for word in ("failed", "ECC Error", "Take out the node, then restart", "llama / 1", "node-1", "u17", "95%"):
+    for word in ("failed", "ECC Error", "Cordon the node, then restart", "llama / 1", "node-1", "u17", "95%"):
         assert word in shown.text
     assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
     assert shown.links()["node-1"] == "/attempts?node=node-1"

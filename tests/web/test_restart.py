@@ -109,7 +109,7 @@ def test_what_a_test_of_the_nodes_found_decides_where_the_verdict_names_none() -
 )
 def test_a_command_that_chooses_its_nodes_is_not_given(told: str) -> None:
     found = restart("j", JobFacts(command=told), FAULT)
-    assert found.lines == () and found.untold
+    assert found.lines == () and found.unsure
     assert "chooses its nodes itself" in found.why_not and "add --exclude=node-1" in found.why_not
 
 
@@ -130,7 +130,7 @@ def test_a_command_that_chooses_its_nodes_is_not_given(told: str) -> None:
 )
 def test_what_only_a_shell_understands_is_not_made_into_a_command(told: str) -> None:
     found = restart("j", JobFacts(command=told), changed(recovery="restart"))
-    assert found.lines == () and found.untold and found.why_not.endswith("Run it as it was sent.")
+    assert found.lines == () and found.unsure and found.why_not.endswith("Run it as it was sent.")
     assert "add --exclude=node-1" in restart("j", JobFacts(command=told), FAULT).why_not
 
 

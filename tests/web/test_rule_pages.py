@@ -39,7 +39,7 @@ NODE = new(
     CAUSE,
     pattern="^torch fabric lane [0-9]+ is dark",
     examples=("torch fabric lane 3 is dark",),
-    waits_for=f"{CORDON}: NVLink Error takes a node out",
+    waits_for=f"{CORDON}: NVLink Error can cordon a node",
     claim=StoredClaim("NVLink Error", recovery="isolate_and_restart"),
 )
 
@@ -204,8 +204,8 @@ def test_what_a_step_means_is_said_of_each_sort(client: TestClient, service: Ser
     trouble = page(client, f"/rules/{some[1].id}?step=approve").text
     assert "counts lines" in trouble and "harmless, although they look like errors" in trouble
     cause = page(client, f"/rules/{some[3].id}?step=approve").text
-    assert "named Runtime Error" in cause and "take nodes out" not in cause
-    assert "take nodes out" in page(client, f"/rules/{some[4].id}?step=approve").text
+    assert "named Runtime Error" in cause and "cordon nodes" not in cause
+    assert "cordon nodes" in page(client, f"/rules/{some[4].id}?step=approve").text
     rule = active(service.rules, SHARD)
     assert "?step=approve" not in page(client, f"/rules/{rule.id}").source
     back = page(client, f"/rules/{rule.id}?step=undo").text
@@ -284,7 +284,7 @@ def test_a_back_test_is_made_when_asked_for(client: TestClient, service: Service
 def test_a_line_is_explained_without_being_stored(client: TestClient, service: Service, some: list[Learned]) -> None:
     made = page(client, f"/rules/try?line={quote(XID)}")
     assert "evidence diagnosis/infrastructure/gpu-off-the-bus: cause of CUDA Error" in made.text
-    assert "pci 0000:3b:00" in made.text and "Take out the node" in made.text
+    assert "pci 0000:3b:00" in made.text and "Cordon the node" in made.text
     lines = f"{SHARD.examples[0]}\r\n\r\n{CAUSE.examples[0]}\nhello"
     made = checked(send(client, "/rules/try", 200, lines=lines))
     assert f"would remove it (in shadow) {some[0].id}" in made.text

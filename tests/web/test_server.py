@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
-from logdoctor.errors import LogdoctorError, StoreError
+from logdoctor.errors import LogdoctorError, StoreDamaged, StoreError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.web import rendering
@@ -221,7 +221,11 @@ def broken(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterat
 
     @app.get("/v1/store")
     def store() -> None:
-        raise StoreError("the store", "it is damaged", "Restore it.")
+        raise StoreDamaged("the store", "it is damaged", "Restore it.")
+
+    @app.get("/v1/away")
+    def away() -> None:
+        raise StoreError("the database", "fails", "Wait.")
 
     @app.get("/v1/other")
     def other() -> None:
@@ -257,6 +261,7 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("PUT", "/v1/jobs/j", 422, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}),
     ("GET", "/v1/boom", 500, {}),
     ("GET", "/v1/store", 500, {}),
+    ("GET", "/v1/away", 503, {}),
     ("GET", "/v1/other", 500, {}),
     ("GET", "/v1/jobs", 403, {"headers": {"Host": "evil.example"}}),
 ]

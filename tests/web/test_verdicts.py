@@ -20,6 +20,8 @@ from logdoctor.types import Suspect, Verdict
 from tests.soak import SOAKING
 from tests.web.conftest import FAILED, TIMING, local_client, new_service, wait_for
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
 MANY = 10_000 if SOAKING else 1_000  # eval/bench_pages.py measures lists of 10,000
 CHOSEN = ["inf-004", "inf-006", "inf-028", "usr-001", "usr-061", "inf-012", "inf-005"]
@@ -160,7 +162,7 @@ def test_evidence_stays_when_the_log_is_deleted(tmp_path: Path, scanner: Scanner
     with local_client(service) as client:
         stored = sent(client, "j", (CORPUS / "failures" / "inf-004.log").read_bytes())
         before = client.get(f"/v1/verdicts/{stored['id']}").json()
-        wait_for(lambda: service.intake.delete("j", 1))
+        wait_for(lambda: service.retention._delete("j", 1, 1.0))
         assert client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1-5"}).status_code == 404
         after = client.get(f"/v1/verdicts/{stored['id']}").json()
         assert after["verdict"] == before["verdict"]

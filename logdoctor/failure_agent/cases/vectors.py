@@ -53,15 +53,16 @@ class Vectors(Protocol):
         ...
 
     def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[VectorHit]:
-        """The rows that are most like a text, the nearest first; only those with these facts when some are given."""
+        """Return the rows that are most like a text, the nearest first; only those with these facts when some are
+        given."""
         ...
 
     def ids(self) -> set[str]:
-        """The ids of all rows."""
+        """Return the ids of all rows."""
         ...
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
         ...
 
     def clear(self) -> None:
@@ -98,7 +99,8 @@ class ChromaVectors:
                 _store(collection).delete_nodes(list(ids[begin : begin + _AT_ONCE]))
 
     def search(self, text: str, most: int, where: Mapping[str, str] | None = None) -> list[VectorHit]:
-        """The rows that are most like a text, the nearest first; only those with these facts when some are given."""
+        """Return the rows that are most like a text, the nearest first; only those with these facts when some are
+        given."""
         load()
         query = _query(self._embedder.embed([text])[0].tolist(), min(most, _MOST_FOUND), where)
         with self._place.collection(self._name) as collection:
@@ -110,12 +112,12 @@ class ChromaVectors:
         return sorted(hits, key=lambda hit: (-hit.score, hit.id))
 
     def ids(self) -> set[str]:
-        """The ids of all rows."""
+        """Return the ids of all rows."""
         with self._place.collection(self._name) as collection:
             return set(collection.get(include=[])["ids"])
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
         with self._place.collection(self._name) as collection:
             return int(collection.count())
 
@@ -147,8 +149,8 @@ class LogQuery:
         self._words: list[frozenset[str]] | None = None
 
     def search(self, question: str, most: int) -> list[VectorHit]:
-        """The chunks that are most like a question, the nearest first; `facts` are empty. `RecallError` as of the
-        embedder."""
+        """Return the chunks that are most like a question, the nearest first; `facts` are empty. `RecallError` as of
+        the embedder."""
         load()
         places = self._likely(question)
         if not places or most < 1:
@@ -160,14 +162,14 @@ class LogQuery:
         return sorted(hits, key=lambda hit: -hit.score)
 
     def _likely(self, question: str) -> list[int]:
-        """The places of the chunks to embed, in order."""
+        """Return the places of the chunks to embed, in order."""
         if len(self._chunks) <= self._most:
             return list(range(len(self._chunks)))
         if self._words is None:
             self._words = [_words(chunk.text) for chunk in self._chunks]
         asked = _words(question)
-        told = {word: sum(word in words for words in self._words) for word in asked}
-        worth = [sum(1 / told[word] for word in asked & words) for words in self._words]
+        counted = {word: sum(word in words for words in self._words) for word in asked}
+        worth = [sum(1 / counted[word] for word in asked & words) for words in self._words]
         best = sorted(range(len(worth)), key=lambda place: (-worth[place], place))[: self._most]
         return sorted(best)
 
@@ -180,25 +182,25 @@ def warm(embedder: Embedder) -> None:
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a text, in small letters, bounded."""
+    """Return the words of a text, in small letters, bounded."""
     cleaned = "".join(letter if letter.isalnum() or letter == "_" else " " for letter in text[:4000].lower())
     return frozenset(word for word in cleaned.split() if len(word) > 2)
 
 
 def _cosine(score: float) -> float:
-    """The cosine that LlamaIndex tells as exp(cosine - 1)."""
+    """Return the cosine that LlamaIndex tells as exp(cosine - 1)."""
     return min(1.0, max(0.0, 1.0 + math.log(score))) if score > 0 else 0.0
 
 
 def _store(collection: Any) -> Any:
-    """LlamaIndex's view of a collection."""
+    """Return LlamaIndex's view of a collection."""
     from llama_index.vector_stores.chroma import ChromaVectorStore
 
     return ChromaVectorStore(chroma_collection=collection)
 
 
 def _nodes(rows: Sequence[VectorRow], vectors: NDArray[np.float32]) -> list[Any]:
-    """Rows with their vectors, as LlamaIndex wants them."""
+    """Return rows with their vectors, as LlamaIndex wants them."""
     from llama_index.core.schema import TextNode
 
     return [
@@ -213,12 +215,12 @@ def _nodes(rows: Sequence[VectorRow], vectors: NDArray[np.float32]) -> list[Any]
 
 
 def _storable(text: str) -> str:
-    """The beginning of a text, without what UTF-8 or a database refuses."""
+    """Return the beginning of a text, without what UTF-8 or a database refuses."""
     return text[:_KEPT].encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
 
 
 def _query(vector: list[float], most: int, where: Mapping[str, str] | None) -> Any:
-    """A search for the nearest, among those with these facts."""
+    """Return a search for the nearest, among those with these facts."""
     from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
     filters = (
@@ -228,7 +230,7 @@ def _query(vector: list[float], most: int, where: Mapping[str, str] | None) -> A
 
 
 def _nearest(asked: list[float], vectors: list[list[float]], most: int) -> list[tuple[int, float]]:
-    """Places of the vectors nearest to one, with their cosine, by LlamaIndex's query engine without a model."""
+    """Return places of the vectors nearest to one, with their cosine, by LlamaIndex's query engine without a model."""
     from llama_index.core import VectorStoreIndex
     from llama_index.core.embeddings import MockEmbedding
     from llama_index.core.llms import MockLLM

@@ -29,7 +29,7 @@ class _Named(NamedTuple):
 
     @property
     def marked(self) -> bool:
-        """Whether it looks like trouble by itself."""
+        """Return whether it looks like trouble by itself."""
         return self.line.strong or self.line.weak or self.line.noticed or bool(self.line.rules)
 
 
@@ -40,7 +40,7 @@ def written(
     cases: Sequence[Confirmation],
     writer: Writer,
 ) -> tuple[list[DiagnosisCandidate], dict[str, str]]:
-    """Patterns for the lines that name the failure, and who wrote each; `cases` are all that count."""
+    """Return patterns for the lines that name the failure, and who wrote each; `cases` are all that count."""
     found: list[DiagnosisCandidate] = []
     by: dict[str, str] = {}
     for named in _lines(confirmation, records, book):
@@ -53,8 +53,9 @@ def written(
 
 
 def _lines(confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> list[_Named]:
-    """The lines that were cited and the line that names their episode, where nothing was cited the most suspicious
-    one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not name it."""
+    """Return the lines that were cited and the line that names their episode, where nothing was cited the most
+    suspicious one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not
+    name it."""
     lines = {(record.stream, line.number): line for record in records for line in record.lines}
     places = [(one.stream, one.line) for one in confirmation.evidence]
     named = naming(episodes(records, book), records, places)
@@ -91,5 +92,5 @@ def _task(confirmation: Confirmation, records: Sequence[Record], named: _Named, 
 
 
 def _is_frame(line: Line | None) -> bool:
-    """Whether a line is one within a traceback, which says less than its last one."""
+    """Return whether a line is one within a traceback, which says less than its last one."""
     return line is not None and origin(shown(line.text)).message[:1] in (" ", "\t")

@@ -10,8 +10,8 @@ _DIGESTS = 50
 
 
 def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
-    """The episode that holds the first of some lines, as (stream, number), that any holds; else the most suspicious
-    that lasted, if one did."""
+    """Return the episode that holds the first of some lines, as (stream, number), that any holds; else the most
+    suspicious that lasted, if one did."""
     streams = [record.stream for record in records]
     for stream, line in places:
         for episode in found:
@@ -40,7 +40,7 @@ def confirmation_of(
     comment: str = "",
     evidence: Sequence[Cited] = (),
 ) -> NewConfirmation:
-    """The confirmation of a verdict, or its correction where another reason or recovery is given.
+    """Return the confirmation of a verdict, or its correction where another reason or recovery is given.
 
     What is not given is as the verdict has it; a correction of the reason leaves the rest to the taxonomy.
     """

@@ -1,6 +1,6 @@
 """Code decides whether a diagnosis pattern may become a rule: what it claims is said of every line that it hits.
 
-A rule that hits too much blames the wrong thing, restarts what cannot run, or takes good nodes out. So a proposal is
+A rule that hits too much blames the wrong thing, restarts what cannot run, or cordons good nodes. So a proposal is
 refused unless each guard lets it pass, in this order:
 
     form         text of one line that begins with `^`, printable, of the small language of `learning.grammar`
@@ -29,17 +29,18 @@ from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.taught import Taught, line_matches
 from logdoctor.errors import RuleError
-from logdoctor.failure_agent.write_back.rule import as_records, diagnosis
+from logdoctor.failure_agent.write_back.past import as_records
 from logdoctor.learning.backtest import BackTest, Says
+from logdoctor.learning.form import diagnosis
 from logdoctor.learning.grammar import Chars, Choice, Node, Pattern
-from logdoctor.learning.proposed import LONGEST, Refusal, form_cause, parsed, secret_cause
+from logdoctor.learning.proposed import Refusal, first_refusal, learnable, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.rules.check import check_learned
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
-from logdoctor.store.confirmed import Kept, Past
-from logdoctor.store.learned import StoredClaim
+from logdoctor.store.confirmed import Confirmed, Kept, Past
+from logdoctor.store.learned import Learned, StoredClaim
 from logdoctor.text import origin, shown
 from logdoctor.types import Record
 
@@ -101,7 +102,7 @@ class DiagnosisGuards:
     def first_fit(
         self, candidates: Sequence[DiagnosisCandidate], trial: ConfirmedTrial, backtest: BackTest | None = None
     ) -> tuple[DiagnosisCandidate | None, list[Refusal]]:
-        """The first candidate that passes all guards, if any, and the refusals of those before it.
+        """Return the first candidate that passes all guards, if any, and the refusals of those before it.
 
         With a `backtest` they are tried on as many of the newest attempts as its time allows, and it tells of each
         candidate, by its place, where it hits.
@@ -109,82 +110,63 @@ class DiagnosisGuards:
         refused: dict[int, Refusal] = {}
         rules: dict[int, DiagnosisRule] = {}
         for place, one in enumerate(candidates):
-            rule = self._rule(one.pattern, trial.claim, [one.text], f"learned/candidate/{place}", one.title)
-            cause = self._alone(one.pattern, [one.text], rule)
-            if cause:
-                refused[place] = refusal(one.pattern, *cause)
+            if said := _refused_alone(one.pattern, [one.text]):
+                refused[place] = said
             else:
-                rules[place] = rule
-        for place, cause in self._backtested(rules, trial, backtest).items():
-            refused[place] = refusal(candidates[place].pattern, *cause)
+                rules[place] = _rule(one.pattern, trial.claim, [one.text], place, one.title)
+        refused |= self._backtested(rules, trial, backtest)
         for place, one in enumerate(candidates):
-            if place in refused:
-                continue
-            if cause := self._checked(rules[place]) or self._effect(rules[place], trial):
-                refused[place] = refusal(one.pattern, *cause)
-                continue
-            return one, [refused[at] for at in sorted(refused) if at < place]
+            said = refused.get(place) or first_refusal(mask(one.pattern), self._asked(rules[place], trial))
+            if said is None:
+                return one, [refused[at] for at in sorted(refused) if at < place]
+            refused[place] = said
         return None, [refused[at] for at in sorted(refused)]
 
     def refusal_of_rule(self, pattern: str, claim: StoredClaim, examples: Sequence[str]) -> Refusal | None:
-        """What the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        """Return what the guards say of a pattern that was written elsewhere, by the examples that came with it."""
         if not examples:
-            return refusal(pattern, "evidence", "it has no example")
-        rule = self._rule(pattern, claim, examples, "learned/candidate/0", "")
-        cause = self._alone(pattern, examples, rule)
-        cause = cause or self._backtested({0: rule}, ConfirmedTrial("", -1, (), claim)).get(0) or self._checked(rule)
-        return refusal(pattern, *cause) if cause else None
+            return refusal(mask(pattern), "evidence", "it has no example")
+        rule, trial = _rule(pattern, claim, examples, 0, ""), ConfirmedTrial("", -1, (), claim)
+        return (
+            _refused_alone(pattern, examples)
+            or self._backtested({0: rule}, trial).get(0)
+            or first_refusal(mask(pattern), [("rules-check", self._check_cause(rule))])
+        )
 
     def harm(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> Refusal | None:
-        """What a rule that passed them once would hit by now that it must not."""
-        cause = self._backtested({0: rule}, trial).get(0)
-        return refusal(rule.when.any[0], *cause) if cause else None
+        """Return what a rule that passed them once would hit by now that it must not."""
+        return self._backtested({0: rule}, trial).get(0)
 
-    def _rule(self, pattern: str, claim: StoredClaim, examples: Sequence[str], id: str, title: str) -> DiagnosisRule:
-        return diagnosis(id, pattern, claim, [mask(shown(text)) for text in examples], title=title)
+    def _asked(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> Iterator[tuple[str, str | None]]:
+        """Yield the guards that cost most, and are asked last."""
+        yield "rules-check", self._check_cause(rule)
+        yield "effect", self._effect_cause(rule, trial)
 
-    def _alone(self, pattern: str, lines: Sequence[str], rule: DiagnosisRule) -> tuple[str, str] | None:
-        """(guard, cause) of a refusal that needs no other attempt."""
-        if cause := _form_cause(pattern):
-            return "form", cause
-        taken_apart = parsed(pattern if pattern.endswith("$") and not pattern.endswith("\\$") else f"{pattern}$")
-        if not isinstance(taken_apart, Pattern):
-            guard, cause = taken_apart
-            return "compile" if guard == "compile" else "form", cause
-        if cause := secret_cause(taken_apart):
-            return "secret", cause
-        if cause := _literal_cause(taken_apart, lines):
-            return "literal", cause
-        try:
-            tried = [prefix + shown(line) for line in lines for prefix in _PREFIXES]
-            missed = sorted(set(range(len(tried))) - set(line_matches(pattern, tried)))
-        except RuleError as error:
-            return "compile", error.cause
-        if missed:
-            return "evidence", f"does not match {tried[missed[0]][:200]!r}"
-        return None
-
-    def _checked(self, rule: DiagnosisRule) -> tuple[str, str] | None:
+    def _check_cause(self, rule: DiagnosisRule) -> str | None:
         problems = check_learned(_with_own_examples(rule), self._book, self._scanner)
-        return ("rules-check", problems[0].what) if problems else None
+        return problems[0].what if problems else None
 
     def _backtested(
         self, rules: dict[int, DiagnosisRule], trial: ConfirmedTrial, backtest: BackTest | None = None
-    ) -> dict[int, tuple[str, str]]:
-        """(guard, cause) of those rules that hit what they must not, all tried together."""
+    ) -> dict[int, Refusal]:
+        """Return the refusals of those rules that hit what they must not, all tried together, by their places."""
         if not rules:
             return {}
         taught = Taught(list(rules.values()))
         place_of = {rule.id: place for place, rule in rules.items()}
-        refused: dict[int, tuple[str, str]] = {}
+        refused: dict[int, Refusal] = {}
+
+        def refuse(rule: str, guard: str, cause: str) -> None:
+            place = place_of[rule]
+            refused.setdefault(place, refusal(mask(rules[place].when.any[0]), guard, f"hits {cause}"))
+
         others = _records(_of_other_reasons(self._book, trial.claim.reason))
         for guard, records, what in (
             ("healthy", self._harmless, "a harmless line"),
             ("others", others, "an example of another rule"),
         ):
             for rule, lines in taught.hits(records).items():
-                text = records[0].lines[lines[0][1]].text
-                refused.setdefault(place_of[rule], (guard, f"hits {what}: {text[:200]!r}"))
+                refuse(rule, guard, f"{what}: {records[0].lines[lines[0][1]].text[:200]!r}")
         past_attempts = self._past((trial.job, trial.attempt))
         for past in backtest.course(past_attempts) if backtest else past_attempts:
             if backtest is None and len(refused) == len(rules):
@@ -194,43 +176,48 @@ class DiagnosisGuards:
                 continue
             for rule, lines in taught.hits(as_records(past.lines)).items():
                 if cause:
-                    where = f"{past.job}/{past.attempt}, line {lines[0][1]}, which {cause[1]}"
-                    refused.setdefault(place_of[rule], (cause[0], f"hits {where}"))
+                    refuse(rule, cause[0], f"{past.job}/{past.attempt}, line {lines[0][1]}, which {cause[1]}")
                 if backtest:
-                    agrees = past.outcome == "failed" and past.reason == trial.claim.reason
-                    says: Says = "contradicts" if cause else "agrees" if agrees else "open"
-                    backtest.enter(place_of[rule], past, lines, says)
+                    backtest.enter(place_of[rule], past, lines, says(past, trial))
         return refused
 
-    def _effect(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> tuple[str, str] | None:
+    def _effect_cause(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> str | None:
         records, book = Taught([rule]).applied(trial.records, self._book)
         verdict = diagnose(records, book, reported=FAILED)
+        decides = f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt"
         wanted = rule.verdict
         if (verdict.outcome, verdict.reason, verdict.recovery) != ("failed", wanted.reason, wanted.recovery):
-            said = f"{verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
-            return (
-                "effect",
-                f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt: {said}",
-            )
+            return f"{decides}: {verdict.reason} ({verdict.outcome}, {taxonomy.ADVICE[verdict.recovery]})"
         if verdict.decided_by.rule != rule.id or all(one.rule != rule.id for one in verdict.evidence):
-            return (
-                "effect",
-                f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt, not its line",
-            )
+            return f"{decides}, not its line"
         return None
 
 
-def refusal(pattern: str, guard: str, cause: str) -> Refusal:
-    """A refusal whose texts are bounded and hold no secret."""
-    return Refusal(mask(pattern[:LONGEST]), guard, mask(cause)[:500])
+def _rule(pattern: str, claim: StoredClaim, examples: Sequence[str], place: int, title: str) -> DiagnosisRule:
+    return diagnosis(f"learned/candidate/{place}", pattern, claim, [mask(shown(text)) for text in examples], title)
 
 
-def _form_cause(pattern: str) -> str | None:
-    return form_cause(pattern) or (None if pattern.startswith("^") else "it does not start with ^")
+def _refused_alone(source: str, lines: Sequence[str]) -> Refusal | None:
+    """Return the refusal that needs no other attempt."""
+    pattern = learnable(source, source if source.endswith("$") and not source.endswith("\\$") else f"{source}$")
+    if isinstance(pattern, Refusal):
+        guard = "form" if pattern.guard in ("anchor", "grammar") else pattern.guard
+        return pattern._replace(pattern=mask(pattern.pattern), guard=guard)
+    try:
+        return first_refusal(mask(source), _asked_alone(source, pattern, lines))
+    except RuleError as error:
+        return refusal(mask(source), "compile", error.cause)
+
+
+def _asked_alone(source: str, pattern: Pattern, lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    yield "literal", _literal_cause(pattern, lines)
+    tried = [prefix + shown(line) for line in lines for prefix in _PREFIXES]
+    missed = sorted(set(range(len(tried))) - set(line_matches(source, tried)))
+    yield "evidence", f"does not match {tried[missed[0]][:200]!r}" if missed else None
 
 
 def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
-    """Why the text that every matching line must hold is too little to tell one failure from another."""
+    """Return why the text that every matching line must hold is too little to tell one failure from another."""
     for line in lines:
         name = origin(shown(line)).message[:200].lstrip().split(":", 1)[0]
         if is_report(name):
@@ -245,7 +232,7 @@ def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
 
 
 def own_words(pattern: Pattern) -> set[str]:
-    """The words that a line must hold to match, without class names and what failures have in common."""
+    """Return the words that a line must hold to match, without class names and what failures have in common."""
     found = set()
     for text in _required(pattern.nodes):
         for word in regex.findall(r"[^\W\d_]{2,}", regex.sub(r"\w+", _without_class, text)):
@@ -259,7 +246,7 @@ def _without_class(match: regex.Match[str]) -> str:
 
 
 def _required(nodes: Sequence[Node]) -> Iterator[str]:
-    """Runs of literal text that stand outside of alternatives."""
+    """Yield runs of literal text that stand outside of alternatives."""
     run = bytearray()
     for node in nodes:
         if isinstance(node, Chars) and node.literal and node.least:
@@ -273,14 +260,14 @@ def _required(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _with_own_examples(rule: DiagnosisRule) -> DiagnosisRule:
-    """The rule with those of its masked examples that it still matches; a mask may have taken what it needs."""
+    """Return the rule with those of its masked examples that it still matches; a mask may have taken what it needs."""
     texts = [example.text for example in rule.must_match]
     good = [rule.must_match[place] for place in line_matches(rule.when.any[0], texts)]
     return msgspec.structs.replace(rule, must_match=tuple(good))
 
 
 def _harmless(book: RuleBook) -> Iterator[str]:
-    """Lines that are known to be routine, or to tell of a good end."""
+    """Yield lines that are known to be routine, or to tell of a good end."""
     for rule in book.filters:
         yield from _examples(rule)
     for one in book.diagnoses:
@@ -293,7 +280,7 @@ def _examples(rule: FilterRule) -> Iterable[str]:
 
 
 def _of_other_reasons(book: RuleBook, reason: str) -> Iterator[str]:
-    """Examples of lines that mean something else, or that follow from any failure."""
+    """Yield examples of lines that mean something else, or that follow from any failure."""
     for rule in book.diagnoses:
         claim = rule.verdict
         if claim.lookup or claim.outcome:
@@ -303,13 +290,13 @@ def _of_other_reasons(book: RuleBook, reason: str) -> Iterator[str]:
 
 
 def _records(texts: Iterable[str]) -> list[Record]:
-    """Lines as one record, numbered from 0."""
+    """Return lines as one record, numbered from 0."""
     lines = (line for text in texts for line in text.split("\n"))
     return as_records(Kept("", number, line) for number, line in enumerate(dict.fromkeys(lines))) or [Record("", "")]
 
 
 def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
-    """(guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
+    """Return (guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
 
     A failure of which nobody knew the cause says nothing, nor does an attempt of which nobody knows whether it failed.
     Nor does a guess (by structure, case or agent) about the same failure that nobody confirmed: it is what the
@@ -326,3 +313,17 @@ def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
     if not past.confirmed and past.decided != "rule" and past.digest in trial.digests:
         return None
     return "others", f"failed of {past.reason}"
+
+
+def says(past: Past, trial: ConfirmedTrial) -> Says:
+    """Return whether a rule with this claim is right where it hits a past attempt."""
+    if contradiction(past, trial):
+        return "contradicts"
+    return "agrees" if past.outcome == "failed" and past.reason == trial.claim.reason else "open"
+
+
+def trial_of(rule: Learned, claim: StoredClaim, confirmed: Confirmed) -> ConfirmedTrial:
+    """Return where a rule with this claim comes from, for it to be tried again."""
+    job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
+    confirmation = confirmed.live(job, attempt)
+    return ConfirmedTrial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))

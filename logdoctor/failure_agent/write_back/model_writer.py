@@ -51,7 +51,7 @@ class ModelWriter:
         self.name = f"{model.name}@{self._prompt.version[:12]}"
 
     def write(self, task: Task) -> list[Written]:
-        """The model's pattern, and behind it those that are written without one; these alone when it fails."""
+        """Return the model's pattern, and behind it those that are written without one; these alone when it fails."""
         written = self._offline.write(task)
         if not task.marked:
             return written  # only its values tell it from routine, and these are not the model's to choose
@@ -80,14 +80,14 @@ class ModelWriter:
 
 
 def _text(prompt: Prompt, task: Task, hide: Callable[[str], str]) -> str:
-    """The prompt with as much around the line as there is room for."""
+    """Return the prompt with as much around the line as there is room for."""
     lines = [f"name: {_shown(task.line, hide)}", *(f"same: {_shown(one, hide)}" for one in task.examples[:_SAME])]
     near = [f"near: {_shown(one, hide)}" for one in task.around[:_NEAR]]
     others = [_shown(one, hide) for one in task.others[:_OTHERS]]
     for share in (1.0, 0.5, 0.25, 0.0):
         some = [*lines, *near[: int(len(near) * share)]]
-        told = {"lines": some, "others": others[: int(len(others) * share)], "reason": task.reason}
-        if estimate(text := prompt.render(told)) <= prompt.head.max_tokens_in:
+        fields = {"lines": some, "others": others[: int(len(others) * share)], "reason": task.reason}
+        if estimate(text := prompt.render(fields)) <= prompt.head.max_tokens_in:
             return text
     return prompt.render({"lines": lines[:1], "others": [], "reason": task.reason})
 
@@ -97,7 +97,7 @@ def _shown(line: str, hide: Callable[[str], str]) -> str:
 
 
 def _meant(written: str) -> str:
-    """A pattern as it was meant: without what JSON made of an escape that was written once, and with fields for
+    """Return a pattern as it was meant: without what JSON made of an escape that was written once, and with fields for
     masks."""
     plain = written.strip("\r\n ").replace("\b", r"\b").replace("\t", r"\t")
     plain = plain.removesuffix("$") if not plain.endswith("\\$") else plain

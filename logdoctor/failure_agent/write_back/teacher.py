@@ -1,7 +1,7 @@
 """Write-back: who turns confirmed failures into diagnosis rules, and watches what becomes of these.
 
 A rule begins in shadow, where it is only counted. It becomes active after it hit in enough attempts whose verdicts did
-not speak against it, unless it may take nodes out: then a person lets it. What is confirmed later weighs more than any
+not speak against it, unless it may cordon nodes: then a person lets it. What is confirmed later weighs more than any
 rule: one that hits where something else was confirmed goes back at once.
 """
 
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from logdoctor import taxonomy
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import Episode, episodes
@@ -22,19 +21,20 @@ from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError, RuleRefused
 from logdoctor.failure_agent.write_back.candidates import written
 from logdoctor.failure_agent.write_back.confirming import naming
-from logdoctor.failure_agent.write_back.guards import ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards, refusal
-from logdoctor.failure_agent.write_back.rule import as_diagnosis, diagnosis, kept
+from logdoctor.failure_agent.write_back.guards import ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards, trial_of
+from logdoctor.failure_agent.write_back.past import kept
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
 from logdoctor.learning import steps
 from logdoctor.learning.backtest import BackTest, Tried
-from logdoctor.learning.proposed import Refusal
+from logdoctor.learning.form import as_diagnosis, awaited, diagnosis, full_claim
+from logdoctor.learning.proposed import Refusal, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
-from logdoctor.store.learned import CORDON, Learned, LearnedRules, NewRule, Source, StoredClaim
+from logdoctor.store.learned import Learned, LearnedRules, NewRule, Source, StoredClaim
 from logdoctor.store.refusals import Refused, Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless, shown
@@ -144,11 +144,11 @@ class Teacher:
     # what is known
 
     def version(self) -> int:
-        """A number that every change of a learned rule raises."""
+        """Return a number that every change of a learned rule raises."""
         return self._rules.version()
 
     def alive(self) -> Taught:
-        """The rules that are active or in shadow, compiled; as they are stored now."""
+        """Return the rules that are active or in shadow, compiled; as they are stored now."""
         with self._loading:
             version = self._rules.version()
             if version != self._loaded[0]:
@@ -157,17 +157,17 @@ class Teacher:
             return self._loaded[1]
 
     def taught(self) -> tuple[DiagnosisRule, ...]:
-        """The rules that are active or in shadow."""
+        """Return the rules that are active or in shadow."""
         return self.alive().rules
 
     def lines(self) -> list[str]:
-        """The lines that these rules were learned from, without secrets: no filter rule may take one of them."""
+        """Return the lines that these rules were learned from, without secrets: no filter rule may take one of them."""
         return [example.text for rule in self.taught() for example in rule.must_match]
 
     # a failure was confirmed
 
     def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> DiagnosisLesson:
-        """What comes of a confirmation, given the records of its attempt.
+        """Return what comes of a confirmation, given the records of its attempt.
 
         Rules that say something else of these records are put back first.
         """
@@ -190,7 +190,7 @@ class Teacher:
     def preview(
         self, confirmation: Confirmation, records: Sequence[Record], seconds: float, writer: Writer | None = None
     ) -> Preview:
-        """What `teach` would come to, without a change of anything and without a model.
+        """Return what `teach` would come to, without a change of anything and without a model.
 
         The back-test takes the newest attempts for at most so many seconds; `teach` tries all that are kept.
         """
@@ -217,15 +217,15 @@ class Teacher:
         return Preview(rule, proposal.chosen if rule else None, why, *reported)
 
     def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
-        """The rules that were learned from a confirmation which counts no more; they are retired."""
+        """Return the rules that were learned from a confirmation which counts no more; they are retired."""
         with self._changing:
             gone = [rule for rule in self._alive() if _is_from(rule, confirmation)]
             why = f"the confirmation of {confirmation.job}/{confirmation.attempt} was withdrawn"
             return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
 
     def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
-        """Whether the agent now came to the same verdict on the failure with this digest in enough attempts, each of
-        another job: one that fails again and again is no second opinion.
+        """Return whether the agent now came to the same verdict on the failure with this digest in enough attempts,
+        each of another job: one that fails again and again is no second opinion.
 
         What somebody confirmed of such a failure otherwise forbids it.
         """
@@ -273,7 +273,7 @@ class Teacher:
     # inside
 
     def _by_rules_of_the_book(self, records: Sequence[Record]) -> list[Record]:
-        """The records without the learned diagnosis rules that took part in judging: these are tried anew."""
+        """Return the records without the learned diagnosis rules that took part in judging: these are tried anew."""
         known = len(self._book.diagnoses)
         return [
             msgspec.structs.replace(
@@ -301,7 +301,7 @@ class Teacher:
         writer: Writer,
         backtest: BackTest | None = None,
     ) -> _Proposal:
-        """What a confirmation leads to where these rules stand; nothing is changed."""
+        """Return what a confirmation leads to where these rules stand; nothing is changed."""
         claim = _claim(confirmation)
         if known := self._known(claim, records, standing, taught):
             return _Proposal(known)
@@ -316,8 +316,8 @@ class Teacher:
         return _Proposal(None, chosen, rule, tuple(refused), tried)
 
     def _contradicted(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[PutBack, ...]:
-        """The steps of rules that say something else of an attempt than what was confirmed: active ones go back to
-        shadow; those in shadow, and those that were learned from it, are retired."""
+        """Return the steps of rules that say something else of an attempt than what was confirmed: active ones go back
+        to shadow; those in shadow, and those that were learned from it, are retired."""
         hits = self.alive().hits(records)
         where = f"{confirmation.job}/{confirmation.attempt}"
         put_back = []
@@ -331,7 +331,7 @@ class Teacher:
         return tuple(put_back)
 
     def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
-        """The rules that were put back because they say something else of an attempt than what was confirmed."""
+        """Return the rules that were put back because they say something else of an attempt than what was confirmed."""
         put_back = self._contradicted(confirmation, records)
         return tuple(step.rule.id for step in put_back if self._move(step.rule, step.status, step.why))
 
@@ -342,7 +342,7 @@ class Teacher:
         standing: Sequence[Learned],
         taught: Taught,
     ) -> DiagnosisLesson | None:
-        """What is said when these rules know the failure already, active or in shadow."""
+        """Return what is said when these rules know the failure already, active or in shadow."""
         verdict = diagnose(*taught.applied(records, self._book), reported=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
@@ -355,19 +355,19 @@ class Teacher:
         return None
 
     def _enter(self, new: NewRule, chosen: DiagnosisCandidate) -> DiagnosisLesson | Refusal:
-        """The rule as it was entered, or why it is none."""
+        """Return the rule as it was entered, or why it is none."""
         where = f"learned from {new.source.job}/{new.source.attempt}"
         try:
             (rule,) = self._rules.add([new], steps.BY, self._clock(), why=where)
         except RuleRefused as error:
-            return refusal(new.pattern, "duplicate", error.cause)
+            return refusal(mask(new.pattern), "duplicate", error.cause)
         if duplicate := _duplicate(rule):
             return duplicate
         log.info("diagnosis rule learned", rule=rule.id, reason=rule.claim and rule.claim.reason, job=new.source.job)
         return DiagnosisLesson(rule.id, rule.status, where, (), (chosen.text,))
 
     def _twin(self, new: NewRule) -> Learned | None:
-        """The rule that has the same pattern and says the same, whatever became of it."""
+        """Return the rule that has the same pattern and says the same, whatever became of it."""
         for rule in self._rules.list(DIAGNOSIS):
             if rule.pattern == new.pattern and rule.claim and new.claim and _same(rule.claim, new.claim):
                 return rule
@@ -401,32 +401,26 @@ class Teacher:
         self._rules.hits.count(DIAGNOSIS, job, attempt, counts, self._clock())
 
     def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(those that became active, those that were retired because they would do harm by now)."""
+        """Return (those that became active, those that were retired because they would do harm by now)."""
         promoted, harmful = [], []
         for rule in self._rules.list(DIAGNOSIS, "shadow"):
             if rule.claim is None or rule.claim.cordons or rule.jobs < self._terms.attempts:
                 continue
             if not steps.may_rise(self._rules, rule.id):
                 continue
-            if cause := self.guards.harm(as_diagnosis(rule), self._trial(rule, rule.claim)):
+            if cause := self.guards.harm(as_diagnosis(rule), trial_of(rule, rule.claim, self._confirmed)):
                 if self._move(rule, "retired", f"{cause.guard}: {cause.cause}"):
                     harmful.append(rule.id)
             elif self._move(rule, "active", f"hit in {rule.jobs} attempts whose verdicts agree", "promote"):
                 promoted.append(rule.id)
         return tuple(promoted), tuple(harmful)
 
-    def _trial(self, rule: Learned, claim: StoredClaim) -> ConfirmedTrial:
-        """Where a rule comes from, for it to be tried again."""
-        job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
-        confirmation = self._confirmed.live(job, attempt)
-        return ConfirmedTrial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))
-
     def _move(self, rule: Learned, status: str, why: str, step: str = "demote") -> bool:
         return steps.take(self._rules, rule.id, rule.status, status, step, why, self._clock())
 
 
 def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
-    """The rules compiled; what does not compile, which no guard lets in, is left out and named."""
+    """Return the rules compiled; what does not compile, which no guard lets in, is left out and named."""
     try:
         return Taught(rules, cache)
     except RuleError:
@@ -436,20 +430,15 @@ def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
 
 
 def _claim(confirmation: Confirmation) -> StoredClaim:
-    """What a rule is to say of the failure, with nothing left open."""
-    default = taxonomy.REASONS[confirmation.reason]
-    return StoredClaim(
-        confirmation.reason,
-        confirmation.fault or default.fault,
-        confirmation.recovery or default.recovery,
-        harmless(mask(confirmation.fix or confirmation.suggestion), _MOST_SUGGESTION).strip(),
-    )
+    """Return what a rule is to say of the failure, with nothing left open."""
+    suggestion = harmless(mask(confirmation.fix or confirmation.suggestion), _MOST_SUGGESTION).strip()
+    return full_claim(confirmation.reason, confirmation.fault, confirmation.recovery, suggestion)
 
 
 def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confirmation: Confirmation) -> NewRule:
-    """The rule of a candidate, in shadow."""
+    """Return the rule of a candidate, in shadow."""
     claim = trial.claim
-    probe = diagnosis("learned/candidate", chosen.pattern, claim, (), title="")
+    probe = diagnosis("learned/candidate", chosen.pattern, claim, (), "")
     lines = Taught([probe]).hits(trial.records)[probe.id]
     return NewRule(
         DIAGNOSIS,
@@ -458,7 +447,7 @@ def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confir
         (mask(shown(chosen.text))[:_MOST_EXAMPLE],),
         (),
         "shadow",
-        f"{CORDON}: {claim.reason} can take a node out of service" if claim.cordons else "",
+        awaited(claim),
         by,
         Source(trial.job, trial.attempt),
         Votes(1, (0,), f"confirmed by {confirmation.by}"),
@@ -468,10 +457,10 @@ def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confir
 
 
 def _duplicate(rule: Learned) -> Refusal | None:
-    """Why a rule is not learned that is there already and may not hit any more; None for one that may."""
+    """Return why a rule is not learned that is there already and may not hit any more; None for one that may."""
     if rule.status in ("shadow", "active"):
         return None
-    return refusal(rule.pattern, "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
+    return refusal(mask(rule.pattern), "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
 
 
 def _same(one: StoredClaim, other: StoredClaim) -> bool:
@@ -479,7 +468,7 @@ def _same(one: StoredClaim, other: StoredClaim) -> bool:
 
 
 def _contradicts(rule: Learned, confirmation: Confirmation) -> bool:
-    """Whether a rule says something else than what was confirmed; people are heard on the recovery, too."""
+    """Return whether a rule says something else than what was confirmed; people are heard on the recovery, too."""
     if rule.claim is None:
         return False
     claim = _claim(confirmation)

@@ -97,7 +97,7 @@ class Writer(Protocol):
     name: str
 
     def write(self, task: Task) -> list[Written]:
-        """The patterns; none when the line says too little."""
+        """Return the patterns; none when the line says too little."""
         ...
 
 
@@ -107,18 +107,18 @@ class OfflineWriter:
     name = "structure"
 
     def write(self, task: Task) -> list[Written]:
-        """The patterns for the line, the widest first."""
+        """Return the patterns for the line, the widest first."""
         title = title_of(task.line)
         return [Written(one, title, self.name) for one in patterns(task.line, task.examples, not task.marked)]
 
 
 def pattern(line: str, examples: Sequence[str] = ()) -> str:
-    """The widest pattern for a raw line that names a failure; "" when nothing of it is text."""
+    """Return the widest pattern for a raw line that names a failure; "" when nothing of it is text."""
     return next(iter(patterns(line, examples)), "")
 
 
 def patterns(line: str, examples: Sequence[str] = (), exact: bool = False) -> list[str]:
-    """Patterns for a raw line, the widest first. Where an example of the same form differs from it is a field.
+    """Return patterns for a raw line, the widest first. Where an example of the same form differs from it is a field.
 
     What is secret in the line is in none of them. An `exact` one keeps short numbers and names.
     """
@@ -135,12 +135,12 @@ def patterns(line: str, examples: Sequence[str] = (), exact: bool = False) -> li
 
 
 def message_of(line: str) -> str:
-    """The beginning of the line's message as patterns see it, without its secrets."""
+    """Return the beginning of the line's message as patterns see it, without its secrets."""
     return mask(origin(shown(line)).message[: 4 * _LONGEST]).rstrip()[:_LONGEST]
 
 
 def title_of(line: str) -> str:
-    """The line's message, fit to be the title of a rule."""
+    """Return the line's message, fit to be the title of a rule."""
     return harmless(message_of(line).strip(), _MOST_TITLE)
 
 
@@ -187,7 +187,7 @@ def _parts(message: str, level: _Level) -> Iterator[_Part]:
 
 
 def _first_sentences(message: str, start: int) -> int:
-    """Where the first sentences end that hold enough words."""
+    """Return where the first sentences end that hold enough words."""
     for stop in _SENTENCE.finditer(message, start):
         if len(regex.findall(r"[^\W\d_]{3,}", message[start : stop.start()])) >= _WORDS:
             return stop.start()
@@ -233,7 +233,7 @@ def _of_token(message: str, token: regex.Match[str], level: _Level) -> Iterator[
 
 
 def _named(text: str, level: _Level, end: int) -> _Part:
-    """A name with digits in it: of a host, a file, a device, a format."""
+    """Return a name with digits in it: of a host, a file, a device, a format."""
     if _FIXED.fullmatch(text):
         return _Part(escaped(text), True, end)
     if text.startswith("lib") and ".so" in text:
@@ -245,7 +245,7 @@ def _named(text: str, level: _Level, end: int) -> _Part:
 
 
 def _merged(parts: list[_Part], others: Sequence[list[_Part]]) -> list[_Part]:
-    """The parts, with a field where those of another line of the same form differ."""
+    """Return the parts, with a field where those of another line of the same form differ."""
     for other in others:
         if len(other) != len(parts):
             continue
@@ -257,7 +257,7 @@ def _merged(parts: list[_Part], others: Sequence[list[_Part]]) -> list[_Part]:
 
 
 def _joined(message: str, parts: Sequence[_Part], level: _Level) -> str:
-    """The pattern of the parts up to the last that is text and that there is room for; "" when none is."""
+    """Return the pattern of the parts up to the last that is text and that there is room for; "" when none is."""
     text, whole = "^", ""
     for part in parts:
         if len(text) + len(part.text) > _MOST_PATTERN:
@@ -275,5 +275,5 @@ def _spaced(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text as a pattern that matches it alone."""
+    """Return the text as a pattern that matches it alone."""
     return "".join(f"\\{char}" if char in _SPECIAL else char for char in text)

@@ -8,7 +8,7 @@ from logdoctor.errors import CordonRefused
 
 
 class Caps(NamedTuple):
-    """`share` of the fleet that may be out at once, whoever took them out; `at_once` and `per_hour` limit our own
+    """`share` of the fleet that may be out at once, whoever cordoned them; `at_once` and `per_hour` limit our own
     cordons."""
 
     share: float = 0.05

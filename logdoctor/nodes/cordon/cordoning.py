@@ -54,7 +54,7 @@ class Cordoning:
 
     @property
     def how(self) -> str:
-        """The cordoner: slurm, kubernetes, file, dry-run."""
+        """Return the cordoner: slurm, kubernetes, file, dry-run."""
         return self._cordoner.how
 
     def prospect(self, node: str, states: Sequence[NodeState], at: float) -> Prospect:

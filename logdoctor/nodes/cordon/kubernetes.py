@@ -33,7 +33,7 @@ class KubernetesCordoner:
         self._selector = selector
 
     def nodes(self) -> list[NodeState]:
-        """The whole fleet: what the share that may be cordoned is counted of."""
+        """Return the whole fleet: what the share that may be cordoned is counted of."""
         try:
             return [state_of(node) for node in self._cluster.nodes(self._selector)]
         except ClusterError as error:
@@ -45,7 +45,7 @@ class KubernetesCordoner:
         return None if found is None else state_of(found)
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Makes the node unschedulable and writes the mark on it; nothing changes where it carries the mark already.
+        """Make the node unschedulable and write the mark on it; nothing changes where it carries the mark already.
 
         `CordonRefused` for a node that is cordoned by others.
         """
@@ -61,7 +61,7 @@ class KubernetesCordoner:
         raise _restless(name)
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Takes the cordon and the mark off the node, and nothing else; `CordonRefused` unless it carries the mark."""
+        """Take the cordon and the mark off the node, and nothing else; `CordonRefused` unless it carries the mark."""
         for _ in range(_TRIES):
             node = self._known(name)
             state = state_of(node)
@@ -85,7 +85,7 @@ class KubernetesCordoner:
             raise _cordon_error(error) from error
 
     def _patched(self, node: KubeNode, patch: Mapping[str, Any], wanted: Callable[[NodeState], bool]) -> bool:
-        """Whether the patch took; not when the node has changed since it was read."""
+        """Return whether the patch took; not when the node has changed since it was read."""
         name = node.metadata.name
         try:
             after = state_of(self._cluster.patch_node(name, patch))
@@ -100,7 +100,7 @@ class KubernetesCordoner:
 
 
 def state_of(node: KubeNode) -> NodeState:
-    """A node as the cluster knows it; the mark only where taint and annotations agree with each other."""
+    """Return a node as the cluster knows it; the mark only where taint and annotations agree with each other."""
     annotations = node.metadata.annotations or {}
     taints = [each for each in node.spec.taints or () if each.get("key") == TAINT]
     mark = mark_of(annotations.get(REASON, ""))
@@ -121,7 +121,8 @@ def state_of(node: KubeNode) -> NodeState:
 
 
 def cordoned(node: KubeNode, mark: Mark) -> dict[str, Any]:
-    """The merge patch that cordons a node. Taints of others go back as they came: a merge replaces the whole list."""
+    """Return the merge patch that cordons a node. Taints of others go back as they came: a merge replaces the whole
+    list."""
     taint = {"key": TAINT, "value": str(mark.cordon), "effect": "NoSchedule"}
     return {
         "metadata": {"resourceVersion": node.metadata.resource_version, "annotations": _annotations(mark)},
@@ -130,7 +131,7 @@ def cordoned(node: KubeNode, mark: Mark) -> dict[str, Any]:
 
 
 def uncordoned(node: KubeNode) -> dict[str, Any]:
-    """The merge patch that takes our cordon off a node."""
+    """Return the merge patch that takes our cordon off a node."""
     return {
         "metadata": {
             "resourceVersion": node.metadata.resource_version,

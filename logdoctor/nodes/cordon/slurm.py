@@ -35,13 +35,13 @@ class SlurmCordoner:
         return next((_state(node) for node in self._shown(checked_name(name)) if node.name == name), None)
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Drain the node, with the mark as the reason; `CordonRefused` when others took it out."""
+        """Drain the node, with the mark as the reason; `CordonRefused` when others drained it."""
         reason = reason_text(mark)
         before = self._known(name)
         if carries(before, mark):
             return
         if before.cordoned:
-            cause = f"was taken out of service by others: {before.raw}, {before.reason or 'without a reason'}"
+            cause = f"was drained by others: {before.raw}, {before.reason or 'without a reason'}"
             raise CordonRefused(f"node {name}", cause, "Ask them, or leave it as it is.")
         self._update(name, "State=DRAIN", f"Reason={reason}")
         after = self._known(name)

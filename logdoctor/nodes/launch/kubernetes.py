@@ -132,7 +132,7 @@ class KubernetesLauncher:
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """The nodes of these names, in their order; those of the selector when there are none. `LaunchError` for
+        """Return the nodes of these names, in their order; those of the selector when there are none. `LaunchError` for
         unknown ones, and when the cluster cannot be asked."""
         try:
             found = await self._asked(lambda: self._cluster.nodes("" if names else self._selector))
@@ -180,7 +180,7 @@ class KubernetesLauncher:
         return sum(ended)
 
     async def close(self) -> None:
-        """Waits until what ended is deleted, and lets go of connections."""
+        """Wait until what ended is deleted, and let go of connections."""
         if self._tidying:
             await asyncio.wait(self._tidying, timeout=_TIDY_SECONDS)
         if self._looking is not None:
@@ -246,7 +246,8 @@ class KubernetesLauncher:
             raise trouble
 
     async def _look(self) -> dict[tuple[str, str], Pod]:
-        """The pods of all worlds by their labels `run` and `rank`, after a pause; all who wait share one look."""
+        """Return the pods of all worlds by their labels `run` and `rank`, after a pause; all who wait share one
+        look."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_once())
             self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())
@@ -264,7 +265,7 @@ class KubernetesLauncher:
         return dict(zip(keys, pods, strict=True))
 
     async def _answer(self, member: "_Member") -> ProbeAnswer:
-        """What came of one node, from what was last seen of its pod."""
+        """Return what came of one node, from what was last seen of its pod."""
         node = member.task.nodes[member.rank].name
         sight = member.sight
         if sight.state == "lost":
@@ -290,7 +291,7 @@ class KubernetesLauncher:
         return ProbeAnswer(node, started=True, output=output, errors=errors, exit=sight.exit)
 
     async def _why_waiting(self, member: "_Member") -> str:
-        """Why a pod did not run, as far as the cluster says."""
+        """Return why a pod did not run, as far as the cluster says."""
         node = member.task.nodes[member.rank].name
         said = [f"its pod did not start in time ({member.sight.why})"]
         try:
@@ -348,7 +349,7 @@ class _Member:
         return job(self.task, self.rank, name, self.token, pod, owner)
 
     def see(self, pod: Pod | None, at: float) -> None:
-        """Takes in what a look showed of the pod."""
+        """Take in what a look showed of the pod."""
         if pod is not None:
             self.pod = pod.metadata.name
             self.sight = sight(pod)
@@ -359,7 +360,7 @@ class _Member:
 
 
 def node_of(node: KubeNode, group: str) -> Node:
-    """A node of the cluster as it is tested: its internal address, its group, its GPU."""
+    """Return a node of the cluster as it is tested: its internal address, its group, its GPU."""
     addresses = [each.address for each in node.status.addresses or () if each.type == "InternalIP" and each.address]
     address = addresses[0] if addresses else node.metadata.name
     return Node(node.metadata.name, address, group, (node.metadata.labels or {}).get(GPU_LABEL, ""))
@@ -374,7 +375,7 @@ def not_ready(node: KubeNode) -> list[str]:
 
 
 def sight(pod: Pod) -> Sight:
-    """How far a pod has come."""
+    """Return how far a pod has come."""
     status = pod.status
     if pod.metadata.deletion_timestamp or any(
         each.type == "DisruptionTarget" and each.status == "True" for each in status.conditions or ()
@@ -411,7 +412,7 @@ def _end_of(ended: Terminated) -> Sight:
 
 
 def _lost(status: PodStatus, otherwise: str) -> Sight:
-    """A pod that the cluster took away."""
+    """Return a pod that the cluster took away."""
     if not status.reason:
         return Sight("lost", otherwise)
     words = harmless(f"{status.reason}: {status.message}", _WIDTH)
@@ -421,7 +422,7 @@ def _lost(status: PodStatus, otherwise: str) -> Sight:
 def without_latecomers(
     task: LaunchTask, answers: Sequence[ProbeAnswer], ran_from: Sequence[float | None]
 ) -> list[ProbeAnswer]:
-    """The answers, where a node that began too late to meet the others of a failed world counts as not started.
+    """Return the answers, where a node that began too late to meet the others of a failed world counts as not started.
 
     Kubernetes starts the pods of a world one by one. A slow pull of an image would look like a faulty network, and the
     next world of the node finds the image there. `ran_from` is when each was first seen to run, by one clock.
@@ -441,7 +442,7 @@ def without_latecomers(
 
 
 def job(task: LaunchTask, rank: int, name: str, token: str, pod: PodOptions, owner: str) -> dict[str, Any]:
-    """The Job that runs the probe on one node of a world, as the API takes it (batch/v1)."""
+    """Return the Job that runs the probe on one node of a world, as the API takes it (batch/v1)."""
     node = task.nodes[rank].name
     labels = {
         "logdoctor/owner": label(owner),
@@ -516,13 +517,14 @@ def _container(task: LaunchTask, rank: int, pod: PodOptions) -> dict[str, Any]:
 
 
 def job_name(task: LaunchTask, rank: int) -> str:
-    """A name for a Job that no other has: lower case, at most 57 characters, so that its pods' names fit, too."""
+    """Return a name for a Job that no other has: lower case, at most 57 characters, so that its pods' names fit,
+    too."""
     test = _NO_NAME.sub("-", task.test.lower())[:16].strip("-") or "test"
     return f"logdoctor-{test}-w{task.world.number}-r{rank}-{secrets.token_hex(4)}"
 
 
 def label(text: str) -> str:
-    """The text as the value of a label; one that is too long or odd is cut and gets a digest of the whole."""
+    """Return the text as the value of a label; one that is too long or odd is cut and gets a digest of the whole."""
     if _LABEL.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
@@ -535,7 +537,7 @@ def _launch_error(error: ClusterError) -> LaunchError:
 
 
 async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Does the work to its end, even when it is cancelled meanwhile; then it is cancelled."""
+    """Do the work to its end, even when it is cancelled meanwhile; then it is cancelled."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -32,14 +32,26 @@ class UnknownRevision(Exception):
         self.is_older = revision in _DEVELOPMENT
 
 
+def standing(connection: sa.Connection, folder: Path = _FOLDER) -> tuple[str, str]:
+    """Return the revision of the database, "" for one without tables, and the newest; change nothing."""
+    with _ALONE:
+        found = MigrationContext.configure(connection).get_current_heads()
+        return ",".join(found), ",".join(ScriptDirectory.from_config(_config(folder)).get_heads())
+
+
+def _config(folder: Path) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
 def upgrade(connection: sa.Connection, metadata: sa.MetaData, folder: Path = _FOLDER) -> None:
     """Bring the database to the newest revision, whose schema is `metadata`, in the transaction of the connection.
 
     `UnknownRevision` when there is no way from where it is; then nothing was changed.
     """
-    config = Config()
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
+    config = _config(folder)
     config.attributes["connection"] = connection
     with _ALONE:
         scripts, context = ScriptDirectory.from_config(config), MigrationContext.configure(connection)

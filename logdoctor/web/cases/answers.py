@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from logdoctor.store.confirmed import Cited
+from logdoctor.web.json_answer import PageOf
 
 
 class CitedOut(Cited, frozen=True):
@@ -38,11 +39,8 @@ class CaseOut(msgspec.Struct, frozen=True):
     withdrawn_at: float | None
 
 
-class CasePage(msgspec.Struct, frozen=True):
+class CasePage(PageOf[CaseOut], frozen=True):
     """Some cases, newest first; `next` is the cursor of the next page, which may hold fewer."""
-
-    items: list[CaseOut]
-    next: str | None
 
 
 class LessonClaimOut(msgspec.Struct, frozen=True):

@@ -39,9 +39,9 @@ from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.api import visible
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
-from logdoctor.web.paging import page
-from logdoctor.web.parameters import CaseId, Cursor, Limit, VerdictId
-from logdoctor.web.problems import describe, not_found, refusal
+from logdoctor.web.paging import visible_page
+from logdoctor.web.parameters import CaseId, ThePage, VerdictId, WantedPage
+from logdoctor.web.problems import as_refusal, describe, not_found, refusal
 
 HIDDEN = "(not shown to a token that is bound to jobs: it may tell of other jobs)"
 """What such a token sees of the texts of model calls."""
@@ -57,27 +57,21 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["cases"]
 
 @router.get("/cases", responses=answers(CasePage) | describe(400, 422))
 def cases(
-    caller: Reader,
-    service: TheService,
-    reason: OfReason = None,
-    withdrawn: Withdrawn = False,
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    caller: Reader, service: TheService, page: ThePage, reason: OfReason = None, withdrawn: Withdrawn = False
 ) -> Response:
-    """Confirmed failures, newest first: what past failures were, and what fixed them."""
-
-    return Json(case_page(service, caller, cursor, limit, reason, withdrawn))
+    """List confirmed failures, newest first: what past failures were, and what fixed them."""
+    return Json(case_page(service, caller, page, reason, withdrawn))
 
 
 @router.get("/cases/{id}", responses=answers(CaseOut) | describe(404, 422))
 def case(caller: Reader, service: TheService, id: CaseId) -> Response:
-    """One confirmed failure, withdrawn or not."""
+    """Return one confirmed failure, withdrawn or not."""
     return Json(visible_case(service, caller, id))
 
 
 @router.get("/verdicts/{id}/model-calls", responses=answers(ModelCallPage) | describe(404, 422))
 def model_calls(caller: Reader, service: TheService, id: VerdictId) -> Response:
-    """What models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
+    """List what models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
     came back, with tokens, dollars, seconds, and the digest of the prompt."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
     return Json(ModelCallPage([_call(call) for call in calls_about(service, caller, stored)]))
@@ -97,16 +91,12 @@ def correct(caller: Operator, service: TheService, id: VerdictId, said: CorrectI
 
 @router.post("/verdicts/{id}/lesson", responses=answers(LessonOut) | describe(404, 422) | _REFUSED)
 def lesson(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
-    """What a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and no
-    model is asked."""
+    """Return what a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and
+    no model is asked."""
     return Json(_lesson(foresee(service, caller, id, _ruling(said))))
 
 
-@router.post(
-    "/verdicts/{id}/ask",
-    status_code=202,
-    responses=answers(AskOut, 202) | describe(404, 422) | _REFUSED,
-)
+@router.post("/verdicts/{id}/ask", status_code=202, responses=answers(AskOut, 202) | describe(404, 422) | _REFUSED)
 def ask(caller: Operator, service: TheService, id: VerdictId) -> Response:
     """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
     look_again(service, caller, id)
@@ -120,7 +110,7 @@ def withdraw(caller: Operator, service: TheService, id: CaseId, why: Why = "") -
 
 
 def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int | None = None) -> Confirmation:
-    """The case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken.
+    """Return the case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken.
 
     `known` is the case that they saw to count, 0 for none; None when they do not say.
     """
@@ -128,22 +118,22 @@ def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int 
     try:
         return service.casework.confirm(id, caller.who, ruling, known)
     except ConfirmationSuperseded as error:
-        raise RequestRefused(409, "superseded", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 409, "superseded") from error
     except ConfirmationRefused as error:
-        raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 422, "case_refused") from error
 
 
 def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Foreseen:
-    """What a caller's words on a verdict would enter and teach; `RequestRefused` as for `enter`."""
+    """Return what a caller's words on a verdict would enter and teach; `RequestRefused` as for `enter`."""
     decidable(service, caller, id)
     try:
         return service.casework.preview(id, caller.who, ruling)
     except ConfirmationRefused as error:
-        raise RequestRefused(422, "case_refused", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 422, "case_refused") from error
 
 
 def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
-    """A failure that the caller may say something about; `RequestRefused` for any other."""
+    """Return a failure that the caller may say something about; `RequestRefused` for any other."""
     stored = _operable(service, caller, id)
     caller.unbound("a case decides about failures of all jobs")
     if stored.verdict.outcome != "failed":
@@ -153,13 +143,13 @@ def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
 
 
 def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmation:
-    """The case, withdrawn by a caller; `RequestRefused` when they may not, or when it was withdrawn before."""
+    """Return the case, withdrawn by a caller; `RequestRefused` when they may not, or when it was withdrawn before."""
     visible_case(service, caller, id, "operate")
     caller.unbound("a case decides about failures of all jobs")
     try:
         return service.casework.withdraw(id, caller.who, why)
     except ConfirmationRefused as error:
-        raise RequestRefused(409, "case_refused", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 409, "case_refused") from error
 
 
 def look_again(service: Service, caller: Caller, id: int) -> None:
@@ -168,23 +158,23 @@ def look_again(service: Service, caller: Caller, id: int) -> None:
     try:
         service.casework.ask(id)
     except ConfirmationRefused as error:
-        raise RequestRefused(409, "cannot_ask", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 409, "cannot_ask") from error
 
 
 def case_page(
-    service: Service, caller: Caller, cursor: str | None, limit: int, reason: str | None, withdrawn: bool
+    service: Service, caller: Caller, page: WantedPage, reason: str | None, withdrawn: bool
 ) -> dict[str, object]:
-    """A page of the cases that the caller may see, newest first, and the cursor of the next one."""
+    """Return a page of the cases that the caller may see, newest first, and the cursor of the next one."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[Confirmation], str | None]:
         found = service.casework.confirmed.page(cursor, limit, reason, withdrawn)
         return found.items, found.next
 
-    return page(fetch, cursor, limit, lambda case: caller.may("read", case.job))
+    return visible_page(fetch, page, lambda case: caller.may("read", case.job))
 
 
 def visible_case(service: Service, caller: Caller, id: int, scope: str = "read") -> Confirmation:
-    """The case, when the caller has the scope for its job; otherwise it is not found."""
+    """Return the case, when the caller has the scope for its job; otherwise it is not found."""
     try:
         found = service.casework.confirmed.one(id)
     except ConfirmationRefused as error:
@@ -195,19 +185,19 @@ def visible_case(service: Service, caller: Caller, id: int, scope: str = "read")
 
 
 def calls_about(service: Service, caller: Caller, stored: StoredVerdict) -> list[StoredExchange]:
-    """What models were asked about an attempt, the last hundred calls, the oldest first. Past cases of other jobs are
-    shown to a model, so a caller who may not see these jobs gets the figures without the texts."""
+    """Return what models were asked about an attempt, the last hundred calls, the oldest first. Past cases of other
+    jobs are shown to a model, so a caller who may not see these jobs gets the figures without the texts."""
     found = service.casework.exchanges.of(stored.job, stored.attempt)
     return [_without_texts(one) for one in found] if caller.prefixes else found
 
 
 def may_decide(caller: Caller) -> bool:
-    """Whether the caller may confirm and withdraw."""
+    """Return whether the caller may confirm and withdraw."""
     return not caller.prefixes and caller.may("operate", "")
 
 
 def _operable(service: Service, caller: Caller, id: int) -> StoredVerdict:
-    """The verdict, when its job is one that the caller may decide about; otherwise it is not found."""
+    """Return the verdict, when its job is one that the caller may decide about; otherwise it is not found."""
     stored = service.records.verdict(id)
     if stored is None or not caller.may("operate", stored.job):
         raise not_found(f"verdict {id}")

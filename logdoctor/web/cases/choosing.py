@@ -47,8 +47,8 @@ class Chosen(NamedTuple):
 
 
 def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> list[Passage]:
-    """The lines to choose from, each once: the evidence with those around it, the end of the log, and what else looked
-    remarkable in it."""
+    """Return the lines to choose from, each once: the evidence with those around it, the end of the log, and what else
+    looked remarkable in it."""
     cited = {(one.stream, one.line) for one in stored.verdict.evidence}
     seen: set[Place] = set()
     found: list[Passage] = []
@@ -68,7 +68,7 @@ def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) ->
 
 
 def _parts(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> Iterator[tuple[str, list[_Lines]]]:
-    """The parts with their streams, of each some lines as numbers and texts."""
+    """Yield the parts with their streams, of each some lines as numbers and texts."""
     excerpts = ((proof.stream, excerpt.lines) for proof in proofs(service, stored) for excerpt in proof.excerpts)
     yield "Evidence", [(stream, [(line.number, line.text) for line in lines]) for stream, lines in excerpts]
     end = ending(service, stored, service.records.attempt(stored.job, stored.attempt), streams)
@@ -86,15 +86,15 @@ def _read(row: LogRow) -> tuple[int, Markup | str]:
 
 
 def chosen(places: Iterable[Place], shown: Sequence[Passage]) -> Chosen:
-    """Lines as a form has them: those that are shown are checked, others are typed."""
+    """Return lines as a form has them: those that are shown are checked, others are typed."""
     offered = {one.value for passage in shown for one in passage.lines}
     rows = [written([place]) for place in places]
     return Chosen(frozenset(rows) & offered, "\n".join(row for row in rows if row not in offered))
 
 
 def named(checked: Sequence[str], typed: str, verdict: Verdict, streams: Sequence[str]) -> tuple[Place, ...]:
-    """The lines that somebody names, each once: those checked in the order of the form, then those typed. Where they
-    left what the verdict cites as it was, its order holds, too: the first names the failure.
+    """Return the lines that somebody names, each once: those checked in the order of the form, then those typed. Where
+    they left what the verdict cites as it was, its order holds, too: the first names the failure.
 
     `RequestRefused` for rows that name no line, and for too many.
     """
@@ -106,14 +106,15 @@ def named(checked: Sequence[str], typed: str, verdict: Verdict, streams: Sequenc
 
 
 def lines_of(text: str, streams: Sequence[str]) -> tuple[Place, ...]:
-    """Lines of a log as people write them, one a row: `STREAM:NUMBER`, or the number where there is one stream."""
+    """Return lines of a log as people write them, one a row: `STREAM:NUMBER`, or the number where there is one
+    stream."""
     found = tuple(_line(row, streams) for row in text.splitlines() if row.strip())
     _require_few(len(found))
     return found
 
 
 def written(places: Collection[Place]) -> str:
-    """Lines as people write them, one a row."""
+    """Return lines as people write them, one a row."""
     return "\n".join(f"{stream}:{line}" for stream, line in places)
 
 

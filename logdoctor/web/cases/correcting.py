@@ -32,7 +32,7 @@ pages = router()
 
 @pages.post("/verdicts/{id}/confirm")
 async def confirm(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """A verdict is right."""
+    """Say that a verdict is right."""
     given = await checked_form(request, WORDS)
     fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
     ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
@@ -42,7 +42,7 @@ async def confirm(request: Request, caller: FormOperator, service: TheService, i
 
 @pages.get("/verdicts/{id}/correct")
 def form(request: Request, caller: Operator, service: TheService, id: VerdictId) -> Response:
-    """The form for what it was instead."""
+    """Show the form for what it was instead."""
     stored = decidable(service, caller, id)
     cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
     return _correct_page(request, service, stored, {}, cited)
@@ -50,7 +50,7 @@ def form(request: Request, caller: Operator, service: TheService, id: VerdictId)
 
 @pages.post("/verdicts/{id}/correct")
 async def correct(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """What a correction will teach; with `step=save` it is entered."""
+    """Return what a correction will teach; with `step=save` it is entered."""
     fields = await checked_fields(request, WORDS, _MAX_FIELDS)
     given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
 
@@ -91,8 +91,8 @@ def _correct_page(
     foreseen: Foreseen | None = None,
     refusal: LogdoctorError | None = None,
 ) -> Response:
-    """The form, as it was filled in, with the lines that were named, as they were sent where they cannot be taken; with
-    what it will teach, or why it cannot be taken."""
+    """Return the form, as it was filled in, with the lines that were named, as they were sent where they cannot be
+    taken; with what it will teach, or why it cannot be taken."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
     streams = service.streams(stored.job, stored.attempt)
     shown = passages(service, stored, streams)
@@ -121,31 +121,31 @@ def _correct_page(
 
 
 def _ruled(service: Service, stored: StoredVerdict, foreseen: Foreseen) -> Ruled | None:
-    """The rule that will still say something else when the correction is saved."""
+    """Return the rule that will still say something else when the correction is saved."""
     put_back = [step.rule.id for step in foreseen.lesson.steps] if foreseen.lesson else []
     return ruled(service, foreseen.confirmation, stored.verdict, put_back)
 
 
 def _page_of(service: Service, job: str, attempt: int) -> str:
-    """The incident that an attempt is in, "" when it is in none."""
+    """Return the incident that an attempt is in, "" when it is in none."""
     number = service.incidents.of(job, attempt)
     return "" if number is None else f"/incidents/{number}"
 
 
 def _back(service: Service, entered: Confirmation) -> str:
-    """Where what was said is shown: the incident, which the correction may move to another one."""
+    """Return where what was said is shown: the incident, which the correction may move to another one."""
     page = _page_of(service, entered.job, entered.attempt) or f"/verdicts/{entered.verdict}"
     return f"{page}?case={entered.id}#confirmed"
 
 
 def _known(given: Mapping[str, str]) -> int:
-    """The case that counted when the form was made, 0 for none."""
+    """Return the case that counted when the form was made, 0 for none."""
     said = given.get("known", "")
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
 
 
 def _ruling(given: Mapping[str, str], lines: tuple[Place, ...]) -> Ruling:
-    """What a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
+    """Return what a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
     said = {name: given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN}
     if not (reason := said.pop("reason")):  # None would mean that the verdict is right
         raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")

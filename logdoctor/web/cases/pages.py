@@ -10,7 +10,7 @@ from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_ca
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import form_key
-from logdoctor.web.parameters import CaseId, Cursor
+from logdoctor.web.parameters import CaseId, Cursor, WantedPage
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
 _MAX_WORDS = 4000
@@ -24,17 +24,17 @@ pages = router()
 def cases(
     request: Request, caller: Reader, service: TheService, reason: OfReason = None, cursor: Cursor = None
 ) -> Response:
-    """What past failures were, newest first."""
+    """List what past failures were, newest first."""
     if reason == "":
         return RedirectResponse("/cases", 303)
-    found = case_page(service, caller, cursor, _CASES, reason, False)
+    found = case_page(service, caller, WantedPage(cursor, _CASES), reason, False)
     content = {"cases": found["items"], "next": found["next"], "reason": reason, "cursor": cursor}
     return page(request, "cases.html", content)
 
 
 @pages.get("/cases/{id}")
 def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> Response:
-    """One past failure: what it was, what fixed it, who says so."""
+    """Show one past failure: what it was, what fixed it, who says so."""
     said = visible_case(service, caller, id)
     content = {
         "case": said,

@@ -46,7 +46,7 @@ class Saved(NamedTuple):
 
 
 def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
-    """What came of a case so far; None for one that the caller may not see, or that no verdict is left of."""
+    """Return what came of a case so far; None for one that the caller may not see, or that no verdict is left of."""
     known = _known(service, caller, case)
     if known is None:
         return None
@@ -59,8 +59,8 @@ def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
 
 
 def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Collection[str] = ()) -> Ruled | None:
-    """The rule that still names something else in the lines of a case, or in those of the verdict that it corrects;
-    None when none does. Rules that are `put_back` are left out: they decide nothing any more."""
+    """Return the rule that still names something else in the lines of a case, or in those of the verdict that it
+    corrects; None when none does. Rules that are `put_back` are left out: they decide nothing any more."""
     lines = list(dict.fromkeys([*(one.quote for one in said.evidence), *(one.quote for one in before.evidence)]))
     rules = [rule for rule in service.rules.list(DIAGNOSIS) if rule.id not in put_back]
     if not lines:
@@ -73,13 +73,13 @@ def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Co
 
 
 def corrected(service: Service, said: Confirmation) -> str:
-    """What a correction changed, in words behind the name of who made it; "" for what is none."""
+    """Return what a correction changed, in words behind the name of who made it; "" for what is none."""
     before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
     return correction(said, before.verdict if before else None) if said.corrects else ""
 
 
 def moved(service: Service, caller: Caller, case: int, incident: int) -> str:
-    """Where the attempt of a case is by now, when that is not in this incident; "" when it is."""
+    """Return where the attempt of a case is by now, when that is not in this incident; "" when it is."""
     known = _known(service, caller, case)
     if known is None:
         return ""
@@ -92,14 +92,14 @@ def moved(service: Service, caller: Caller, case: int, incident: int) -> str:
 
 
 def refreshed(response: Response, said: Saved | None, path: str) -> Response:
-    """The page at a path, which is loaded again by itself while the verdict on it is being corrected."""
+    """Return the page at a path, which is loaded again by itself while the verdict on it is being corrected."""
     if said is not None and said.pending:  # the address in full: one with a fragment would only be scrolled to
         response.headers["Refresh"] = f"{_REFRESH}; url={path}?case={said.case.id}"
     return response
 
 
 def _known(service: Service, caller: Caller, case: int | None) -> tuple[Confirmation, StoredVerdict] | None:
-    """A case and the verdict on its attempt by now; None when either is not to be seen."""
+    """Return a case and the verdict on its attempt by now; None when either is not to be seen."""
     try:
         said = None if case is None else visible_case(service, caller, case)
     except RequestRefused:
@@ -109,7 +109,7 @@ def _known(service: Service, caller: Caller, case: int | None) -> tuple[Confirma
 
 
 def _taught(service: Service, said: Confirmation) -> Learned | None:
-    """The rule that was learned from the attempt of a case since that was entered."""
+    """Return the rule that was learned from the attempt of a case since that was entered."""
     for rule in service.rules.list(DIAGNOSIS):
         if (rule.source.job, rule.source.attempt) == (said.job, said.attempt) and rule.created >= said.at - 1:
             return rule

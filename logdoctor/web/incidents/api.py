@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
@@ -13,7 +12,7 @@ from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
 from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, admit_reader
-from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents.answers import IncidentStory
 from logdoctor.web.incidents.requests import IncidentStepIn
@@ -21,8 +20,8 @@ from logdoctor.web.jobs.answers import VerdictPage
 from logdoctor.web.jobs.api import Filter, Time
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers, streams
-from logdoctor.web.parameters import Cursor, IncidentId, Limit
-from logdoctor.web.problems import describe, not_found, refusal
+from logdoctor.web.parameters import IncidentId, Limit, ThePage
+from logdoctor.web.problems import as_refusal, describe, existing, refusal
 
 _PAGE = 100
 _REFUSED = refusal(409, "it cannot take this step, or somebody was quicker; `cause` says who")
@@ -37,13 +36,11 @@ Words = Annotated[
 router = APIRouter(default_response_class=Response, prefix="/v1/incidents", tags=["incidents"])
 
 
-@router.get(
-    "",
-    responses=answers(IncidentPage) | describe(400, 422),
-)
+@router.get("", responses=answers(IncidentPage) | describe(400, 422))
 def search(
     caller: Reader,
     service: TheService,
+    page: ThePage,
     state: States = None,
     reason: Filter = None,
     category: Filter = None,
@@ -56,31 +53,22 @@ def search(
     text: Words = None,
     since: Time = None,
     until: Time = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
 ) -> Response:
-    """Incidents, those with the newest attempt first. All filters that are given must hold."""
+    """List incidents, those with the newest attempt first. All filters that are given must hold."""
     states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
     filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
-    return Json(service.incidents.search(WantedIncidents(states, *filters, caller.prefixes), cursor, limit))
+    return Json(service.incidents.search(WantedIncidents(states, *filters, caller.prefixes), *page))
 
 
 @router.get(
-    "/stream",
-    responses=streams(("incident",), "an Incident") | describe(422),
-    response_class=StreamingResponse,
+    "/stream", responses=streams(("incident",), "an Incident") | describe(422), response_class=StreamingResponse
 )
 async def stream(
-    request: Request,
-    caller: Reader,
-    service: TheService,
-    hubs: TheHubs,
-    last_event_id: LastEventId = None,
-    after: After = None,
+    request: Request, caller: Reader, service: TheService, hubs: TheHubs, seen: LastSeen
 ) -> StreamingResponse:
-    """Each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
+    """Send each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
     changed several times comes once, as it is now."""
-    last = await beginning(hubs.incidents, last_event_id, after, service.incidents.last_event)
+    last = await beginning(hubs.incidents, seen, service.incidents.last_event)
 
     async def news(caller: Caller) -> AsyncIterator[bytes]:
         nonlocal last
@@ -88,60 +76,45 @@ async def stream(
         while found := await run_in_threadpool(service.incidents.newer, last, _PAGE, caller.prefixes):
             last = found[-1].event
             for one in found:
-                yield b"id: %d\nevent: incident\ndata: %s\n\n" % (one.event, msgspec.json.encode(one))
+                yield event(one.event, "incident", one)
         last = max(last, reached)  # what is between is not theirs, and is not looked through again
 
     return following(request, hubs.incidents, admit_reader, news)
 
 
-@router.get(
-    "/{id}",
-    responses=answers(Incident) | describe(404, 422),
-)
+@router.get("/{id}", responses=answers(Incident) | describe(404, 422))
 def incident(caller: Reader, service: TheService, id: IncidentId) -> Response:
-    """One incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
+    """Return one incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
     return Json(_visible(service, caller, id))
 
 
 @router.get("/{id}/attempts", responses=answers(VerdictPage) | describe(400, 404, 422))
-def attempts(caller: Reader, service: TheService, id: IncidentId, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """The current verdicts of its attempts, newest first."""
+def attempts(caller: Reader, service: TheService, id: IncidentId, page: ThePage) -> Response:
+    """List the current verdicts of its attempts, newest first."""
     _visible(service, caller, id)
-    return Json(service.incidents.members(id, cursor, limit, caller.prefixes))
+    return Json(service.incidents.members(id, *page, caller.prefixes))
 
 
-@router.get(
-    "/{id}/events",
-    responses=answers(IncidentStory) | describe(404, 422),
-)
+@router.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422))
 def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 100) -> Response:
-    """What happened to it, newest first: attempts that joined and left, steps that people took."""
+    """List what happened to it, newest first: attempts that joined and left, steps that people took."""
     _visible(service, caller, id)
     return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
 
 
-@router.post(
-    "/{id}/acknowledge",
-    responses=answers(Incident) | describe(404, 422) | _REFUSED,
-)
+@router.post("/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def acknowledge(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that somebody looks after it."""
     return Json(_step(service, caller, id, "acknowledge", said))
 
 
-@router.post(
-    "/{id}/resolve",
-    responses=answers(Incident) | describe(404, 422) | _REFUSED,
-)
+@router.post("/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def resolve(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that it is over; the next attempt that fails so opens another incident."""
     return Json(_step(service, caller, id, "resolve", said))
 
 
-@router.post(
-    "/{id}/reopen",
-    responses=answers(Incident) | describe(404, 422) | _REFUSED,
-)
+@router.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def reopen(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """Say that it is not over; refused while the same failure is open as another incident."""
     return Json(_step(service, caller, id, "reopen", said))
@@ -152,19 +125,16 @@ def _step(service: Service, caller: Caller, id: int, step: Step, said: IncidentS
 
 
 def _visible(service: Service, caller: Caller, id: int) -> Incident:
-    found = service.incidents.one(id, caller.prefixes)
-    if found is None:
-        raise not_found(f"incident {id}")
-    return found
+    return existing(service.incidents.one(id, caller.prefixes), f"incident {id}")
 
 
 def _take(service: Service, caller: Caller, id: int, step: Step, note: str, seen_as: State | None) -> Incident:
-    """The incident after the caller's step, at this moment. `RequestRefused` with 403 when it has attempts of jobs that
-    the caller may not see, with 409 when it cannot take the step or somebody was quicker."""
+    """Return the incident after the caller's step, at this moment. `RequestRefused` with 403 when it has attempts of
+    jobs that the caller may not see, with 409 when it cannot take the step or somebody was quicker."""
     if not service.incidents.covers(id, caller.prefixes):
         cause = "the incident has attempts of jobs that it is not for"
         raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
     try:
         return service.incidents.step(id, step, caller.who, note, time.time(), seen_as)
     except IncidentRefused as error:
-        raise RequestRefused(409, "refused", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error) from error

@@ -6,7 +6,7 @@ from logdoctor.store.incidents import Incident, Incidents, State, WantedIncident
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 OPEN: tuple[State, ...] = ("new", "acknowledged")
-"""States of incidents that somebody should look at; a list shows these when it is not told otherwise."""
+"""States of incidents that somebody should look at; a list shows these unless the URL says otherwise."""
 _STATES: tuple[State, ...] = (*OPEN, "resolved")
 
 
@@ -28,24 +28,24 @@ class IncidentFilters(ListQuery):
 
     @property
     def chosen(self) -> int:
-        """How many filters beside state and text are set."""
+        """Return how many filters beside state and text are set."""
         given = (self.reason, self.category, self.recovery, self.node, self.job, self.user, self.within)
         return sum(one is not None for one in given)
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the state is asked for."""
+        """Return whether anything but the state is asked for."""
         return self.text is not None or self.fingerprint is not None or self.chosen > 0
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states that are listed."""
+        """Return the states that are listed."""
         if self.state is None:
             return OPEN
         return _STATES if self.state == "all" else (self.state,)
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> WantedIncidents:
-        """What to look for; `now` is in seconds since 1970."""
+        """Return what to look for; `now` is in seconds since 1970."""
         return WantedIncidents(
             states=self.states,
             reason=self.reason,
@@ -62,7 +62,7 @@ class IncidentFilters(ListQuery):
 
 
 def says_nothing(one: Incident) -> bool:
-    """Whether an incident names neither a node nor other jobs; small screens leave that out."""
+    """Return whether an incident names neither a node nor other jobs; small screens leave that out."""
     named = one.newest is not None and any(
         who.node or who.gpu or who.rank is not None for who in one.newest.verdict.suspects
     )
@@ -84,7 +84,7 @@ class IncidentListing(NamedTuple):
 def incident_listing(
     incidents: Incidents, filters: IncidentFilters, prefixes: tuple[str, ...], now: float
 ) -> IncidentListing:
-    """The page that the filters ask for; `CursorError` for a bad cursor."""
+    """Return the page that the filters ask for; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, now)
     page, counts = incidents.search(wanted, filters.cursor, PAGE), incidents.counts(wanted)
     total = sum(counts["state"].get(state, 0) for state in filters.states)

@@ -1,9 +1,9 @@
 """An incident, and the verdict on one of its attempts: the answer, the proof, and what to do."""
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path, Query, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -17,12 +17,10 @@ from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.incidents.telling import verdict_content
 from logdoctor.web.jobs.api import visible
-from logdoctor.web.parameters import Cursor, VerdictId
-from logdoctor.web.problems import not_found
+from logdoctor.web.parameters import Cursor, IncidentId, OptionalId, VerdictId
+from logdoctor.web.problems import existing, not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 
-IncidentId = Annotated[int, Path(ge=1, le=(1 << 63) - 1)]
-OfVerdict = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 _MAX_NOTE = 2000
 _MEMBERS = 25
 _EVENTS = 50
@@ -36,12 +34,12 @@ def incident(
     caller: Reader,
     service: TheService,
     id: IncidentId,
-    verdict: OfVerdict = None,
-    case: OfVerdict = None,
+    verdict: OptionalId = None,
+    case: OptionalId = None,
     cursor: Cursor = None,
 ) -> Response:
-    """One incident, with the verdict on its newest attempt or on another one; with `case` the one of which this was
-    said just now, wherever its attempt is by then."""
+    """Show one incident, with the verdict on its newest attempt or on another one; with `case` the one of which this
+    was said just now, wherever its attempt is by then."""
     if case is not None and (moved := saving.moved(service, caller, case, id)):
         return RedirectResponse(moved, 303)
     found = _visible_incident(service, caller, id)
@@ -75,8 +73,8 @@ async def step(request: Request, caller: FormOperator, service: TheService, id: 
 
 
 @pages.get("/verdicts/{id}")
-def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId, case: OfVerdict = None) -> Response:
-    """One verdict, of an attempt that failed or not."""
+def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId, case: OptionalId = None) -> Response:
+    """Show one verdict, of an attempt that failed or not."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
     number = service.incidents.of(stored.job, stored.attempt) if stored.verdict.outcome == "failed" else None
     incident = None if number is None else service.incidents.one(number, caller.prefixes)
@@ -86,7 +84,8 @@ def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId
 
 
 def may_step(service: Service, caller: Caller, incident: Incident) -> bool:
-    """Whether the caller may acknowledge, resolve and reopen an incident: they decide about every attempt of it."""
+    """Return whether the caller may acknowledge, resolve and reopen an incident: they decide about every attempt of
+    it."""
     if not caller.prefixes:
         return caller.may("operate", "")
     if incident.newest is None or not caller.may("operate", incident.newest.job):
@@ -105,7 +104,7 @@ def _incident_page(
     note: str = "",
     said: Saved | None = None,
 ) -> Response:
-    """The page of an incident; with what was written when it could not be taken."""
+    """Return the page of an incident; with what was written when it could not be taken."""
     around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note}
     status = 409 if refusal else 200
     around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
@@ -120,7 +119,7 @@ def _incident_page(
 def _around(
     request: Request, service: Service, caller: Caller, incident: Incident | None, said: Saved | None
 ) -> dict[str, Any]:
-    """What the page knows of the incident and of the request."""
+    """Return what the page knows of the incident and of the request."""
     return {
         "saved": said,
         "incident": incident,
@@ -133,18 +132,16 @@ def _around(
 
 
 def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
-    """The incident, or the one that it was merged into, as far as the caller may see both; otherwise it is not
+    """Return the incident, or the one that it was merged into, as far as the caller may see both; otherwise it is not
     found."""
     found = service.incidents.one(id, caller.prefixes)
     while found is not None and found.merged_into is not None:
         found = service.incidents.one(found.merged_into, caller.prefixes)
-    if found is None:
-        raise not_found(f"incident {id}")
-    return found
+    return existing(found, f"incident {id}")
 
 
 def _of_incident(service: Service, caller: Caller, incident: Incident, verdict: int) -> StoredVerdict:
-    """A verdict on an attempt of the incident."""
+    """Return a verdict on an attempt of the incident."""
     stored = visible(caller, service.records.verdict(verdict), f"verdict {verdict}")
     if service.incidents.of(stored.job, stored.attempt) != incident.id:
         raise not_found(f"verdict {verdict} in incident {incident.id}")

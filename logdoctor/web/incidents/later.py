@@ -19,17 +19,17 @@ class Later(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The attempt and what became of it."""
+        """Return the attempt and what became of it."""
         return f"attempt {self.number} {self.did}"
 
     @property
     def why_no_restart(self) -> str:
-        """Why the failed attempt is not to be restarted."""
+        """Return why the failed attempt is not to be restarted."""
         return f"A{self.said[1:]}: a restart now would end it." if self.runs else f"A{self.said[1:]}."
 
 
 def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
-    """The last attempt of a job after one that failed, before others one that runs; None when there is none."""
+    """Return the last attempt of a job after one that failed, before others one that runs; None when there is none."""
     if stored.verdict.outcome != "failed":
         return None
     found = service.records.later_attempt(stored.job, stored.attempt)

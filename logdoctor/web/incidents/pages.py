@@ -19,7 +19,7 @@ pages = router()
 def incidents(
     request: Request, caller: Reader, service: TheService, filters: Annotated[IncidentFilters, Query()]
 ) -> Response:
-    """Incidents, newest first."""
+    """List incidents, newest first."""
     if "" in request.query_params.values():  # a form was sent: give the list its short name
         return RedirectResponse(filters.url(), 303)
     event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news

@@ -1,6 +1,6 @@
 """How a job is restarted, as lines to copy: only where the verdict says that a restart helps.
 
-What a sender told of its command is hostile like a log, and is never rewritten: a command that is one simple command is
+What a sender says of its command is hostile like a log, and is never rewritten: a command that is one simple command is
 given as it is, one of Slurm with `--exclude=` behind its program; for any other it is said what is to be done by hand.
 """
 
@@ -33,17 +33,17 @@ _KINDS = ("pytorchjob", "mpijob", "rayjob")
 
 class Restart(NamedTuple):
     """The lines that restart a job, and what to know before they are run; or `why_not`, where there are none. With
-    `untold` a restart helps, and it is not known how the job is started."""
+    `unsure` a restart helps, and it is not known how the job is started."""
 
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     why_not: str = ""
-    untold: bool = False
+    unsure: bool = False
 
 
 def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence[str] | None = None) -> Restart:
-    """How to restart a failed job without the nodes that the verdict takes out, and those that a test of its nodes
-    found `faulty` (None when there was no test)."""
+    """Return how to restart a failed job without the nodes that the verdict suspects, and those that a test of its
+    nodes found `faulty` (None when there was no test)."""
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown":
@@ -60,8 +60,8 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     return made._replace(notes=(*_before(known, verdict), *made.notes))
 
 
-def _not_told(facts: JobFacts) -> str:
-    """What has to be known of a job before it can be started again."""
+def _unknown_start(facts: JobFacts) -> str:
+    """Return what has to be known of a job before it can be started again."""
     launcher = (facts.launcher or "").strip()[:40]
     if facts.command:
         return "The command on record cannot be read as one command. Report it again, on one line."
@@ -73,7 +73,7 @@ def _not_told(facts: JobFacts) -> str:
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:
-    """The suspected nodes of a verdict that takes nodes out, those with a name that a node can have."""
+    """Return the suspected nodes of a verdict that asks to cordon nodes, those with a name that a node can have."""
     if verdict.recovery != "isolate_and_restart":
         return []
     named = [one.node for one in verdict.suspects if one.node and NAME.fullmatch(one.node)]
@@ -81,7 +81,7 @@ def nodes_to_leave_out(verdict: Verdict) -> list[str]:
 
 
 def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
-    """The lines that start it again without some nodes, and notes on them; or why there are none."""
+    """Return the lines that start it again without some nodes, and notes on them; or why there are none."""
     launcher = (facts.launcher or "").strip().lower()
     words = _words(facts.command or "")
     submits = _program(words) in _SUBMITS
@@ -91,33 +91,35 @@ def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
     if launcher in _KUBERNETES and not submits:
         return _in_kubernetes(job, facts, launcher, nodes)
     if not words:
-        return Restart(why_not=_not_simple(nodes) if _is_readable(facts.command) else _not_told(facts), untold=True)
+        return Restart(
+            why_not=_not_simple(nodes) if _is_readable(facts.command) else _unknown_start(facts), unsure=True
+        )
     if nodes and _asks_for(words, nodes, submits):
-        return Restart(why_not=_by_hand("The command on record chooses its nodes itself.", nodes), untold=True)
+        return Restart(why_not=_by_hand("The command on record chooses its nodes itself.", nodes), unsure=True)
     if submits:
         return _submitted_again(words, nodes)
     if nodes and _submits_inside(words):
-        return Restart(why_not=_by_hand("The command on record submits its job itself.", nodes), untold=True)
+        return Restart(why_not=_by_hand("The command on record submits its job itself.", nodes), unsure=True)
     if launcher in _SLURM:
         return _wrapped(words, facts, nodes)
     return Restart((shlex.join(words),), (f"Run it without {some(nodes)}: no option of it does.",) if nodes else ())
 
 
-def _words(told: str) -> list[str]:
+def _words(command: str) -> list[str]:
     """Return the words of a command that a shell reads as one simple command; none for any other, since quoting what a
     shell would expand, join or redirect makes something else of it."""
-    if not _is_readable(told):
+    if not _is_readable(command):
         return []
     try:
-        words = shlex.split(told)
+        words = shlex.split(command)
     except ValueError:  # a quote has no end
         return []
-    is_simple = shlex.join(words) == " ".join(told.split()) and _program(words) != ""
+    is_simple = shlex.join(words) == " ".join(command.split()) and _program(words) != ""
     return words if is_simple else []
 
 
-def _is_readable(told: str | None) -> bool:
-    return bool(told) and len(told or "") <= _LONGEST and (told or "").isprintable()
+def _is_readable(command: str | None) -> bool:
+    return bool(command) and len(command or "") <= _LONGEST and (command or "").isprintable()
 
 
 def _program(words: Sequence[str]) -> str:
@@ -126,7 +128,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool:
-    """Whether a command names one of the nodes, or chooses its nodes with options of Slurm."""
+    """Return whether a command names one of the nodes, or chooses its nodes with options of Slurm."""
     names = "|".join(regex.escape(node.partition(".")[0]) for node in nodes)
     named = regex.compile(rf"(?<![\w-])({names})(?![\w-])", regex.IGNORECASE)
     chosen = any(word.startswith("SLURM_HOSTFILE=") for word in words)
@@ -134,7 +136,7 @@ def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool
 
 
 def _submits_inside(words: Sequence[str]) -> bool:
-    """Whether a command starts another one that submits a job to Slurm, as `nohup sbatch train.sh` does."""
+    """Return whether a command starts another one that submits a job to Slurm, as `nohup sbatch train.sh` does."""
     parts = (part for word in words for part in word.split())
     return any(part.rpartition("/")[2] in ("sbatch", "salloc") for part in parts)
 
@@ -180,7 +182,7 @@ def some(nodes: Sequence[str]) -> str:
 
 
 def _requeued(number: str, nodes: Sequence[str]) -> Restart:
-    """How a job of Slurm that has a number is run again, under that."""
+    """Return how a job of Slurm that has a number is run again, under that."""
     if not nodes:
         return Restart((f"scontrol requeue {number}",), (_REQUEUED,))
     replaced = (
@@ -196,18 +198,18 @@ def _requeued(number: str, nodes: Sequence[str]) -> Restart:
 
 
 def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str]) -> Restart:
-    """Pods do not name the nodes they avoid, so these are cordoned first."""
+    """Return how to restart a job on Kubernetes. Pods do not name the nodes they avoid, so these are cordoned first."""
     kind = launcher if launcher in _KINDS else "job"
     name = facts.name or job
     if not NAME.fullmatch(name):
-        return Restart(why_not=_not_told(facts), untold=True)
+        return Restart(why_not=_unknown_start(facts), unsure=True)
     first = tuple(f"kubectl cordon {shlex.quote(node)}" for node in nodes)
     gone = f"kubectl delete {kind} {shlex.quote(name)} --ignore-not-found"
     return Restart((*first, gone, "kubectl apply -f MANIFEST.yaml"), ("MANIFEST.yaml is the manifest of the job.",))
 
 
 def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
-    """What has to be so before it goes on."""
+    """Return what has to be so before it goes on."""
     folder = f" in {facts.checkpoint_dir[:300]}" if facts.checkpoint_dir else ""
     step = "" if verdict.progress.step is None else f" (it came to step {verdict.progress.step:,})"
     if verdict.recovery == "rollback_and_skip":
@@ -216,7 +218,7 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:
-    """The number of the Slurm job, "" when it is not known."""
+    """Return the number of the Slurm job, "" when it is not known."""
     for said in (*(facts.labels.get(name, "") for name in _ASSIGNED), job):
         if said.isascii() and said.isdecimal() and len(said) < 12:
             return said

@@ -85,7 +85,7 @@ def verdict_content(
 
 
 def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:
-    """The lines that prove it, or the end of a log without one."""
+    """Return the lines that prove it, or the end of a log without one."""
     streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
     attempt = service.records.attempt(stored.job, stored.attempt)
     return {
@@ -101,7 +101,7 @@ def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:
 def _next_steps(
     service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]
 ) -> dict[str, Any]:
-    """What is to be done, what is under way, and what the caller may do."""
+    """Return what is to be done, what is under way, and what the caller may do."""
     verdict, later = stored.verdict, later_attempt(service, stored)
     failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
     failed_at = failed.get((stored.job, stored.attempt))
@@ -132,13 +132,13 @@ def _next_steps(
 
 
 def _facts(service: Service, stored: StoredVerdict) -> JobFacts | None:
-    """What was sent about the job; None when nothing was."""
+    """Return what was sent about the job; None when nothing was."""
     job = service.records.job(stored.job)
     return job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
 
 
 def _job(service: Service, stored: StoredVerdict) -> dict[str, Any]:
-    """The job, the attempt and the verdicts on it."""
+    """Return the job, the attempt and the verdicts on it."""
     attempt = service.records.attempt(stored.job, stored.attempt)
     return {
         "facts": _facts(service, stored),
@@ -149,7 +149,7 @@ def _job(service: Service, stored: StoredVerdict) -> dict[str, Any]:
 
 
 def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, Any]:
-    """What is on record of the suspected nodes."""
+    """Return what is on record of the suspected nodes."""
     nodes = _suspected(service, caller, verdict)
     return {
         "nodes": {name: node_line(known, time.time()) for name, known in nodes.items()},
@@ -159,7 +159,7 @@ def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, Any]
 
 
 def _progress(service: Service, verdict: Verdict) -> dict[str, Any]:
-    """How far the job came, and which rules took its lines."""
+    """Return how far the job came, and which rules took its lines."""
     return {
         "by_step": _by_step(verdict.progress),
         "losses": _readings(verdict.progress, "loss"),
@@ -170,7 +170,7 @@ def _progress(service: Service, verdict: Verdict) -> dict[str, Any]:
 
 
 def _decision(service: Service, caller: Caller, stored: StoredVerdict) -> dict[str, Any]:
-    """Who decided, what people said of it, and what a model was asked."""
+    """Return who decided, what people said of it, and what a model was asked."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
     calls = calls_about(service, caller, stored)
     return {
@@ -184,7 +184,7 @@ def _decision(service: Service, caller: Caller, stored: StoredVerdict) -> dict[s
 
 
 def _likes(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> dict[str, Any]:
-    """Past cases and other incidents that are like this failure."""
+    """Return past cases and other incidents that are like this failure."""
     alike = _alike(service, caller, stored) if stored.verdict.outcome == "failed" else []
     others = _others(service, caller, stored, incident)
     return {
@@ -197,8 +197,8 @@ def _likes(service: Service, caller: Caller, stored: StoredVerdict, incident: In
 
 
 def remark(incident: Incident) -> str:
-    """What was said of an incident when it came into its state, and by whom; "" when nothing was said of an open one.
-    What logdoctor did by itself is told as that."""
+    """Return what was said of an incident when it came into its state, and by whom; "" when nothing was said of an open
+    one. What logdoctor did by itself is told as that."""
     if incident.by in ("", BY_US):
         return f"closed automatically: {incident.note}" if incident.state == "resolved" and incident.note else ""
     if incident.state == "resolved":
@@ -207,12 +207,12 @@ def remark(incident: Incident) -> str:
 
 
 def _is_unproven(verdict: Verdict) -> bool:
-    """Whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
+    """Return whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
     return verdict.outcome == "failed" and not verdict.evidence
 
 
 def first_rank(verdict: Verdict) -> FirstRank:
-    """The rank that spoke first: one that only reports what happened elsewhere is not the one that failed."""
+    """Return the rank that spoke first: one that only reports what happened elsewhere is not the one that failed."""
     own = [one for one in verdict.ranks if one.rank == verdict.first_rank and one.rank is not None]
     if not own or any(one.role not in _SYMPTOMS for one in own):
         return FirstRank("First rank to fail", verdict.first_rank)
@@ -222,18 +222,18 @@ def first_rank(verdict: Verdict) -> FirstRank:
 
 
 def is_node(name: str | None) -> bool:
-    """Whether a name that a log gave can be that of a node, so that a page is there for it."""
+    """Return whether a name that a log gave can be that of a node, so that a page is there for it."""
     return bool(name and NAME.fullmatch(name))
 
 
 def history(verdicts: Sequence[StoredVerdict]) -> list[Change]:
-    """The verdicts on an attempt, the newest first, each with what it changed."""
+    """Return the verdicts on an attempt, the newest first, each with what it changed."""
     former = [*verdicts[1:], None]
     return [Change(one, changes(before, one) if before else []) for one, before in zip(verdicts, former, strict=True)]
 
 
 def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
-    """What one verdict says otherwise than another, in words."""
+    """Return what one verdict says otherwise than another, in words."""
     old, new = before.verdict, after.verdict
     found = []
     for name, say in _SAID.items():
@@ -261,7 +261,7 @@ _SAID: dict[str, Callable[[Verdict], str]] = {
 
 
 def _suspected(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
-    """The history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
+    """Return the history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
     names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
     if caller.prefixes or not names:
         return {}
@@ -270,12 +270,12 @@ def _suspected(service: Service, caller: Caller, verdict: Verdict) -> dict[str, 
 
 
 def standing(known: NodeHistory) -> PastCordon | None:
-    """The cordon of ours that holds a node, or is being made."""
+    """Return the cordon of ours that holds a node, or is being made."""
     return next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
 
 
 def node_line(known: NodeHistory, now: float) -> str:
-    """What is on record of a node, in a line."""
+    """Return what is on record of a node, in a line."""
     failures = len(known.failures)
     parts = [f"{failures}+ failures" if failures >= _HISTORY else wording.count(failures, "failure")]
     if known.findings:
@@ -289,7 +289,7 @@ def node_line(known: NodeHistory, now: float) -> str:
 
 
 def _readings(progress: Progress, name: str) -> list[tuple[float, float | None]]:
-    """A quantity over the steps (over the lines where no step is told), when it was read at least twice."""
+    """Return a quantity over the steps (over the lines where no step is told), when it was read at least twice."""
     by_step = _by_step(progress)
     found = [(float((point.step if by_step else point.line) or 0), getattr(point, name)) for point in progress.curve]
     return found if sum(value is not None for _, value in found) > 1 else []
@@ -300,7 +300,7 @@ def _by_step(progress: Progress) -> bool:
 
 
 def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alike]:
-    """Past cases like a failure, those first that a line of both names, of these the newest."""
+    """Return past cases like a failure, those first that a line of both names, of these the newest."""
     confirmed, reason = service.casework.confirmed, stored.verdict.reason
     digest = confirmed.digest(stored.job, stored.attempt)
     newest = confirmed.page(limit=_LOOKED).items
@@ -317,21 +317,21 @@ def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alik
 
 
 def _before(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
-    """The newest case of the same line and cause of which it is known what fixed it; of a failure whose cause nobody
-    knows, that of the same line."""
+    """Return the newest case of the same line and cause of which it is known what fixed it; of a failure whose cause
+    nobody knows, that of the same line."""
     same = (one.case for one in alike if one.same and one.case.fix)
     return next((case for case in same if verdict.reason in (case.reason, "Unknown")), None)
 
 
 def _called_otherwise(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
-    """The newest case in which a person called the same line something else than a verdict does that knows the
+    """Return the newest case in which a person called the same line something else than a verdict does that knows the
     cause."""
     same = (one.case for one in alike if one.same and one.case.by != AGREEMENT)
     return next((case for case in same if verdict.reason not in (case.reason, "Unknown")), None)
 
 
 def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
-    """Other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
+    """Return other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
     if _is_unproven(stored.verdict) and stored.verdict.reason == "Unknown":
         return []
     if stored.verdict.outcome != "failed" or not stored.verdict.fingerprint:
@@ -344,7 +344,7 @@ def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: I
 
 
 def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirmation | None:
-    """The case that decided, when there is one that the caller may see."""
+    """Return the case that decided, when there is one that the caller may see."""
     number = wording.case_of(stored.verdict.decided_by)
     try:
         return None if number is None else visible_case(service, caller, number)
@@ -353,12 +353,12 @@ def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirm
 
 
 def _agrees(said: Confirmation, verdict: Verdict) -> bool:
-    """Whether a verdict says what was said of its attempt."""
+    """Return whether a verdict says what was said of its attempt."""
     recovery = said.recovery or taxonomy.REASONS[said.reason].recovery
     return (said.reason, recovery) == (verdict.reason, verdict.recovery)
 
 
 def _ends(attempt: Attempt | None) -> list[End]:
-    """How the attempt and its processes ended: the attempt first, then those that failed."""
+    """Return how the attempt and its processes ended: the attempt first, then those that failed."""
     ends = attempt.ends if attempt else ()
     return sorted(ends, key=lambda end: (end.stream != "", not (end.exit_code or end.signal), end.at))[:_ENDS]

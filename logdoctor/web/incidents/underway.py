@@ -38,23 +38,23 @@ class Underway(NamedTuple):
 
     @property
     def wanted_test(self) -> StoredAction | None:
-        """The test of nodes that waits for a person, or was approved just now."""
+        """Return the test of nodes that waits for a person, or was approved just now."""
         tests = (one for one in (*self.waiting, *self.decided) if one.action.kind == "test_nodes")
         return next((one for one in tests if one.state in ("waiting", "approved")), None)
 
     @property
     def running(self) -> StoredTest | None:
-        """The newest test that runs."""
+        """Return the newest test that runs."""
         return next((one for one in self.tests if one.state == "running"), None)
 
     @property
     def finished(self) -> Iterator[tuple[StoredTest, Conclusion]]:
-        """The tests that were finished and what they found, the newest first."""
+        """Return the tests that were finished and what they found, the newest first."""
         return ((one, one.conclusion) for one in self.tests if one.conclusion is not None)
 
     @property
     def all_faulty(self) -> tuple[str, ...]:
-        """The nodes that a test found faulty and no later one healthy."""
+        """Return the nodes that a test found faulty and no later one healthy."""
         healthy: set[str] = set()
         faulty: dict[str, None] = {}
         for _, found in self.finished:
@@ -64,18 +64,18 @@ class Underway(NamedTuple):
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """Those faulty nodes that the job had."""
+        """Return those faulty nodes that the job had."""
         return of_job(self.all_faulty, self.nodes)
 
     @property
     def proof(self) -> StoredTest | None:
-        """The newest test that proves all nodes of the job to be good."""
+        """Return the newest test that proves all nodes of the job to be good."""
         return next((test for test, found in self.finished if not unproven(found, self.nodes)), None)
 
     @property
     def left_open(self) -> tuple[StoredTest, Conclusion] | None:
-        """The test that decides nothing: the newest that found something bad since the nodes were proven good, else the
-        newest; None when there is none such."""
+        """Return the test that decides nothing: the newest that found something bad since the nodes were proven good,
+        else the newest; None when there is none such."""
         proof = self.proof
         since = [(test, found) for test, found in _healed(self.finished) if proof is None or test.id > proof.id]
         newest = since[0] if since and proof is None else None
@@ -83,14 +83,15 @@ class Underway(NamedTuple):
 
     @property
     def faulty(self) -> tuple[str, ...] | None:
-        """The nodes to leave out: none when a test proved that all are good; None when it is open who is faulty."""
+        """Return the nodes to leave out: none when a test proved that all are good; None when it is open who is
+        faulty."""
         if self.culprits:
             return self.all_faulty
         return () if self.proof is not None and self.left_open is None else None
 
     @property
     def is_decided(self) -> bool:
-        """Whether a test says which node is faulty, or that none is, or is about to."""
+        """Return whether a test says which node is faulty, or that none is, or is about to."""
         return self.running is not None or self.wanted_test is not None or self.faulty is not None
 
 
@@ -103,8 +104,8 @@ class Beside(NamedTuple):
 
 
 def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: float | None) -> Underway:
-    """What follows from the verdicts on an attempt, if it `failed` since that time: a test that began before looked at
-    another failure. Nothing for a token that is bound to jobs, for nodes are shared."""
+    """Return what follows from the verdicts on an attempt, if it `failed` since that time: a test that began before
+    looked at another failure. Nothing for a token that is bound to jobs, for nodes are shared."""
     if caller.prefixes:
         return Underway()
     mine = sorted(service.records.whose([(stored.job, stored.attempt)]), reverse=True)
@@ -114,7 +115,7 @@ def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: fl
 
 
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
-    """What follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
+    """Return what follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
     mine = (stored.job, stored.attempt)
     attempts = [place for one in others if (place := (one.job, one.attempt)) != mine]
     if caller.prefixes or not attempts:
@@ -124,12 +125,13 @@ def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequ
 
 
 def without_restarts(known: Underway) -> Underway:
-    """The same but for the restarts that wait: the job has been started again since, so that they are superseded."""
+    """Return the same but for the restarts that wait: the job has been started again since, so that they are
+    superseded."""
     return known._replace(waiting=[one for one in known.waiting if one.action.kind not in RESTARTS])
 
 
 def _healed(finished: Iterable[tuple[StoredTest, Conclusion]]) -> Iterator[tuple[StoredTest, Conclusion]]:
-    """Tests, the newest first, and what each found; a node that a later one found healthy counts as that."""
+    """Return tests, the newest first, and what each found; a node that a later one found healthy counts as that."""
     healthy: set[str] = set()
     for test, found in finished:
         findings = tuple(
@@ -149,7 +151,7 @@ def _after(service: Service, verdicts: Sequence[int]) -> Underway:
 
 
 def _is_news(action: StoredAction, tested: bool) -> bool:
-    """Whether a decided action tells more than the tests and cordons that came of it."""
+    """Return whether a decided action tells more than the tests and cordons that came of it."""
     if action.state in ("waiting", "superseded"):
         return False
     if action.state == "done":
@@ -158,8 +160,8 @@ def _is_news(action: StoredAction, tested: bool) -> bool:
 
 
 def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> str:
-    """What to do now, with what tests found where the verdict itself names no node. Where a later attempt of the job is
-    under way or over, this one is not restarted."""
+    """Return what to do now, with what tests found where the verdict itself names no node. Where a later attempt of the
+    job is under way or over, this one is not restarted."""
     said, restarts = _advised(verdict, known)
     if later is None or not restarts:
         return said
@@ -168,11 +170,11 @@ def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> s
 
 
 def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
-    """What to do, and whether that ends with a restart."""
+    """Return what to do, and whether that ends with a restart."""
     if not wording.wants_node(verdict):
         return wording.advice(verdict), verdict.recovery in _RESTARTING
     if known.culprits:
-        return f"Take out {few(known.culprits)}{_THEN}", True
+        return f"Cordon {few(known.culprits)}{_THEN}", True
     if known.running:
         return f"Wait for test {known.running.id}: it is looking for the faulty node", False
     if known.left_open:
@@ -185,7 +187,7 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
 
 
 def outcome(test: StoredTest) -> str:
-    """What a test found, in a line: "all 3 nodes are healthy"."""
+    """Return what a test found, in a line: "all 3 nodes are healthy"."""
     count = wording.count(len(test.nodes), "node")
     if test.state == "running":
         return f"{count} are being tested" if len(test.nodes) != 1 else "1 node is being tested"

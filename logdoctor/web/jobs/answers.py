@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from logdoctor.store.records import Attempt, End, Job, JobFacts, StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
+from logdoctor.web.json_answer import PageOf
 
 
 class FactsOut(JobFacts, frozen=True, kw_only=True):
@@ -16,7 +17,7 @@ class FactsOut(JobFacts, frozen=True, kw_only=True):
     nodelist: Annotated[str | None, Meta(description="the nodes of the job by name")] = None
     gpus: Annotated[int | None, Meta(description="in all")] = None
     placed: Annotated[
-        bool, Meta(description="whether `nodelist` was told with the right to (scope `place`), or is a claim")
+        bool, Meta(description="whether `nodelist` was reported with the right to (scope `place`), or is a claim")
     ] = False
     like: Annotated[
         str | None,
@@ -44,11 +45,8 @@ class JobOut(Job, frozen=True, kw_only=True):
     attempts: tuple[AttemptOut, ...] = ()
 
 
-class JobPageOut(msgspec.Struct, frozen=True):
+class JobPageOut(PageOf[JobOut], frozen=True):
     """Some jobs, newest first; `next` is the cursor of the next page."""
-
-    items: list[JobOut]
-    next: str | None
 
 
 class AttemptNumberOut(msgspec.Struct, frozen=True):
@@ -95,11 +93,8 @@ class VerdictDetail(VerdictOut, frozen=True, kw_only=True):
     history: list[int]
 
 
-class VerdictPage(msgspec.Struct, frozen=True):
+class VerdictPage(PageOf[VerdictOut], frozen=True):
     """Some verdicts, newest first; `next` is the cursor of the next page."""
-
-    items: list[VerdictOut]
-    next: str | None
 
 
 _AT = 1795255505.2
@@ -110,7 +105,7 @@ VERDICT_EXAMPLE = Verdict(
     recovery="isolate_and_restart",
     outcome="failed",
     confidence=0.95,
-    suggestion="Take the node out and reset the GPU, so that the row is remapped.",
+    suggestion="Cordon the node and reset the GPU, so that the row is remapped.",
     evidence=(
         Evidence(
             "llama-7b/1/gpu-12",

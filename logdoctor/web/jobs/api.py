@@ -18,8 +18,8 @@ from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.answers import AttemptOut, JobOut, JobPageOut, VerdictDetail, VerdictOut, VerdictPage
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, TEXTS, answers, shows
-from logdoctor.web.parameters import AttemptNumber, Cursor, JobName, Limit, LineRange, StreamName, VerdictId
-from logdoctor.web.problems import describe, not_found
+from logdoctor.web.parameters import AttemptNumber, JobName, LineRange, StreamName, ThePage, VerdictId
+from logdoctor.web.problems import describe, existing, not_found
 
 CONTEXT = 8
 """Lines around a piece of evidence."""
@@ -39,14 +39,14 @@ class Context(msgspec.Struct):
 
 
 def context(service: Service, stored: StoredVerdict) -> list[Context]:
-    """Each piece of evidence with the lines around it; from the verdict itself when the raw log was deleted."""
+    """Return each piece of evidence with the lines around it; from the verdict itself when the raw log was deleted."""
     return [Context(one, _around(service, stored, one)) for one in stored.verdict.evidence]
 
 
 def _around(service: Service, stored: StoredVerdict, evidence: Evidence) -> list[tuple[int, str]]:
     first = max(evidence.line - CONTEXT, 1)
     name = Key(stored.job, stored.attempt, evidence.stream)
-    found = service.intake.lines(name, first, evidence.line + CONTEXT, _MOST_BYTES).lines
+    found = service.logs.lines(name, first, evidence.line + CONTEXT, _MOST_BYTES).lines
     if len(found) > evidence.line - first and evidence.quote in decode(found[evidence.line - first]):
         return [(first + n, decode(line[: 4 * _SHOWN])[:_SHOWN]) for n, line in enumerate(found)]
     kept = (*evidence.before, evidence.quote, *evidence.after)
@@ -62,6 +62,7 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 def search(
     caller: Reader,
     service: TheService,
+    page: ThePage,
     reason: Filter = None,
     category: Filter = None,
     node: Filter = None,
@@ -72,18 +73,16 @@ def search(
     fingerprint: Filter = None,
     since: Time = None,
     until: Time = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
 ) -> Response:
-    """Current verdicts, newest first. All filters that are given must hold."""
+    """List current verdicts, newest first. All filters that are given must hold."""
     outcomes = (outcome,) if outcome else ()
     wanted = Wanted(reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes)
-    return Json(service.records.search(wanted, cursor, limit))
+    return Json(service.records.search(wanted, *page))
 
 
 @router.get("/verdicts/{id}", responses=answers(VerdictDetail) | describe(404, 422))
 def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
-    """One verdict, its evidence in context, and the ids of all verdicts on its attempt."""
+    """Return one verdict, its evidence in context, and the ids of all verdicts on its attempt."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
     around = [
         {"stream": c.evidence.stream, "line": c.evidence.line, "lines": [_line(*line) for line in c.lines]}
@@ -94,39 +93,30 @@ def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
 
 
 @router.get("/jobs", responses=answers(JobPageOut) | describe(400, 422))
-def jobs(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """Jobs, newest first."""
-    return Json(service.records.jobs(cursor, limit, caller.prefixes))
+def jobs(caller: Reader, service: TheService, page: ThePage) -> Response:
+    """List jobs, newest first."""
+    return Json(service.records.jobs(*page, caller.prefixes))
 
 
 @router.get("/jobs/{job}", responses=answers(JobOut) | describe(400, 404, 422))
 def job(caller: Reader, service: TheService, job: JobName) -> Response:
-    """A job and its attempts."""
-    known = service.records.job(checked("job", job))
-    if known is None:
-        raise not_found(f"job {job}")
+    """Return a job and its attempts."""
+    known = existing(service.records.job(checked("job", job)), f"job {job}")
     return Json(_job(known, [_attempt(service, attempt) for attempt in service.records.attempts(job)]))
 
 
 @router.get("/jobs/{job}/attempts/{attempt}", responses=answers(AttemptOut) | describe(400, 404, 422))
 def attempt(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
-    """An attempt, how it ended, and its streams."""
+    """Return an attempt, how it ended, and its streams."""
     known = service.records.attempt(checked("job", job), checked_attempt(attempt))
-    if known is None:
-        raise not_found(f"attempt {job}/{attempt}")
-    return Json(_attempt(service, known))
+    return Json(_attempt(service, existing(known, f"attempt {job}/{attempt}")))
 
 
-@router.get(
-    "/jobs/{job}/attempts/{attempt}/verdict",
-    responses=answers(VerdictOut) | describe(400, 404, 422),
-)
+@router.get("/jobs/{job}/attempts/{attempt}/verdict", responses=answers(VerdictOut) | describe(400, 404, 422))
 def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
-    """The current verdict on an attempt; 404 while there is none."""
+    """Return the current verdict on an attempt; 404 while there is none."""
     stored = service.records.current(checked("job", job), checked_attempt(attempt))
-    if stored is None:
-        raise not_found(f"verdict on {job}/{attempt}")
-    return Json(stored)
+    return Json(existing(stored, f"verdict on {job}/{attempt}"))
 
 
 @router.get(
@@ -136,12 +126,12 @@ def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptN
 def log(
     caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange
 ) -> Response:
-    """Raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
+    """Return raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
     name = key(job, attempt, stream)
     if not service.has_stream(name):
         raise not_found(f"stream {name}")
     first, last = _range(line)
-    found = service.intake.lines(name, first, min(last, first + _MOST_LINES - 1), _MOST_BYTES)
+    found = service.logs.lines(name, first, min(last, first + _MOST_LINES - 1), _MOST_BYTES)
     complete = found.complete and (last < first + _MOST_LINES or len(found.lines) < _MOST_LINES)
     headers = {"X-First-Line": str(first), "X-Complete": str(complete).lower()}
     body = b"".join(text + b"\n" for text in found.lines)
@@ -150,7 +140,7 @@ def log(
 
 @router.get("/taxonomy", responses=describe() | shows({"Hang": taxonomy.REASONS["Hang"]._asdict()}, schema=_BY_REASON))
 def reasons(caller: Reader) -> Response:
-    """All reasons with category, fault, recovery and next step."""
+    """Return all reasons with category, fault, recovery and next step."""
     return Json({reason: row._asdict() for reason, row in taxonomy.REASONS.items()})
 
 
@@ -161,7 +151,7 @@ def _attempt(service: Service, kept: Attempt) -> dict[str, object]:
 
 
 def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredVerdict:
-    """The verdict, when the caller may see its job; otherwise it is not found."""
+    """Return the verdict, when the caller may see its job; otherwise it is not found."""
     if stored is None or not caller.may("read", stored.job):
         raise not_found(thing)
     return stored

@@ -30,12 +30,12 @@ _PLACES = threading.BoundedSemaphore(_AT_ONCE)
 def download(
     caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName
 ) -> StreamingResponse:
-    """All bytes of a stream, as it stands at this moment, as a file. One that breaks off was cut: its length was
+    """Return all bytes of a stream, as it stands at this moment, as a file. One that breaks off was cut: its length was
     told before."""
     name = key(job, attempt, stream)
     if not service.has_stream(name):
         raise not_found(f"stream {name}")
-    view = service.intake.view(name)
+    view = service.logs.view(name)
     headers = {
         "Content-Disposition": disposition(name),
         "Content-Length": str(view.bytes),
@@ -50,8 +50,8 @@ def download(
 
 
 def disposition(name: Key) -> str:
-    """The header that makes a browser keep a stream as a file: its name in letters that every system takes, and the
-    true one."""
+    """Return the header that makes a browser keep a stream as a file: its name in letters that every system takes, and
+    the true one."""
     true = f"{name.job}-{name.attempt}-{name.stream}.log"
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", true).lstrip(".")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(true, safe='')}"

@@ -63,15 +63,15 @@ class Viewer(NamedTuple):
     streams: Sequence[str]
 
     def has(self, stream: str) -> bool:
-        """Whether bytes of a stream are kept."""
+        """Return whether bytes of a stream are kept."""
         return stream in self.streams
 
     def url(self, stream: str, line: int) -> str:
-        """The page of a stream at a line."""
+        """Return the page of a stream at a line."""
         return f"{self.page(stream)}?line={line}#L{line}"
 
     def page(self, stream: str) -> str:
-        """The page of a stream."""
+        """Return the page of a stream."""
         return f"/jobs/{_part(self.job)}/attempts/{self.attempt}/streams/{_part(stream)}"
 
 
@@ -95,7 +95,7 @@ class LeftRows(NamedTuple):
 
     @property
     def numbers(self) -> set[int]:
-        """Which lines are shown."""
+        """Return which lines are shown."""
         return {row.first for row in self.rows}
 
 
@@ -120,7 +120,7 @@ class Proof(NamedTuple):
 
 
 def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
-    """The cited lines by stream; first the stream with the line that decided."""
+    """Return the cited lines by stream; first the stream with the line that decided."""
     by_stream: dict[str, list[Context]] = {}
     for one in context(service, stored):
         by_stream.setdefault(one.evidence.stream, []).append(one)
@@ -131,7 +131,7 @@ def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
 
 
 def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -> DecisiveQuote | None:
-    """The line that decided, from a little before what it is cited for; None when nothing is cited."""
+    """Return the line that decided, from a little before what it is cited for; None when nothing is cited."""
     if not stored.verdict.evidence or not proofs:
         return None
     first = stored.verdict.evidence[0]
@@ -146,8 +146,8 @@ def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -
 
 
 def gist(verdict: Verdict) -> str:
-    """The line that decided in the few words of a list, without the marks before its message; "" when nothing is cited.
-    Where what it is cited for stands far in it, it begins there."""
+    """Return the line that decided in the few words of a list, without the marks before its message; "" when nothing is
+    cited. Where what it is cited for stands far in it, it begins there."""
     if not verdict.evidence:
         return ""
     first = verdict.evidence[0]
@@ -158,9 +158,9 @@ def gist(verdict: Verdict) -> str:
 
 
 def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LEAD) -> tuple[str, str, str]:
-    """What stands before a place in a line, the place, and what stands behind it, about `most` characters in all: from
-    the beginning of the line, or `lead` characters before the place where that is far in it. Without a place (`end` is
-    not behind `begin`) from where the message begins, behind stamps and ranks."""
+    """Return what stands before a place in a line, the place, and what stands behind it, about `most` characters in
+    all: from the beginning of the line, or `lead` characters before the place where that is far in it. Without a place
+    (`end` is not behind `begin`) from where the message begins, behind stamps and ranks."""
     if end <= begin:
         begin = end = start = _message(text)
     else:
@@ -171,8 +171,8 @@ def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LE
 
 
 def named_part(verdict: Verdict, evidence: Evidence, text: str) -> tuple[int, int]:
-    """Where in a cited line stands what it is cited for without a rule: the error that ends a traceback, or the number
-    that was read; (0, 0) when that is not found."""
+    """Return where in a cited line stands what it is cited for without a rule: the error that ends a traceback, or the
+    number that was read; (0, 0) when that is not found."""
     if evidence.rule.startswith(_STRUCTURE):
         name = evidence.rule.removeprefix(_STRUCTURE)
         begin = text.find(name)
@@ -187,7 +187,7 @@ def named_part(verdict: Verdict, evidence: Evidence, text: str) -> tuple[int, in
 
 
 def _patterns(service: Service, rule: str) -> Sequence[str]:
-    """The patterns of a diagnosis rule, shipped or learned; none for an id that is of none."""
+    """Return the patterns of a diagnosis rule, shipped or learned; none for an id that is of none."""
     known = next((one for one in service.scanner.book.diagnoses if one.id == rule), None)
     if known is not None:
         return known.when.any
@@ -196,7 +196,7 @@ def _patterns(service: Service, rule: str) -> Sequence[str]:
 
 
 def _match(patterns: Sequence[str], text: str) -> tuple[int, int]:
-    """Where the first pattern that is found stands in a line; (0, 0) when none is found, or not quickly."""
+    """Return where the first pattern that is found stands in a line; (0, 0) when none is found, or not quickly."""
     for pattern in patterns:
         try:
             found = regex.search(expand(pattern), text, timeout=_SEARCHED)
@@ -209,12 +209,12 @@ def _match(patterns: Sequence[str], text: str) -> tuple[int, int]:
 
 
 def _message(text: str) -> int:
-    """Where the message of a line begins, behind what stamps it."""
+    """Return where the message of a line begins, behind what stamps it."""
     return len(text) - len(origin(text).message.lstrip())
 
 
 def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, streams: Sequence[str]) -> Ending:
-    """How the log of an attempt ends, and what is left of it."""
+    """Return how the log of an attempt ends, and what is left of it."""
     past = service.casework.confirmed.kept(stored.job, stored.attempt)
     stream = _ended_worst(attempt, streams)
     count, rows, left = _last_rows(service, stored, stream) if stream else (0, [], LeftRows(0, 0, []))
@@ -226,10 +226,11 @@ def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, str
 
 
 def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[int, list[LogRow], LeftRows]:
-    """How many lines a stream has, the last of them, and what is left of its end; nothing when it cannot be read."""
+    """Return how many lines a stream has, the last of them, and what is left of its end; nothing when it cannot be
+    read."""
     key = Key(stored.job, stored.attempt, stream)
     try:
-        view = service.intake.view(key)
+        view = service.logs.view(key)
         count = view.count()
         rows = page_rows(log_page.raw(view, count + 1, _END, 0), key, stored, None) if count else []
         return count, rows, _left(service, key, view, count)
@@ -238,7 +239,8 @@ def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[in
 
 
 def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
-    """What the filter rules leave of the end of a stream: of so much of it as is compressed for a page of the log."""
+    """Return what the filter rules leave of the end of a stream: of so much of it as is compressed for a page of the
+    log."""
     if not count:
         return LeftRows(0, 0, [])
     found = log_page.folded(view, service.casework.rules_for(key.job), count + 1, log_page.ROWS, 0)
@@ -247,7 +249,7 @@ def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
 
 
 def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
-    """The stream whose process failed first, else the first one; "" when there is none."""
+    """Return the stream whose process failed first, else the first one; "" when there is none."""
     ends = [one for one in (attempt.ends if attempt else ()) if one.stream in streams and (one.exit_code or one.signal)]
     if ends:
         return min(ends, key=lambda one: one.at).stream
@@ -255,7 +257,7 @@ def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
 
 
 def _proof(service: Service, key: Key, contexts: list[Context], mark: str) -> Proof:
-    """The proof of one stream, whose anchors begin with a mark."""
+    """Return the proof of one stream, whose anchors begin with a mark."""
     cited = {one.evidence.line: one.evidence for one in reversed(contexts)}
     texts = {number: text for one in contexts for number, text in one.lines}
     runs: list[list[ProofLine]] = []

@@ -10,7 +10,7 @@ from logdoctor.taxonomy import OUTCOMES
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 INCIDENTS = ("failed", "recovered", "cancelled")
-"""Outcomes that somebody should look at; a list shows these when it is not told otherwise."""
+"""Outcomes that somebody should look at; a list shows these unless the URL says otherwise."""
 
 
 class AttemptFilters(ListQuery):
@@ -28,25 +28,25 @@ class AttemptFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the outcome is asked for."""
+        """Return whether anything but the outcome is asked for."""
         return any((self.reason, self.category, self.node, self.user, self.job, self.within))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The outcomes that are listed."""
+        """Return the outcomes that are listed."""
         if self.outcome is None:
             return INCIDENTS
         return OUTCOMES if self.outcome == "all" else (self.outcome,)
 
     @property
     def shows_unjudged(self) -> bool:
-        """Whether attempts without a verdict are listed: with those that run, and wherever a job or a user is looked
-        for, unless that is among another outcome. They stand before the first page."""
+        """Return whether attempts without a verdict are listed: with those that run, and wherever a job or a user is
+        looked for, unless that is among another outcome. They stand before the first page."""
         sought = self.outcome is None and bool(self.job or self.user)
         return not self.cursor and (sought or "running" in self.outcomes)
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
-        """What to look for."""
+        """Return what to look for."""
         outcomes = () if self.outcome == "all" else self.outcomes
         since = now - WINDOWS[self.within] if self.within else None
         return Wanted(
@@ -68,7 +68,7 @@ class AttemptListing(NamedTuple):
 
 
 def attempt_listing(records: Records, filters: AttemptFilters, prefixes: tuple[str, ...]) -> AttemptListing:
-    """The page that the filters ask for; `CursorError` for a bad cursor."""
+    """Return the page that the filters ask for; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, time.time())
 
     def counts(facet: str, **without: object) -> dict[str, int]:

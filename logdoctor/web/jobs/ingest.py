@@ -4,19 +4,18 @@ import asyncio
 import time
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor import pipeline
+from logdoctor import pipeline, tracing
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.errors import Busy, InputError, OffsetMismatch, StorageFull
+from logdoctor.errors import Busy, InputError, OffsetMismatch
 from logdoctor.service.service import Service
-from logdoctor.service.streams import LiveStream
-from logdoctor.store.names import checked, key
+from logdoctor.store.log import Standing
+from logdoctor.store.names import Key, checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.types import Verdict
 from logdoctor.web.bodies import STREAMED, chunks
@@ -30,8 +29,8 @@ from logdoctor.web.problems import describe, problem
 
 _AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
-BREATH = 0.05
-"""Seconds that a sender waits at a time while compression is behind."""
+_BREATH, _PATIENCE = 0.05, 10.0
+"""Seconds that a sender waits at a time while too much is in the log, and in all before it is told to come again."""
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
@@ -52,20 +51,14 @@ def _turns(_: AppState) -> LogTurns:
 TheLogTurns = Annotated[LogTurns, Depends(once(_turns))]
 
 
-@router.put(
-    "/jobs/{job}",
-    responses=answers(JobOut) | describe(400, 422),
-)
+@router.put("/jobs/{job}", responses=answers(JobOut) | describe(400, 422))
 def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService) -> Response:
-    """Tell what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
+    """Record what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
     given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
     return Json(service.tell(checked("job", job), given, time.time()))
 
 
-@router.post(
-    "/jobs/{job}/attempts",
-    responses=answers(AttemptNumberOut) | describe(400, 422),
-)
+@router.post("/jobs/{job}/attempts", responses=answers(AttemptNumberOut) | describe(400, 422))
 def allot_attempt(caller: Sender, service: TheService, job: JobName, key: AttemptKey) -> Response:
     """Get the number of an attempt. All its nodes send the same key and get the same number."""
     number = service.records.allot_attempt(checked("job", job), key.key, time.time())
@@ -92,59 +85,62 @@ async def take(
     The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
     """
     name = key(job, attempt, stream)
-    opened = (
-        service.intake.open(name) if service.intake.known(name) else await run_in_threadpool(service.intake.open, name)
-    )
+    with tracing.span("post", job, attempt, stream=stream, offset=offset) as posting:
+        if not service.intake.is_open(name):
+            await run_in_threadpool(service.intake.open, name)
+        if "expect" in request.headers:  # it asks before it sends
+            reached = (await run_in_threadpool(service.logs.standing, name)).next
+            if offset != reached:
+                raise OffsetMismatch(str(name), offset, reached)
+        posting.add(bytes=await _take_body(service, request, name, offset) - offset)
+        return Json(_standing(await run_in_threadpool(service.logs.standing, name)))
+
+
+async def room(service: Service) -> None:
+    """Wait until the log has room; `Busy` when that takes long."""
+    until = time.monotonic() + _PATIENCE
+    while service.intake.is_behind:
+        if time.monotonic() > until:
+            raise Busy("the service", "too much waits to be archived", "Try again later.")
+        await asyncio.sleep(_BREATH)
+
+
+async def _take_body(service: Service, request: Request, name: Key, offset: int) -> int:
+    """Take a body, durably; return the offset behind it."""
+    waiting: deque[tuple[Future[int], int]] = deque()
+    ahead, begin = 0, offset
     try:
-        try:
-            await _take_body(service, request, opened, offset)
-        except OffsetMismatch as error:  # only what is durable may be told: the sender forgets the rest
-            raise OffsetMismatch(str(name), offset, await _durable_offset(service, opened)) from error
-        return Json(opened.standing()._asdict())
-    finally:
-        service.intake.close(opened)
-
-
-async def _durable_offset(service: Service, stream: LiveStream) -> int:
-    while not isinstance(reached := service.intake.durable_offset(stream), int):
-        with suppress(StorageFull):
-            await asyncio.wrap_future(reached)
-    return reached
-
-
-async def _take_body(service: Service, request: Request, stream: LiveStream, offset: int) -> None:
-    waiting: deque[tuple[Future[None], int]] = deque()
-    ahead = 0  # bytes
-    try:
-        service.intake.expect(stream, offset)
         async for chunk in chunks(request, state_of(request).options.allowed):
-            while service.intake.is_behind(stream):
-                await asyncio.sleep(BREATH)
-            waiting.append((service.intake.take(stream, offset, chunk), len(chunk)))
+            await room(service)
+            waiting.append((service.intake.take(name, offset, chunk), len(chunk)))
             offset += len(chunk)
             ahead += len(chunk)
-            while ahead > _AHEAD:
+            while ahead > _AHEAD or waiting[0][0].done():
                 future, size = waiting.popleft()
                 await asyncio.wrap_future(future)
                 ahead -= size
+                if not waiting:
+                    break
+        if offset == begin:
+            waiting.append((service.intake.take(name, offset, b""), 0))
     finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
         for future, _ in waiting:
             await asyncio.wrap_future(future)
+    return offset
 
 
-@router.get(
-    "/jobs/{job}/attempts/{attempt}/streams/{stream}",
-    responses=answers(StandingOut) | describe(400, 404, 422),
-)
+def _standing(stands: Standing) -> StandingOut:
+    return StandingOut(stands.next, stands.lines, stands.scanned, stands.kept)
+
+
+@router.get("/jobs/{job}/attempts/{attempt}/streams/{stream}", responses=answers(StandingOut) | describe(400, 404, 422))
 def standing(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
-    """Where a stream stands: what a sender asks before it goes on."""
+    """Return where a stream stands: what a sender asks before it goes on."""
     name = key(job, attempt, stream)
-    if known := service.intake.known(name):
-        return Json(known.standing()._asdict())
-    if not service.has_stream(name):
+    stands = service.logs.standing(name)
+    if not stands.next:
         return problem(404, "not_found", f"stream {name}", "nothing was sent for it", "Send from offset 0.")
-    size, lines = service.intake.archived(name)
-    return Json({"next_offset": size, "lines_in": lines, "lines_scanned": lines, "lines_kept": 0})
+    return Json(_standing(stands))
 
 
 @router.post(
@@ -153,7 +149,7 @@ def standing(caller: Sender, service: TheService, job: JobName, attempt: Attempt
     status_code=202,
 )
 def end(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, how: EndIn) -> Response:
-    """Tell how an attempt ended, or one of its processes; the verdict is made at once."""
+    """Record how an attempt ended, or one of its processes; the verdict is made at once."""
     name = key(job, attempt, how.stream or "main")
     service.end(name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time()))
     return Json({"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}, 202)
@@ -174,7 +170,7 @@ async def diagnose(
     exit_code: ExitCode = None,
     died: HasDied = False,
 ) -> Response:
-    """The verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
+    """Return the verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
 
     `exit_code` and `died` tell what the log cannot: how the job ended.
     """

@@ -54,18 +54,18 @@ class Asked(BaseModel):
 
     @property
     def sifts(self) -> bool:
-        """Whether lines are looked for."""
+        """Return whether lines are looked for."""
         return bool(self.q) or self.rank is not None
 
     @property
     def opened(self) -> tuple[int, int]:
-        """The lines that are shown although rules take them, some hundred at most."""
+        """Return the lines that are shown although rules take them, some hundred at most."""
         first, last = (int(number) for number in (self.open or "0-0").split("-"))
         return first, min(last, first + _OPENED - 1)
 
     @property
     def search(self) -> dict[str, object]:
-        """What is looked for, as it stands in the URL."""
+        """Return what is looked for, as it stands in the URL."""
         given = {"q": self.q, "regex": "1" if self.regex else "", "case": "1" if self.case else "", "rank": self.rank}
         return {name: value for name, value in given.items() if value not in ("", None)}
 
@@ -85,7 +85,7 @@ def log(
     stream: StreamName,
     asked: Annotated[Asked, Query()],
 ) -> Response:
-    """A page of a log around a line, or what is found in it."""
+    """Show a page of a log around a line, or what is found in it."""
     known = key(name, attempt, stream)
     if not caller.may("read", name):
         raise not_found(f"stream {known}")
@@ -98,7 +98,7 @@ def log(
     content = _common(service, known, stored, asked) | {"incident": incident if stored else None}
     if not service.has_stream(known):
         return page(request, "log.html", content | _deleted(service, known, stored))
-    view = service.intake.view(known)
+    view = service.logs.view(known)
     content |= {"lines": view.count(), "bytes": view.bytes}
     if asked.sifts:
         if not _TURNS.acquire(timeout=_PATIENCE):
@@ -112,25 +112,25 @@ def log(
 
 
 def _incident(service: Service, caller: Caller, name: Key) -> Incident | None:
-    """The incident that an attempt is in."""
+    """Return the incident that an attempt is in."""
     number = service.incidents.of(name.job, name.attempt)
     return None if number is None else service.incidents.one(number, caller.prefixes)
 
 
 def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: Asked) -> dict[str, Any]:
-    """What every page of a log has: where it belongs, and the other streams."""
+    """Return what every page of a log has: where it belongs, and the other streams."""
     attempt = service.records.attempt(name.job, name.attempt)
 
     def url(**changes: object) -> str:
         return log_url(name, {"view": asked.view if asked.view != "raw" else None, **changes})
 
     def log_at(view: str | None) -> str:
-        """The same lines in another view."""
+        """Return the same lines in another view."""
         where = {"line": asked.line, "from": asked.begin, "before": asked.before}
         return log_url(name, {"view": view, **where}) + (f"#L{asked.line}" if asked.line else "")
 
     def search_url(begin: int | None) -> str:
-        """The search gone on with from a line."""
+        """Return the search gone on with from a line."""
         return url(**asked.search, **{"from": begin})
 
     return {
@@ -151,12 +151,12 @@ def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: As
 
 
 def _cited(name: Key, stored: StoredVerdict | None) -> list[int]:
-    """The lines of a stream that the verdict cites."""
+    """Return the lines of a stream that the verdict cites."""
     return sorted({one.line for one in stored.verdict.evidence if one.stream == name.stream}) if stored else []
 
 
 def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | None) -> dict[str, Any]:
-    """The page that holds the line that is asked for, else the beginning."""
+    """Return the page that holds the line that is asked for, else the beginning."""
     count = view.count()
     wanted = asked.line or asked.begin or 1
     at, before, after = min(wanted, max(count, 1)), log_page.LEAD if asked.line else 0, log_page.ROWS
@@ -174,7 +174,7 @@ def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: 
 
 
 def _ways(found: log_page.LogPage, count: int, asked: Asked, cited: Sequence[int]) -> dict[str, Any]:
-    """Where to go from a page: other pages, and lines that are cited."""
+    """Return where to go from a page: other pages, and lines that are cited."""
     here = asked.line or found.first
     backward = asked.view == "raw" and bool(asked.before or asked.follow)
     return {
@@ -190,7 +190,7 @@ def _ways(found: log_page.LogPage, count: int, asked: Asked, cited: Sequence[int
 
 
 def _sifted(view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | None) -> dict[str, Any]:
-    """What is found from a line on; when the pattern cannot be used, why."""
+    """Return what is found from a line on; when the pattern cannot be used, why."""
     try:
         sieve = sifting.sieve(asked.q, asked.regex, not asked.case, asked.rank, name.stream)
     except RuleError as error:
@@ -202,7 +202,7 @@ def _sifted(view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | N
 
 
 def _deleted(service: Service, name: Key, stored: StoredVerdict | None) -> dict[str, Any]:
-    """The lines that are left of a log that retention took; `RequestRefused` when there never was one."""
+    """Return the lines that are left of a log that retention took; `RequestRefused` when there never was one."""
     attempt = service.records.attempt(name.job, name.attempt)
     past = service.casework.confirmed.kept(name.job, name.attempt)
     rows: list[list[LogRow]] = kept_rows(name, past.lines if past else (), stored)

@@ -13,6 +13,7 @@ from logdoctor.service.service import Service
 from logdoctor.service.sifting import Sifted
 from logdoctor.service.view import RawLine
 from logdoctor.store.confirmed import Kept
+from logdoctor.store.log import Standing
 from logdoctor.store.names import Key
 from logdoctor.store.records import StoredVerdict
 from logdoctor.text import decode, harmless, last_state, natural
@@ -50,37 +51,35 @@ class StreamLink(NamedTuple):
     name: str
     url: str
     size: int
-    packed: bool
-    lines: int | None
+    lines: int
     cited: int
     here: bool
 
 
 def log_url(name: Key, query: Mapping[str, object]) -> str:
-    """The URL of the page of a stream; values that are None are left out."""
+    """Return the URL of the page of a stream; values that are None are left out."""
     given = urlencode({word: value for word, value in query.items() if value is not None})
     path = f"/jobs/{quote(name.job, safe='')}/attempts/{name.attempt}/streams/{quote(name.stream, safe='')}"
     return f"{path}?{given}" if given else path
 
 
 def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> list[StreamLink]:
-    """All streams of the attempt, in natural order."""
+    """Return all streams of the attempt, in natural order."""
     found = []
-    for stream in sorted({*service.streams(name.job, name.attempt), name.stream}, key=natural):
-        key = name._replace(stream=stream)
-        live = service.intake.known(key)
-        size = live.durable if live else service.archive.size(key)
+    standings = service.logs.streams(name.job, name.attempt)
+    for stream in sorted({*standings, name.stream}, key=natural):
+        size, lines = standings.get(stream, Standing())[:2]
         cited = sum(one.stream == stream for one in stored.verdict.evidence) if stored else 0
-        lines = live.lines_in if live else None
-        found.append(StreamLink(stream, log_url(key, {}), size, live is None, lines, cited, stream == name.stream))
+        url = log_url(name._replace(stream=stream), {})
+        found.append(StreamLink(stream, url, size, lines, cited, stream == name.stream))
     return found
 
 
 def page_rows(
     found: LogPage, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
 ) -> list[LogRow]:
-    """The rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a head,
-    and no line of it counts as asked for: it is asked for as a whole."""
+    """Return the rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a
+    head, and no line of it counts as asked for: it is asked for as a whole."""
     cited = _evidence(name, stored)
     rows: list[LogRow] = []
     head = _head(found, opened)
@@ -103,7 +102,7 @@ def page_rows(
 
 
 def _head(found: LogPage, opened: tuple[int, int]) -> LogRow | None:
-    """The head of the lines that are shown although rules take them; None when there are none."""
+    """Return the head of the lines that are shown although rules take them; None when there are none."""
     lines = [row for row in found.rows if row.rules and row.line and opened[0] <= row.first <= opened[1]]
     if not lines:
         return None
@@ -119,7 +118,7 @@ def _ids(rules: Iterable[tuple[str, int]]) -> list[str]:
 def sifted_runs(
     found: Sifted, name: Key, stored: StoredVerdict | None, words: str, ignore_case: bool
 ) -> list[list[LogRow]]:
-    """The lines that were found, with those around them, in runs of lines that follow each other."""
+    """Return the lines that were found, with those around them, in runs of lines that follow each other."""
     cited, hits = _evidence(name, stored), set(found.hits)
     rows = []
     for line in found.lines:
@@ -131,7 +130,7 @@ def sifted_runs(
 
 
 def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> list[list[LogRow]]:
-    """The lines of a stream that outlive its log: those of the record, and the evidence with its neighbours."""
+    """Return the lines of a stream that outlive its log: those of the record, and the evidence with its neighbours."""
     cited = _evidence(name, stored)
     texts = {one.line: one.text for one in kept if one.stream == name.stream}
     for one in cited.values():
@@ -161,7 +160,7 @@ def _evidence(name: Key, stored: StoredVerdict | None) -> dict[int, Evidence]:
 
 
 def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE) -> LogRow:
-    """A line as it can be read: the last state of what was redrawn, the quote of what is cited."""
+    """Return a line as it can be read: the last state of what was redrawn, the quote of what is cited."""
     widest = widest if cited is None else _WIDEST
     head, tail = decode(line.head), decode(line.tail)
     shows_end = "\r" in tail.rstrip("\r")
@@ -188,7 +187,7 @@ def _size(number: float) -> str:
 
 
 def _marked(text: str, words: str, ignore_case: bool) -> Markup | str:
-    """The text with the words that were looked for marked, harmless."""
+    """Return the text with the words that were looked for marked, harmless."""
     if not words:
         return text
     plain = harmless(text, _WIDEST)

@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncIterator
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.web.dependencies import Reader, TheHubs, TheService, admit_reader
-from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.openapi import streams
 from logdoctor.web.problems import describe
@@ -19,21 +18,14 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
 
 @router.get(
-    "/events",
-    responses=streams(("verdict",), "a VerdictOut") | describe(422),
-    response_class=StreamingResponse,
+    "/events", responses=streams(("verdict",), "a VerdictOut") | describe(422), response_class=StreamingResponse
 )
 async def events(
-    request: Request,
-    caller: Reader,
-    service: TheService,
-    hubs: TheHubs,
-    last_event_id: LastEventId = None,
-    after: After = None,
+    request: Request, caller: Reader, service: TheService, hubs: TheHubs, seen: LastSeen
 ) -> StreamingResponse:
-    """Each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
+    """Send each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
     hub = hubs.verdicts
-    last = await beginning(hub, last_event_id, after, service.records.last_event)
+    last = await beginning(hub, seen, service.records.last_event)
 
     async def news(caller: Caller) -> AsyncIterator[bytes]:
         nonlocal last
@@ -41,7 +33,6 @@ async def events(
             for stored in found:
                 last = stored.event
                 if caller.may("read", stored.job):
-                    data = msgspec.json.encode(stored)
-                    yield b"id: %d\nevent: verdict\ndata: %s\n\n" % (stored.event, data)
+                    yield event(stored.event, "verdict", stored)
 
     return following(request, hub, admit_reader, news)

@@ -17,7 +17,7 @@ pages = router()
 def attempts(
     request: Request, caller: Reader, service: TheService, filters: Annotated[AttemptFilters, Query()]
 ) -> Response:
-    """Current verdicts, newest first."""
+    """List current verdicts, newest first."""
     if "" in request.query_params.values():  # a form was sent: give the list its short name
         return RedirectResponse(filters.url(), 303)
     event = service.records.last_event()  # asked for first, so that nothing falls between the list and its news

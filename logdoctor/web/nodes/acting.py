@@ -1,22 +1,15 @@
-"""What the routes of nodes, their tests and actions share: who acts, and how it is told that something was not done."""
+"""What the routes of nodes, their tests and actions share: who acts, and how a refusal is answered."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 from fastapi import Query
 
-from logdoctor.errors import (
-    ActionRefused,
-    CordonError,
-    CordonRefused,
-    LaunchError,
-    NodeTestRefused,
-    RequestRefused,
-)
+from logdoctor.errors import ActionRefused, CordonError, CordonRefused, LaunchError, NodeTestRefused, RequestRefused
 from logdoctor.node_types import PastCordon
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
-from logdoctor.web.problems import refusal
+from logdoctor.web.problems import as_refusal, refusal
 
 REFUSED = refusal(409, "this may not be done, or not now")
 CLUSTER = refusal(502, "the cluster was asked and did not do it")
@@ -25,7 +18,7 @@ Done = TypeVar("Done")
 
 
 def actor_of(service: Service) -> Actor:
-    """What acts on nodes; `ActionRefused` when the service acts on none."""
+    """Return what acts on nodes; `ActionRefused` when the service acts on none."""
     if service.actor is None:
         raise ActionRefused("nodes", "this service does not act on nodes", "Start it with `logdoctor serve`.")
     return service.actor
@@ -34,7 +27,8 @@ def actor_of(service: Service) -> Actor:
 def cordoned(
     actor: Actor, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
 ) -> PastCordon:
-    """The cordon of a node that is taken out; `RequestRefused`, with 404 when the cluster does not know the node."""
+    """Return the new cordon of a node; `RequestRefused`, with 404 when the cluster does not know the
+    node."""
     try:
         return performed(lambda: actor.cordon(node, by, reason, verdict, test))
     except RequestRefused as error:
@@ -45,12 +39,12 @@ def cordoned(
 
 
 def performed(act: Callable[[], Done]) -> Done:
-    """What an act gives; its refusal as `RequestRefused`."""
+    """Return what an act gives; its refusal as `RequestRefused`."""
     try:
         return act()
     except (ActionRefused, CordonRefused, NodeTestRefused) as error:
-        raise RequestRefused(409, "refused", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error) from error
     except LaunchError as error:
-        raise RequestRefused(422, "cannot_test", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 422, "cannot_test") from error
     except CordonError as error:
-        raise RequestRefused(502, "cluster_failed", error.thing, error.cause, error.next_step) from error
+        raise as_refusal(error, 502, "cluster_failed") from error

@@ -2,79 +2,56 @@
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from logdoctor.store.actions import ActionPage, ActionState, StoredAction
 from logdoctor.store.audit import AuditPage
-from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheNodeRecords, TheService
 from logdoctor.web.json_answer import Json
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed
+from logdoctor.web.nodes.answers import ApprovedAction
 from logdoctor.web.nodes.requests import NodeStepIn
 from logdoctor.web.openapi import answers
-from logdoctor.web.parameters import ActionId, Cursor, Limit
-from logdoctor.web.problems import describe, not_found
+from logdoctor.web.parameters import MAX_ID, ActionId, ThePage
+from logdoctor.web.problems import describe, existing
 
-OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1, description="only what concerns this test")]
+OfTest = Annotated[int | None, Query(ge=1, le=MAX_ID, description="only what concerns this test")]
 OfState = Annotated[ActionState | None, Query(description="only those in this state")]
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get(
-    "/actions",
-    responses=answers(ActionPage) | describe(400, 422),
-)
-def actions(
-    caller: NodeReader, records: TheNodeRecords, state: OfState = None, cursor: Cursor = None, limit: Limit = 50
-) -> Response:
-    """What is to be done with nodes, newest first: tests, cordons, and advice; some of it waits for a person."""
-    return Json(records.actions(state, cursor, limit))
+@router.get("/actions", responses=answers(ActionPage) | describe(400, 422))
+def actions(caller: NodeReader, records: TheNodeRecords, page: ThePage, state: OfState = None) -> Response:
+    """List what is to be done with nodes, newest first: tests, cordons, and advice; some of it waits for a person."""
+    return Json(records.actions(state, *page))
 
 
-@router.post(
-    "/actions/{id}/approve",
-    responses=answers(StoredAction) | describe(404, 422) | REFUSED | CLUSTER,
-)
+@router.post("/actions/{id}/approve", responses=answers(ApprovedAction) | describe(404, 422) | REFUSED | CLUSTER)
 def approve(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
 ) -> Response:
     """Let an action that waits be done; a test or a cordon is done at once, the rest is for people to do."""
-    _action(records, id)
-    return Json(performed(lambda: actor_of(service).approve(id, caller.who, said.why)))
+    existing(records.action(id), f"action {id}")
+    actor = performed(lambda: actor_of(service))
+    approved = performed(lambda: actor.approve(id, caller.who, said.why))
+    return Json(ApprovedAction(**msgspec.structs.asdict(approved), test=actor.begun.get(id)))
 
 
-@router.post(
-    "/actions/{id}/refuse",
-    responses=answers(StoredAction) | describe(404, 422) | REFUSED,
-)
+@router.post("/actions/{id}/refuse", responses=answers(StoredAction) | describe(404, 422) | REFUSED)
 def refuse(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
 ) -> Response:
     """Say that an action that waits is not to be done."""
-    _action(records, id)
+    existing(records.action(id), f"action {id}")
     return Json(performed(lambda: actor_of(service).refuse(id, caller.who, said.why)))
 
 
-@router.get(
-    "/audit",
-    responses=answers(AuditPage) | describe(400, 422),
-)
+@router.get("/audit", responses=answers(AuditPage) | describe(400, 422))
 def audit(
-    caller: NodeReader,
-    records: TheNodeRecords,
-    node: OfNode = None,
-    test: OfTest = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    caller: NodeReader, records: TheNodeRecords, page: ThePage, node: OfNode = None, test: OfTest = None
 ) -> Response:
-    """Every step that was taken with nodes, newest first: who took it, when and why."""
-    return Json(records.audit(cursor, limit, node, test))
-
-
-def _action(records: NodeRecords, id: int) -> StoredAction:
-    found = records.action(id)
-    if found is None:
-        raise not_found(f"action {id}")
-    return found
+    """List every step that was taken with nodes, newest first: who took it, when and why."""
+    return Json(records.audit(*page, node, test))

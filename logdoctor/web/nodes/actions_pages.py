@@ -18,13 +18,12 @@ from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
 from logdoctor.web.gate import Caller
-from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, FleetAnswer, unreached
 from logdoctor.web.nodes.running import Running, running_on
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
-from logdoctor.web.parameters import ActionId, Cursor
-from logdoctor.web.problems import not_found
+from logdoctor.web.parameters import ActionId, Cursor, OptionalId
+from logdoctor.web.problems import existing
 from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE
 
@@ -33,7 +32,6 @@ _LOOKED_AT = 4  # nodes whose running jobs are named before they are cordoned
 
 OfState = Annotated[ActionState, Query()]
 OfNode = Annotated[str, Query(max_length=253)]
-OfTest = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 Step = Literal["approve", "refuse"]
 
 
@@ -42,7 +40,7 @@ class Outlook(NamedTuple):
 
     prospects: Sequence[Prospect] = ()
     jobs: Running = Running((), True)
-    told: FleetAnswer | None = None
+    cluster: FleetAnswer | None = None
 
 
 def waiting(service: Service, caller: Caller) -> int:
@@ -58,7 +56,7 @@ TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/actions")))]
 
 @pages.get("/actions")
 def actions(visit: NodeVisit, state: OfState = "waiting", cursor: Cursor = None) -> Response:
-    """What waits for a person, or what became of the rest; newest first."""
+    """Show what waits for a person, or what became of the rest; newest first."""
     found = visit.kept.actions(state, cursor, PAGE)
     rehearsed = {one.id for one in found.items if _is_rehearsed(visit.kept, one)}
     content = {
@@ -74,37 +72,37 @@ def actions(visit: NodeVisit, state: OfState = "waiting", cursor: Cursor = None)
 
 @pages.get("/actions/{id}")
 def action(visit: NodeVisit, id: ActionId) -> Response:
-    """One action: what, why, and what became of it."""
+    """Show one action: what, why, and what became of it."""
     return _action_page(visit, id)
 
 
 @pages.get("/actions/{id}/approve")
 def ask_approve(visit: NodeOperatorVisit, id: ActionId) -> Response:
-    """What an approval will do."""
+    """Show what an approval will do."""
     return _action_page(visit, id, "approve")
 
 
 @pages.get("/actions/{id}/refuse")
 def ask_refuse(visit: NodeOperatorVisit, id: ActionId) -> Response:
-    """What a refusal will do."""
+    """Show what a refusal will do."""
     return _action_page(visit, id, "refuse")
 
 
 @pages.post("/actions/{id}/approve")
 async def approve(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
-    """Let an action be done; the page again, with the cause, when it cannot be or somebody was quicker."""
+    """Let an action be done; show the page again, with the cause, when it cannot be or somebody was quicker."""
     return await _decide(visit, deeds, id, "approve")
 
 
 @pages.post("/actions/{id}/refuse")
 async def refuse(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
-    """Leave an action undone; the page again, with the cause, when somebody was quicker."""
+    """Leave an action undone; show the page again, with the cause, when somebody was quicker."""
     return await _decide(visit, deeds, id, "refuse")
 
 
 @pages.get("/audit")
-def audit(visit: NodeVisit, node: OfNode = "", test: OfTest = None, cursor: Cursor = None) -> Response:
-    """Every step that was taken with nodes, newest first."""
+def audit(visit: NodeVisit, node: OfNode = "", test: OptionalId = None, cursor: Cursor = None) -> Response:
+    """List every step that was taken with nodes, newest first."""
     name = node.strip()
     if "" in visit.request.query_params.values():  # a form was sent: give the list its short name
         return RedirectResponse(f"/audit?{urlencode({'node': name})}" if name else "/audit", 303)
@@ -129,10 +127,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
 
     def act() -> str:
         _stored(visit.kept, id)
-        actor = visit.service.actor
-        if actor is None:
-            next_step = f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}."
-            raise RequestRefused(409, "refused", f"action {id}", "this service does not act on nodes", next_step)
+        actor = visit.actor()
         if step == "refuse":
             performed(lambda: actor.refuse(id, visit.caller.who, why))
             return f"/actions/{id}"
@@ -155,7 +150,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
 def _action_page(
     visit: Visit, id: int, step: Step | None = None, error: RequestRefused | None = None, why: str = ""
 ) -> Response:
-    """An action with what will happen; who was quicker, when it waits no more."""
+    """Return an action with what will happen; who was quicker, when it waits no more."""
     stored, actor = _stored(visit.kept, id), visit.service.actor
     approving = step == "approve" and stored.state == "waiting" and actor is not None
     kind = stored.action.kind
@@ -174,7 +169,7 @@ def _action_page(
         "quicker": error is not None and stored.state != "waiting",
         "prospects": outlook.prospects,
         "jobs": outlook.jobs,
-        "told": outlook.told,
+        "cluster": outlook.cluster,
         "plan": plan,
         "begun": actor.begun.get(id) if actor else None,
     }
@@ -183,22 +178,22 @@ def _action_page(
 
 def _outlook(visit: Visit, stored: StoredAction) -> Outlook:
     """Return what the cordon that an action asks for would do."""
-    actor, told, nodes = visit.service.actor, visit.fleet.ask(), stored.action.nodes
-    prospects = [actor.prospect(node, told.states) for node in nodes] if actor and told.states else []
+    actor, cluster, nodes = visit.service.actor, visit.fleet.ask(), stored.action.nodes
+    prospects = [actor.prospect(node, cluster.states) for node in nodes] if actor and cluster.states else []
     seen = [running_on(visit.service, node) for node in nodes[:_LOOKED_AT]]
     attempts = tuple({one: None for each in seen for one in each.attempts})
-    return Outlook(prospects, Running(attempts, all(one.all_seen for one in seen)), told)
+    return Outlook(prospects, Running(attempts, all(one.all_seen for one in seen)), cluster)
 
 
 def _incident_of(service: Service, stored: StoredAction) -> int | None:
-    """The incident that an action is about."""
+    """Return the incident that an action is about."""
     if stored.job is None or stored.attempt is None:
         return None
     return service.incidents.of(stored.job, stored.attempt)
 
 
 def _is_rehearsed(kept: NodeRecords, stored: StoredAction) -> bool:
-    """Whether an action that is done cordoned nothing, but in a dry run."""
+    """Return whether an action that is done cordoned nothing, but in a dry run."""
     if stored.action.kind != "cordon" or stored.state != "done":
         return False
     made = [one for node in stored.action.nodes[:1] for one in kept.cordons(node=node, limit=50)]
@@ -207,14 +202,11 @@ def _is_rehearsed(kept: NodeRecords, stored: StoredAction) -> bool:
 
 
 def _stored(kept: NodeRecords, id: int) -> StoredAction:
-    stored = kept.action(id)
-    if stored is None:
-        raise not_found(f"action {id}")
-    return stored
+    return existing(kept.action(id), f"action {id}")
 
 
 def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
-    """How the test that an action wants would be made; None when it cannot be."""
+    """Return how the test that an action wants would be made; None when it cannot be."""
     actor = service.actor
     if actor is None:
         return None
@@ -226,5 +218,5 @@ def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
 
 @pages.get("/actions/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """How an act goes on; where it leads once it is done."""
+    """Show how an act goes on; where it leads once it is done."""
     return deeds.page(visit.request, key)

@@ -38,6 +38,12 @@ class NodeTest(msgspec.Struct, frozen=True):
     worlds: list[Result]
 
 
+class ApprovedAction(StoredAction, frozen=True, kw_only=True):
+    """An action after it was approved; `test` is the id of the test that it began, if it did."""
+
+    test: int | None = None
+
+
 _AT = 1795255505.2
 _WHY = "gather fails: failed with gpu-11, gpu-14, which work with others, and passed with nobody"
 _READING = Reading("gpu-12", False, "gather", "wrong data: 3 values", "torch/nccl", 8, "NVIDIA H100", boot="8c1f")
@@ -77,6 +83,7 @@ _ACTION = StoredAction(
     why="",
     changed=_AT,
 )
+_APPROVED = ApprovedAction(**msgspec.structs.asdict(_ACTION) | {"state": "done", "by": "ops", "why": "so it is"})
 _AUDIT = AuditEvent(id=40, at=_AT, by="ops", what="cordon", subject=4, node="gpu-12", step="standing", why="")
 EXAMPLES = (
     NodeList([_SUMMARY], [NodeState("gpu-12", True, None, "cable", "IDLE+DRAIN")]),
@@ -87,6 +94,7 @@ EXAMPLES = (
     AuditPage([_AUDIT], None),
     _TEST,
     _ACTION,
+    _APPROVED,
     _CORDON,
 )
 """One of each answer."""

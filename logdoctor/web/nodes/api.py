@@ -1,4 +1,4 @@
-"""Nodes over HTTP: what is on record of them, and taking them out or putting them back."""
+"""Nodes over HTTP: what is on record of them, and their cordons."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from logdoctor.web.nodes.answers import NodeList
 from logdoctor.web.nodes.requests import CordonIn, NodeStepIn
 from logdoctor.web.openapi import answers
 from logdoctor.web.parameters import Cursor, Limit, NodeName
-from logdoctor.web.problems import describe, not_found
+from logdoctor.web.problems import describe, existing
 
 WithCluster = Annotated[bool, Query(description="also ask the cluster how it knows its nodes")]
 ManyNodes = Annotated[int, Query(ge=1, le=1000, description="nodes of a page")]
@@ -21,10 +21,7 @@ ManyNodes = Annotated[int, Query(ge=1, le=1000, description="nodes of a page")]
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get(
-    "/nodes",
-    responses=answers(NodeList) | describe(400, 422) | REFUSED | CLUSTER,
-)
+@router.get("/nodes", responses=answers(NodeList) | describe(400, 422) | REFUSED | CLUSTER)
 def nodes(
     caller: NodeReader,
     service: TheService,
@@ -33,43 +30,34 @@ def nodes(
     cursor: Cursor = None,
     limit: ManyNodes = 1000,
 ) -> Response:
-    """The nodes on record, repeat offenders first: failures that suspect them, what tests found, cordons."""
+    """List the nodes on record, repeat offenders first: failures that suspect them, what tests found, cordons."""
     found = records.node_page(None, cursor, limit)
     states = performed(lambda: actor_of(service).nodes()) if cluster else []
     return Json(NodeList(found.items, states, found.next))
 
 
-@router.get(
-    "/nodes/{node}",
-    responses=answers(NodeHistory) | describe(400, 422),
-)
+@router.get("/nodes/{node}", responses=answers(NodeHistory) | describe(400, 422))
 def node(caller: NodeReader, records: TheNodeRecords, node: NodeName, limit: Limit = 50) -> Response:
-    """What is on record of a node, newest first; nothing for a node that was never heard of."""
+    """Return what is on record of a node, newest first; nothing for a node that was never heard of."""
     return Json(records.history(checked_name(node), limit))
 
 
-@router.post(
-    "/nodes/{node}/cordon",
-    responses=answers(PastCordon) | describe(400, 404, 422) | REFUSED | CLUSTER,
-)
+@router.post("/nodes/{node}/cordon", responses=answers(PastCordon) | describe(400, 404, 422) | REFUSED | CLUSTER)
 def cordon(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, node: NodeName, said: CordonIn
 ) -> Response:
-    """Take a node out, so that no new job runs on it. Refused above the caps, and when others have cordoned it."""
+    """Cordon a node, so that no new job runs on it. Refused above the caps, and when others have cordoned it."""
     name = checked_name(node)
-    if said.verdict is not None and service.records.verdict(said.verdict) is None:
-        raise not_found(f"verdict {said.verdict}")
-    if said.test is not None and records.test(said.test) is None:
-        raise not_found(f"test {said.test}")
+    if said.verdict is not None:
+        existing(service.records.verdict(said.verdict), f"verdict {said.verdict}")
+    if said.test is not None:
+        existing(records.test(said.test), f"test {said.test}")
     actor = performed(lambda: actor_of(service))
     return Json(cordoned(actor, name, caller.who, said.reason, said.verdict, said.test))
 
 
-@router.post(
-    "/nodes/{node}/uncordon",
-    responses=answers(PastCordon) | describe(400, 422) | REFUSED | CLUSTER,
-)
+@router.post("/nodes/{node}/uncordon", responses=answers(PastCordon) | describe(400, 422) | REFUSED | CLUSTER)
 def uncordon(caller: NodeOperator, service: TheService, node: NodeName, said: NodeStepIn) -> Response:
-    """Put a node back into service; only when it carries a cordon of ours."""
+    """Uncordon a node; only when it carries a cordon of ours."""
     name = checked_name(node)
     return Json(performed(lambda: actor_of(service).uncordon(name, caller.who, said.why)))

@@ -45,7 +45,7 @@ class Deeds:
         self._known: OrderedDict[str, Deed] = OrderedDict()
 
     async def begin(self, what: str, back: str, act: Callable[[], str]) -> str:
-        """Where to go next: what the act gives if it is done soon, otherwise a page that tells how it goes on.
+        """Return where to go next: what the act gives if it is done soon, otherwise a page that tells how it goes on.
 
         What the act raises in that time is raised here. `Busy` when too many are at work.
         """
@@ -87,7 +87,7 @@ class FleetAnswer(NamedTuple):
     why: str = ""
 
     def of(self, node: str) -> NodeState | None:
-        """One node, as the cluster knows it."""
+        """Return one node, as the cluster knows it."""
         return next((state for state in self.states or () if state.name == node), None)
 
 
@@ -102,7 +102,7 @@ class Fleet:
         self._at = 0.0
 
     def ask(self) -> FleetAnswer:
-        """What the cluster says now, or said seconds ago."""
+        """Return what the cluster says now, or said seconds ago."""
         if self._actor is None:
             return FleetAnswer(None, "this service does not act on nodes")
         with self._lock:
@@ -123,7 +123,7 @@ class Fleet:
 
 
 def unreached(actor: Actor, nodes: Sequence[str], launcher: str) -> LogdoctorError | None:
-    """Why a launcher cannot test these nodes; None when it can, or has not said so in the time of a page."""
+    """Return why a launcher cannot test these nodes; None when it can, or has not said so in the time of a page."""
     try:
         in_background(lambda: actor.look(nodes, launcher)).result(_SOON)
     except TimeoutError:
@@ -134,7 +134,7 @@ def unreached(actor: Actor, nodes: Sequence[str], launcher: str) -> LogdoctorErr
 
 
 def in_background(act: Callable[[], T]) -> "Future[T]":
-    """What an act will have come to, in a thread that keeps no process from ending."""
+    """Return what an act will have come to, in a thread that keeps no process from ending."""
     future: Future[T] = Future()
 
     def work() -> None:

@@ -1,5 +1,6 @@
-"""Pages of nodes: all on record, the history of one, and taking it out or putting it back."""
+"""Pages of nodes: all on record, the history of one, and its cordons."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -10,19 +11,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
-from logdoctor.node_types import NodeHistory, PastFailure, PastFinding, Result
+from logdoctor.node_types import NodeHistory, PastCordon, PastFailure, PastFinding, Result
 from logdoctor.nodes.cordon.cordoner import plain_reason
 from logdoctor.service.service import Service
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
-from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import cordoned, performed
 from logdoctor.web.nodes.background import DeedKey, Deeds
 from logdoctor.web.nodes.running import Running, running_on
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
-from logdoctor.web.parameters import NodeName
-from logdoctor.web.problems import not_found
+from logdoctor.web.parameters import NodeName, OptionalId, whole_number
+from logdoctor.web.problems import existing
 from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE, ListQuery
 
@@ -33,8 +33,6 @@ _ACTIONS = 20
 _STEPS = 15  # of the audit on the page of a node
 _MAX_REASON = 2000
 _PREFILLED = 300
-
-Id = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 
 
 class NodeFilters(ListQuery):
@@ -50,12 +48,12 @@ class NodeFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Whether not all nodes are asked for."""
+        """Return whether not all nodes are asked for."""
         return any((self.text, self.standing, self.service, self.testing))
 
     @property
     def wanted(self) -> WantedNodes:
-        """What to look for; repeat offenders of the last 30 days come first."""
+        """Return what to look for; repeat offenders of the last 30 days come first."""
         text = (self.text or "").strip() or None
         return WantedNodes(text, self.standing, self.service, self.testing is not None, self.order or "recent")
 
@@ -76,7 +74,7 @@ TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/nodes")))]
 
 
 def _failure_url(service: Service, failure: PastFailure) -> str:
-    """Where a failure that suspects a node is shown: its incident."""
+    """Return where a failure that suspects a node is shown: its incident."""
     incident = service.incidents.of(failure.job, failure.attempt)
     if incident is None:
         return f"/verdicts/{failure.verdict}"
@@ -85,7 +83,7 @@ def _failure_url(service: Service, failure: PastFailure) -> str:
 
 @pages.get("/nodes")
 def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Response:
-    """The nodes on record, repeat offenders first."""
+    """List the nodes on record, repeat offenders first."""
     if "" in visit.request.query_params.values():  # a form was sent: give the list its short name
         return RedirectResponse(filters.url(), 303)
     found = visit.kept.node_page(filters.wanted, filters.cursor, PAGE)
@@ -95,9 +93,9 @@ def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Respons
 
 
 @pages.get("/nodes/{node}")
-def node(visit: NodeVisit, node: NodeName, cordon: Id = None) -> Response:
-    """One node: its state, what is on record of it, and what may be done."""
-    history, told = visit.kept.history(node, _HISTORY), visit.fleet.ask()
+def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Response:
+    """Show one node: its state, what is on record of it, and what may be done."""
+    history, cluster = visit.kept.history(node, _HISTORY), visit.fleet.ask()
     steps = visit.kept.audit(None, _STEPS, node).items
     tests = visit.kept.tests(None, _ACTIONS, node).items
     content = {
@@ -106,12 +104,12 @@ def node(visit: NodeVisit, node: NodeName, cordon: Id = None) -> Response:
         "suspected": visit.kept.suspicions(node),
         "proven": _proven(visit.kept, node, history),
         "testing": [test for test in tests if test.state == "running"],
-        "untold": [test for test in tests if test.state == "aborted"],
+        "aborted": [test for test in tests if test.state == "aborted"],
         "waiting_for": visit.kept.actions("waiting", None, _ACTIONS, node).items,
         "audit": steps,
         "rehearsed": visit.kept.made_by(DRY_RUN, [one.subject for one in steps if one.what == "cordon"]),
-        "state": told.of(node),
-        "told": told,
+        "state": cluster.of(node),
+        "cluster": cluster,
         "standing": _standing(history),
         "failure_url": partial(_failure_url, visit.service),
         "just_done": next((one for one in history.cordons if one.id == cordon), None),
@@ -120,117 +118,107 @@ def node(visit: NodeVisit, node: NodeName, cordon: Id = None) -> Response:
 
 
 @pages.get("/nodes/{node}/cordon")
-def ask_cordon(visit: NodeOperatorVisit, node: NodeName, verdict: Id = None, test: Id = None) -> Response:
-    """What a cordon of the node will do."""
+def ask_cordon(
+    visit: NodeOperatorVisit, node: NodeName, verdict: OptionalId = None, test: OptionalId = None
+) -> Response:
+    """Show what a cordon of the node will do."""
     reason = _reason(visit.service, visit.kept, node, verdict, test)
-    return _cordon_page(
-        visit,
-        node,
-        {"reason": reason, "verdict": verdict, "test": test},
-    )
+    return _cordon_page(visit, node, {"reason": reason, "verdict": verdict, "test": test})
 
 
 @pages.post("/nodes/{node}/cordon")
 async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
-    """Take the node out; the page again, with the cause, when that is refused."""
+    """Cordon the node; show the page again, with the cause, when that is refused."""
     form = await checked_form(visit.request)
     reason = form.get("reason", "").strip()[:_MAX_REASON]
-    verdict, test = _number(form.get("verdict", "")), _number(form.get("test", ""))
+    verdict, test = whole_number(form.get("verdict", "")), whole_number(form.get("test", ""))
     given = {"reason": reason, "verdict": verdict, "test": test}
 
-    def act() -> str:
+    def act() -> PastCordon:
         if not reason:
             raise RequestRefused(422, "invalid", "the cordon", "it gives no reason", "Give a reason: others will ask.")
-        actor = visit.service.actor
-        if actor is None:
-            raise _acts_on_none()
-        made = cordoned(actor, node, visit.caller.who, reason, verdict, test)
-        visit.fleet.forget()
-        return f"/nodes/{quote(node)}?cordon={made.id}"
+        return cordoned(visit.actor(), node, visit.caller.who, reason, verdict, test)
 
-    try:
-        return RedirectResponse(await deeds.begin(f"Cordon {node}", f"/nodes/{quote(node)}/cordon", act), 303)
-    except RequestRefused as error:
-        visit.fleet.forget()
-        return await run_in_threadpool(_cordon_page, visit, node, given, error)
+    return await _begun(visit, deeds, node, "cordon", act, partial(_cordon_page, visit, node, given))
 
 
 @pages.get("/nodes/{node}/uncordon")
 def ask_uncordon(visit: NodeOperatorVisit, node: NodeName) -> Response:
-    """What the end of the node's cordon will do."""
+    """Show what the end of the node's cordon will do."""
     return _uncordon_page(visit, node, {"why": ""})
 
 
 @pages.post("/nodes/{node}/uncordon")
 async def uncordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
-    """Put the node back; the page again, with the cause, when that is refused."""
+    """Uncordon the node; show the page again, with the cause, when that is refused."""
     form = await checked_form(visit.request)
     given = {"why": form.get("why", "").strip()[:_MAX_REASON]}
 
-    def act() -> str:
-        actor = visit.service.actor
-        if actor is None:
-            raise _acts_on_none()
-        undone = performed(lambda: actor.uncordon(node, visit.caller.who, given["why"]))
+    def act() -> PastCordon:
+        actor = visit.actor()
+        return performed(lambda: actor.uncordon(node, visit.caller.who, given["why"]))
+
+    return await _begun(visit, deeds, node, "uncordon", act, partial(_uncordon_page, visit, node, given))
+
+
+async def _begun(
+    visit: Visit,
+    deeds: Deeds,
+    node: str,
+    step: str,
+    act: Callable[[], PastCordon],
+    again: Callable[[RequestRefused], Response],
+) -> Response:
+    """Return the way to the node once the step is taken, or to the page of a step that takes its time; the page that
+    asks `again` where it is refused."""
+
+    def take() -> str:
+        cordon = act()
         visit.fleet.forget()
-        return f"/nodes/{quote(node)}?cordon={undone.id}"
+        return f"/nodes/{quote(node)}?cordon={cordon.id}"
 
     try:
-        return RedirectResponse(await deeds.begin(f"Uncordon {node}", f"/nodes/{quote(node)}/uncordon", act), 303)
+        return RedirectResponse(
+            await deeds.begin(f"{step.capitalize()} {node}", f"/nodes/{quote(node)}/{step}", take), 303
+        )
     except RequestRefused as error:
         visit.fleet.forget()
-        return await run_in_threadpool(_uncordon_page, visit, node, given, error)
+        return await run_in_threadpool(again, error)
 
 
 def _cordon_page(visit: Visit, node: str, given: dict[str, Any], error: RequestRefused | None = None) -> Response:
-    """What will happen, and what stands in its way."""
-    told, actor = visit.fleet.ask(), visit.service.actor
-    prospect = None if actor is None or told.states is None else actor.prospect(node, told.states)
-    held = visit.kept.cordons("standing", node, actor.cordons_with, 1) if actor else []
-    content = {
-        "uncordon": False,
-        "how": actor.cordons_with if actor else "",
-        "prospect": prospect,
-        "held": held[0] if held else None,
-        "jobs": running_on(visit.service, node),
-    }
-    return _confirm(visit, node, told, given, content, error)
+    """Return the page before a cordon: what will happen, and what stands in its way."""
+    states, actor = visit.fleet.ask().states, visit.service.actor
+    prospect = None if actor is None or states is None else actor.prospect(node, states)
+    content = {"uncordon": False, "prospect": prospect, "jobs": running_on(visit.service, node)}
+    return _confirm(visit, node, given, content, error)
 
 
 def _uncordon_page(visit: Visit, node: str, given: dict[str, Any], error: RequestRefused | None = None) -> Response:
-    """What will happen, to which cordon."""
-    actor = visit.service.actor
-    held = visit.kept.cordons("standing", node, actor.cordons_with, 1) if actor else []
-    content = {
-        "uncordon": True,
-        "how": actor.cordons_with if actor else "",
-        "prospect": None,
-        "held": held[0] if held else None,
-        "jobs": Running((), False),
-    }
-    return _confirm(visit, node, visit.fleet.ask(), given, content, error)
+    """Return the page before an uncordon: what will happen, to which cordon."""
+    content = {"uncordon": True, "prospect": None, "jobs": Running((), False)}
+    return _confirm(visit, node, given, content, error)
 
 
 def _confirm(
-    visit: Visit, node: str, told: Any, given: dict[str, Any], content: dict[str, Any], error: RequestRefused | None
+    visit: Visit, node: str, given: dict[str, Any], content: dict[str, Any], error: RequestRefused | None
 ) -> Response:
-    content |= {"node": node, "told": told, "state": told.of(node), "given": given, "error": error}
+    cluster, how = visit.fleet.ask(), visit.service.actor.cordons_with if visit.service.actor else ""
+    held = visit.kept.cordons("standing", node, how, 1) if how else []
+    content |= {"node": node, "cluster": cluster, "state": cluster.of(node), "given": given, "error": error}
+    content |= {"how": how, "held": held[0] if held else None}
     return visit.show("cordon.html", content, error.status if error else 200)
 
 
 def _reason(service: Service, kept: NodeRecords, node: str, verdict: int | None, test: int | None) -> str:
-    """The words that a cordon begins with: what a test found, or what a verdict says."""
+    """Return the words that a cordon begins with: what a test found, or what a verdict says."""
     said = ""
     if test is not None:
-        stored_test = kept.test(test)
-        if stored_test is None:
-            raise not_found(f"test {test}")
+        stored_test = existing(kept.test(test), f"test {test}")
         found = stored_test.conclusion.findings if stored_test.conclusion else ()
         said = next((one.why for one in found if one.node == node), "")
     if verdict is not None:
-        stored = service.records.verdict(verdict)
-        if stored is None:
-            raise not_found(f"verdict {verdict}")
+        stored = existing(service.records.verdict(verdict), f"verdict {verdict}")
         why = next((one.why for one in stored.verdict.suspects if one.node == node and one.why), "")
         cause = why or (stored.verdict.evidence[0].quote if stored.verdict.evidence else "")
         said = said or f"{stored.verdict.reason} in {stored.job}/{stored.attempt}{f': {cause}' if cause else ''}"
@@ -238,13 +226,13 @@ def _reason(service: Service, kept: NodeRecords, node: str, verdict: int | None,
 
 
 def _standing(history: NodeHistory) -> Any:
-    """The cordon of ours that holds the node, a real one before one of a dry run."""
+    """Return the cordon of ours that holds the node, a real one before one of a dry run."""
     held = [one for one in history.cordons if one.state in ("standing", "wanted")]
     return min(held, key=lambda one: one.how == DRY_RUN, default=None)
 
 
 def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
-    """The findings of a node, the newest with their worlds."""
+    """Return the findings of a node, the newest with their worlds."""
     found = []
     for place, past in enumerate(history.findings):
         test = kept.test(past.test) if place < _PROVEN else None
@@ -255,17 +243,7 @@ def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
     return found
 
 
-def _acts_on_none() -> RequestRefused:
-    cause = "this service does not act on nodes"
-    return RequestRefused(409, "refused", "nodes", cause, f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}.")
-
-
-def _number(text: str) -> int | None:
-    """The id in a hidden field, None for anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0 else None
-
-
 @pages.get("/nodes/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """How an act goes on; where it leads once it is done."""
+    """Show how an act goes on; where it leads once it is done."""
     return deeds.page(visit.request, key)

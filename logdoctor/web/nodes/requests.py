@@ -5,10 +5,12 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from logdoctor.launchers import LauncherName
+from logdoctor.web.parameters import MAX_ID
 
 
 class NodeTestIn(BaseModel):
-    """Which nodes are to be tested (without names those of the verdict's job), and how. What is left out is as set."""
+    """Which nodes are to be tested (without names those of the verdict's job; `all` that the launcher knows only when
+    that is said), and how. What is left out is as set."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -16,20 +18,24 @@ class NodeTestIn(BaseModel):
     )
     nodes: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=10_000)
     launcher: LauncherName | None = None
-    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of the verdict it is because of")
+    verdict: int | None = Field(default=None, ge=1, le=MAX_ID, description="id of the verdict it is because of")
     repeats: int | None = Field(default=None, ge=1, le=1000, description="how often the gather is repeated in a world")
     seconds: float | None = Field(default=None, ge=1, le=3600, description="after which a world is ended by force")
+    regroups: int | None = Field(
+        default=None, ge=0, le=100, description="how often all nodes are paired again while nothing passes"
+    )
+    all: bool = Field(default=False, description="test all nodes when neither nodes nor a verdict is named")
 
 
 class CordonIn(BaseModel):
-    """Why a node is to be taken out, and what proves it."""
+    """Why a node is to be cordoned, and what proves it."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"reason": "gather fails with 2 good nodes", "test": 12}]}
     )
     reason: str = Field(min_length=1, max_length=2000, description="written on the node, as far as it fits")
-    verdict: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a verdict")
-    test: int | None = Field(default=None, ge=1, le=(1 << 63) - 1, description="id of a test of nodes")
+    verdict: int | None = Field(default=None, ge=1, le=MAX_ID, description="id of a verdict")
+    test: int | None = Field(default=None, ge=1, le=MAX_ID, description="id of a test of nodes")
 
 
 class NodeStepIn(BaseModel):

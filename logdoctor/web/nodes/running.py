@@ -1,4 +1,4 @@
-"""Which jobs run on a node, as far as anybody has told."""
+"""Which jobs run on a node, as far as anybody has said."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class Running(NamedTuple):
 
 
 def running_on(service: Service, node: str) -> Running:
-    """The attempts that run on a node, as far as known: not all senders tell where their job runs."""
+    """Return the attempts that run on a node, as far as known: not all senders tell where their job runs."""
     running = [one for one in service.records.unsettled() if one.ended is None and one.deleted is None]
     newest = sorted(running, key=lambda one: -one.started)[:_LOOKED_AT]
     lists: dict[str, bool] = {}
@@ -33,7 +33,7 @@ def running_on(service: Service, node: str) -> Running:
 
 
 def _names(service: Service, job: str, node: str) -> bool:
-    """Whether the scheduler's list of a job's nodes names this one."""
+    """Return whether the scheduler's list of a job's nodes names this one."""
     known = service.records.job(job)
     if known is None or not known.facts.nodelist or service.actor is None:
         return False

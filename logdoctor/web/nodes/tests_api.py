@@ -1,10 +1,9 @@
 """Tests of nodes over HTTP: begun, listed, followed as they go on, and stopped."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -13,61 +12,53 @@ from logdoctor.node_types import checked_name
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest, TestPage
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheHubs, TheNodeRecords, TheService, admit_node_reader
-from logdoctor.web.events import After, LastEventId, beginning, following
+from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed
 from logdoctor.web.nodes.answers import NodeTest
 from logdoctor.web.nodes.requests import NodeTestIn
 from logdoctor.web.openapi import answers, streams
-from logdoctor.web.parameters import Cursor, Limit, NodeTestId
-from logdoctor.web.problems import describe, not_found
+from logdoctor.web.parameters import MAX_ID, NodeTestId, ThePage
+from logdoctor.web.problems import describe, existing
 
 _ENDED: dict[int | str, dict[str, Any]] = {204: {"description": "the test has ended, and all of it was seen"}}
+AfterWorlds = Annotated[
+    int, Query(ge=0, le=MAX_ID, description="leave the first so many worlds out, for those who have seen them")
+]
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"])
 
 
-@router.get(
-    "/node-tests",
-    responses=answers(TestPage) | describe(400, 422),
-)
-def tests(
-    caller: NodeReader, records: TheNodeRecords, node: OfNode = None, cursor: Cursor = None, limit: Limit = 50
-) -> Response:
-    """Tests of nodes, newest first."""
-    return Json(records.tests(cursor, limit, node))
+@router.get("/node-tests", responses=answers(TestPage) | describe(400, 422))
+def tests(caller: NodeReader, records: TheNodeRecords, page: ThePage, node: OfNode = None) -> Response:
+    """List tests of nodes, newest first."""
+    return Json(records.tests(*page, node))
 
 
 @router.post(
-    "/node-tests",
-    status_code=202,
-    responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER,
+    "/node-tests", status_code=202, responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER
 )
 def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wanted: NodeTestIn) -> Response:
     """Test nodes in the background: pairs run an all-gather, and who fails is tried again with nodes that work."""
-    if not wanted.nodes and wanted.verdict is None:
+    if not wanted.nodes and wanted.verdict is None and not wanted.all:
         cause = "it names neither nodes nor a verdict"
-        raise RequestRefused(422, "invalid", "the test", cause, "Name the nodes, or a verdict whose job had them.")
+        step = "Name the nodes, or a verdict whose job had them, or say that all are meant."
+        raise RequestRefused(422, "invalid", "the test", cause, step)
     names = tuple(dict.fromkeys(checked_name(name) for name in wanted.nodes))
-    given = wanted.model_dump(exclude={"nodes"})
+    given = wanted.model_dump(exclude={"nodes", "all"})
     started = performed(lambda: actor_of(service).test(names, caller.who, **given))
     return Json(_test(records, started), 202)
 
 
-@router.get(
-    "/node-tests/{id}",
-    responses=answers(NodeTest) | describe(404, 422),
-)
-def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId) -> Response:
-    """A test with all its worlds that have ended, and what it found."""
-    return Json(NodeTest(_test(records, id), records.results(id)))
+@router.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422))
+def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId, after: AfterWorlds = 0) -> Response:
+    """Return a test with all its worlds that have ended, and what it found."""
+    return Json(NodeTest(_test(records, id), records.results(id, after)))
 
 
 @router.post(
-    "/node-tests/{id}/cancel",
-    status_code=202,
-    responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED,
+    "/node-tests/{id}/cancel", status_code=202, responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED
 )
 def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, id: NodeTestId) -> Response:
     """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
@@ -83,17 +74,11 @@ def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, i
     response_class=StreamingResponse,
 )
 async def events(
-    request: Request,
-    caller: NodeReader,
-    records: TheNodeRecords,
-    hubs: TheHubs,
-    id: NodeTestId,
-    last_event_id: LastEventId = None,
-    after: After = None,
+    request: Request, caller: NodeReader, records: TheNodeRecords, hubs: TheHubs, id: NodeTestId, seen: LastSeen
 ) -> Response:
-    """Each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
+    """Send each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
     `test` with what was found, and the stream ends."""
-    last = await beginning(hubs.nodes, last_event_id, after, lambda: 0)
+    last = await beginning(hubs.nodes, seen, lambda: 0)
     found = await run_in_threadpool(_test, records, id)
     if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):
         return Response(status_code=204)
@@ -103,17 +88,14 @@ async def events(
         stored = await run_in_threadpool(_test, records, id)  # before the worlds: when it has ended they are all there
         worlds = await run_in_threadpool(records.results, id)
         for number, world in enumerate(worlds[last:], last + 1):
-            yield b"id: %d\nevent: world\ndata: %s\n\n" % (number, msgspec.json.encode(world))
+            yield event(number, "world", world)
         last = max(last, len(worlds))
         if stored.state != "running":
-            yield b"id: %d\nevent: test\ndata: %s\n\n" % (len(worlds) + 1, msgspec.json.encode(stored))
+            yield event(len(worlds) + 1, "test", stored)
             yield None
 
     return following(request, hubs.nodes, admit_node_reader, news)
 
 
 def _test(records: NodeRecords, id: int) -> StoredTest:
-    found = records.test(id)
-    if found is None:
-        raise not_found(f"test {id}")
-    return found
+    return existing(records.test(id), f"test {id}")

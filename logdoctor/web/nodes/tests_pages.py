@@ -16,12 +16,11 @@ from logdoctor.service.testing import NodeTestOptions
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web.dependencies import once
-from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, unreached
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
-from logdoctor.web.parameters import Cursor, NodeTestId
-from logdoctor.web.problems import not_found
+from logdoctor.web.parameters import Cursor, NodeTestId, OptionalId, whole_number
+from logdoctor.web.problems import existing
 from logdoctor.web.rendering import WORDS, checked_form, router
 from logdoctor.web.url_query import PAGE
 
@@ -35,7 +34,6 @@ _ENDED = {"failed": 0, "void": 1, "passed": 2}
 
 OfNode = Annotated[str, Query(max_length=253)]
 NodeList = Annotated[str, Query(max_length=_TEXT)]
-Id = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 Round = Annotated[int | None, Query(ge=1, le=1_000_000)]
 
 
@@ -66,32 +64,32 @@ TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/node-tests")))]
 
 @pages.get("/node-tests")
 def tests(visit: NodeVisit, node: OfNode = "", cursor: Cursor = None) -> Response:
-    """Tests, newest first."""
+    """List tests, newest first."""
     found = visit.kept.tests(cursor, PAGE, node.strip() or None)
     return visit.show("node_tests.html", {"found": found, "node": node.strip(), "cursor": cursor})
 
 
 @pages.get("/node-tests/new")
-def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: Id = None) -> Response:
-    """Which nodes would be tested, and what that takes."""
-    if verdict is not None and visit.service.records.verdict(verdict) is None:
-        raise not_found(f"verdict {verdict}")
+def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: OptionalId = None) -> Response:
+    """Show which nodes would be tested, and what that takes."""
+    if verdict is not None:
+        existing(visit.service.records.verdict(verdict), f"verdict {verdict}")
     return _ask_page(visit, {"nodes": nodes, "verdict": verdict, "repeats": None, "seconds": None})
 
 
 @pages.post("/node-tests/new")
 async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
-    """Begin the test; the page again, with the cause, when that cannot be."""
+    """Begin the test; show the page again, with the cause, when that cannot be."""
     form = await checked_form(visit.request, WORDS)
     given: dict[str, Any] = {
         "nodes": form.get("nodes", "")[:_TEXT],
-        "verdict": _whole(form.get("verdict", ""), (1 << 63) - 1),
-        "repeats": _whole(form.get("repeats", ""), 1000),
-        "seconds": _whole(form.get("seconds", ""), 3600),
+        "verdict": whole_number(form.get("verdict", "")),
+        "repeats": whole_number(form.get("repeats", ""), 1000),
+        "seconds": whole_number(form.get("seconds", ""), 3600),
     }
 
     def act() -> str:
-        actor = _acting(visit.service)
+        actor = visit.actor()
         names = _names(actor, given["nodes"])
         if not names and given["verdict"] is None:
             cause = "it names neither nodes nor a verdict"
@@ -107,7 +105,7 @@ async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
 
 @pages.get("/node-tests/{id}")
 def test(visit: NodeVisit, id: NodeTestId, round: Round = None) -> Response:
-    """A test: what it found with the proof, and its worlds, those that run now among them."""
+    """Show a test: what it found with the proof, and its worlds, those that run now among them."""
     stored = _stored(visit.kept, id)
     results = visit.kept.results(id)
     running = _unended(visit.service.actor, stored, results)
@@ -133,18 +131,18 @@ def test(visit: NodeVisit, id: NodeTestId, round: Round = None) -> Response:
 
 @pages.get("/node-tests/{id}/cancel")
 def ask_cancel(visit: NodeOperatorVisit, id: NodeTestId) -> Response:
-    """What ending a test early means."""
+    """Show what ending a test early means."""
     return _cancel_page(visit, id)
 
 
 @pages.post("/node-tests/{id}/cancel")
 async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> Response:
-    """End a test; the page again, with the cause, when it has ended before."""
+    """End a test; show the page again, with the cause, when it has ended before."""
     await checked_form(visit.request)
 
     def act() -> str:
         _stored(visit.kept, id)
-        actor = _acting(visit.service)
+        actor = visit.actor()
         performed(lambda: actor.cancel(id, visit.caller.who))
         return f"/node-tests/{id}"
 
@@ -157,7 +155,7 @@ async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> R
 
 
 def _ask_page(visit: Visit, given: Mapping[str, Any], error: LogdoctorError | None = None) -> Response:
-    """The nodes by name and what will run; the field for names where there are none."""
+    """Return the nodes by name and what will run; the field for names where there are none."""
     outlook, actor = None, visit.service.actor
     if actor is not None and actor.launcher and (given["nodes"].strip() or given["verdict"]):
         try:
@@ -179,27 +177,17 @@ def _cancel_page(visit: Visit, id: int, error: RequestRefused | None = None) -> 
 
 
 def _incident_of(service: Service, verdict: int | None) -> int | None:
-    """The incident that led to a test."""
-    told = None if verdict is None else service.records.verdict(verdict)
-    return None if told is None else service.incidents.of(told.job, told.attempt)
-
-
-def _acting(service: Service) -> Actor:
-    if service.actor is None:
-        next_step = f"Start it with `logdoctor serve`: {node_wording.DOCUMENT}."
-        raise RequestRefused(409, "refused", "nodes", "this service does not act on nodes", next_step)
-    return service.actor
+    """Return the incident that led to a test."""
+    stored = None if verdict is None else service.records.verdict(verdict)
+    return None if stored is None else service.incidents.of(stored.job, stored.attempt)
 
 
 def _stored(kept: NodeRecords, id: int) -> StoredTest:
-    stored = kept.test(id)
-    if stored is None:
-        raise not_found(f"test {id}")
-    return stored
+    return existing(kept.test(id), f"test {id}")
 
 
 def _outlook(actor: Actor, given: Mapping[str, Any]) -> NodeTestOutlook:
-    """What the test that is asked for would be; `RequestRefused` and `InputError` when it cannot be."""
+    """Return what the test that is asked for would be; `RequestRefused` and `InputError` when it cannot be."""
     names = _names(actor, given["nodes"])
     asked = {name: given[name] for name in ("verdict", "repeats", "seconds")}
     nodes, options = performed(lambda: actor.plan(names, **asked))
@@ -208,13 +196,13 @@ def _outlook(actor: Actor, given: Mapping[str, Any]) -> NodeTestOutlook:
 
 
 def _names(actor: Actor, text: str) -> list[str]:
-    """The nodes of a list as people and schedulers write it; `InputError` for what names none."""
+    """Return the nodes of a list as people and schedulers write it; `InputError` for what names none."""
     plain = _BLANKS.sub(",", text.strip()).strip(",")
     return [checked_name(name) for name in dict.fromkeys(actor.expand(plain))] if plain else []
 
 
 def _unended(actor: Actor | None, test: StoredTest, results: Sequence[Result]) -> tuple[World, ...]:
-    """The worlds that run now, as far as this process knows them."""
+    """Return the worlds that run now, as far as this process knows them."""
     if actor is None or test.state != "running":
         return ()
     ended = {result.world.number for result in results}
@@ -230,17 +218,11 @@ def _progress(results: Sequence[Result], running: tuple[World, ...]) -> NodeTest
 
 
 def _findings(conclusion: Conclusion | None) -> list[Finding]:
-    """What was found, the worst first."""
+    """Return what was found, the worst first."""
     return sorted(conclusion.findings if conclusion else (), key=lambda one: _WORST_FIRST.index(one.standing))
-
-
-def _whole(text: str, most: int) -> int | None:
-    """A whole number from 1 on, None for anything else."""
-    plain = text.strip()
-    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 and 1 <= int(plain) <= most else None
 
 
 @pages.get("/node-tests/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """How an act goes on; where it leads once it is done."""
+    """Show how an act goes on; where it leads once it is done."""
     return deeds.page(visit.request, key)

@@ -6,11 +6,12 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import Depends, Request
 from starlette.responses import Response
 
+from logdoctor.errors import RequestRefused
+from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import (
     Admit,
-    AppState,
     TheNodeRecords,
     TheService,
     admit_node_form_operator,
@@ -32,6 +33,13 @@ class Visit(NamedTuple):
     kept: NodeRecords
     fleet: Fleet
 
+    def actor(self) -> Actor:
+        """Return what acts on nodes; `RequestRefused` when the service acts on none."""
+        if self.service.actor is None:
+            next_step = f"Start it with `logdoctor serve`: {words.DOCUMENT}."
+            raise RequestRefused(409, "refused", "nodes", "this service does not act on nodes", next_step)
+        return self.service.actor
+
     def show(self, name: str, content: dict[str, Any], status: int = 200) -> Response:
         """Return a page with what all pages of nodes have."""
         actor = self.service.actor
@@ -46,11 +54,7 @@ class Visit(NamedTuple):
         return page(self.request, name, common | content, status)
 
 
-def _fleet(state: AppState) -> Fleet:
-    return Fleet(state.service.actor)
-
-
-TheFleet = Annotated[Fleet, Depends(once(_fleet))]
+TheFleet = Annotated[Fleet, Depends(once(lambda state: Fleet(state.service.actor)))]
 
 
 def _visits(admit: Admit) -> Callable[..., Awaitable[Visit]]:

@@ -10,7 +10,7 @@ from logdoctor.store.node_places import DRY_RUN, NodeSummary
 from logdoctor.store.node_tests import StoredTest
 
 DOCUMENT = "docs/nodes.md"
-"""Where all of it is told."""
+"""Where all of it is explained."""
 _CORDONED: dict[str, str] = {
     "slurm": "Slurm drains {node}: no new job starts there, and running jobs continue.",
     "kubernetes": "Kubernetes marks {node} as unschedulable and adds the taint logdoctor/cordon:"
@@ -39,28 +39,29 @@ _LAUNCHED: dict[str, str] = {
     "kubernetes": "Each node of a world runs a pod that is pinned to it.",
     "local": "The probes are processes on the host of this service.",
 }
-_TOLD = 3  # nodes, or links, that have a sentence each
+_SENTENCES = 3  # nodes, or links, that have a sentence each
 _AUDITED = {"wanted": "requested", "standing": "in effect", "undone": "removed"}
 _STATES = {"waiting": "is waiting for approval", "approved": "is approved and in progress"}
 
 
 def cordoned(how: str, node: str) -> str:
-    """What a cordon does."""
-    return _CORDONED.get(how, "{node} is taken out of service.").format(node=node)
+    """Return what a cordon does."""
+    return _CORDONED.get(how, "{node} is cordoned.").format(node=node)
 
 
 def uncordoned(how: str, node: str) -> str:
-    """What the end of a cordon does."""
-    return _UNCORDONED.get(how, "{node} is put back into service.").format(node=node)
+    """Return what the end of a cordon does."""
+    return _UNCORDONED.get(how, "{node} is uncordoned.").format(node=node)
 
 
 def launched(launcher: str) -> str:
-    """How a launcher brings a test to the nodes."""
+    """Return how a launcher brings a test to the nodes."""
     return _LAUNCHED.get(launcher, "")
 
 
 def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
-    """How far the caps are used: what is counted, how much of it there is, the cap, and whether it is reached."""
+    """Return how far the caps are used: what is counted, how much of it there is, the cap, and whether it is
+    reached."""
     caps, fleet = prospect.caps, prospect.fleet
     most = caps.most_out(fleet)
     out_of = f"{prospect.out:,} of {fleet:,} nodes"
@@ -83,19 +84,19 @@ def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
 
 
 def act(action: Action, job: str | None = None) -> str:
-    """What an action does, in a few words that name its target."""
+    """Return what an action does, in a few words that name its target."""
     target = few(action.nodes) if action.nodes else (job or "the job")
     return f"{_ACTS[action.kind]} {target}"
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """Names in one line: all of a few, else the first and how many more."""
+    """Return names in one line: all of a few, else the first and how many more."""
     more = f" and {len(names) - most + 1:,} more"
     return ", ".join(names) if len(names) <= most else ", ".join(names[: most - 1]) + more
 
 
 def ranges(names: Sequence[str]) -> str:
-    """Names as schedulers write them, in the order in which each kind comes first: gpu-[001-512],login."""
+    """Return names as schedulers write them, in the order in which each kind comes first: gpu-[001-512],login."""
     groups: dict[tuple[str, int], set[int]] = {}
     for name in names:
         bare = name.rstrip(digits)
@@ -104,74 +105,74 @@ def ranges(names: Sequence[str]) -> str:
 
 
 def _range(bare: str, width: int, numbers: list[int]) -> str:
-    """The names of one kind: what stands before the number, how many digits it has, and the numbers."""
+    """Return the names of one kind: what stands before the number, how many digits it has, and the numbers."""
     if not width:
         return bare
     runs = [[part for _, part in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
-    told = [f"{run[0]:0{width}}" if len(run) == 1 else f"{run[0]:0{width}}-{run[-1]:0{width}}" for run in runs]
-    return f"{bare}{told[0]}" if len(numbers) == 1 else f"{bare}[{','.join(told)}]"
+    parts = [f"{run[0]:0{width}}" if len(run) == 1 else f"{run[0]:0{width}}-{run[-1]:0{width}}" for run in runs]
+    return f"{bare}{parts[0]}" if len(numbers) == 1 else f"{bare}[{','.join(parts)}]"
 
 
 def step(name: str) -> str:
-    """A step of the audit, as it is read."""
+    """Return a step of the audit, as it is read."""
     return _AUDITED.get(name) or name.replace("_", " ")
 
 
 def state(word: str) -> str:
-    """What the state of an action says, after its name."""
+    """Return what the state of an action says, after its name."""
     return _STATES.get(word, f"is {word}")
 
 
 def test_state(test: StoredTest) -> str:
-    """What became of a test: an aborted one may have been cancelled by somebody."""
+    """Return what became of a test: an aborted one may have been cancelled by somebody."""
     return "cancelled" if test.state == "aborted" and test.why.startswith("cancelled") else test.state
 
 
 def service(one: NodeSummary) -> str:
-    """Whether a node is out of service by us."""
+    """Return whether a node is out of service by us."""
     return "in service" if one.cordon is None else held(one.cordon)
 
 
 def held(cordon: PastCordon) -> str:
-    """What a cordon that stands, or is being made, means for the node."""
+    """Return what a cordon that stands, or is being made, means for the node."""
     if cordon.how == DRY_RUN:
         return "cordoned (dry run)"
     return "cordoned" if cordon.state == "standing" else "being cordoned"
 
 
 def known(state: NodeState) -> str:
-    """How the cluster knows a node; "" when it says nothing of interest."""
-    told = state.reason in state.raw
-    said = state.raw if told else f"{state.raw} ({state.reason})".strip()
+    """Return how the cluster knows a node; "" when it says nothing of interest."""
+    in_raw = state.reason in state.raw
+    said = state.raw if in_raw else f"{state.raw} ({state.reason})".strip()
     return said or ("cordoned" if state.cordoned else "")
 
 
 def is_name(name: str) -> bool:
-    """Whether a node may be called so; names that come out of logs may be anything."""
+    """Return whether a node may be called so; names that come out of logs may be anything."""
     return NAME.fullmatch(name) is not None
 
 
 def speed(one: Result) -> str:
-    """How fast a world gathered: the bus bandwidth of the largest gather, as its slowest node saw it; "" when that was
-    not measured."""
+    """Return how fast a world gathered: the bus bandwidth of the largest gather, as its slowest node saw it; "" when
+    that was not measured."""
     found = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in one.readings if reading.bandwidth]
     return f"{min(found):.3g} GB/s" if found else ""
 
 
 def answers(found: Conclusion) -> list[tuple[str, str]]:
-    """What a test came to, the worst first: a word (faulty, slow, link, open, healthy) and a sentence each."""
+    """Return what a test came to, the worst first: a word (faulty, slow, link, open, healthy) and a sentence each."""
     said = []
     count = len(found.findings)
     for word in ("faulty", "slow"):
         bad = [one for one in found.findings if one.standing == word]
-        if len(bad) > _TOLD:
+        if len(bad) > _SENTENCES:
             said.append((word, f"{len(bad):,} of {count:,} nodes are {word}: {few([one.node for one in bad], 6)}"))
         else:
             said += [(word, f"{one.node} is {word}: {one.why}") for one in bad]
-    for link in found.links[:_TOLD]:
+    for link in found.links[:_SENTENCES]:
         said.append(("link", f"The link between {' and '.join(link.ends)} is bad; both nodes are healthy"))
-    if len(found.links) > _TOLD:
-        said.append(("link", f"{len(found.links) - _TOLD:,} more links are bad"))
+    if len(found.links) > _SENTENCES:
+        said.append(("link", f"{len(found.links) - _SENTENCES:,} more links are bad"))
     undecided = found.named("indeterminate")
     if undecided:
         are = "is" if len(undecided) == 1 else "are"
@@ -182,7 +183,7 @@ def answers(found: Conclusion) -> list[tuple[str, str]]:
 
 
 def seconds(number: float) -> str:
-    """A time span, for people."""
+    """Return a time span, for people."""
     if number < 90:
         return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
     return f"{number / 60:.0f} min" if number < 5400 else f"{number / 3600:.1f} h"

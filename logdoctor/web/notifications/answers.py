@@ -9,7 +9,7 @@ NoticeState = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summ
 
 
 class TargetOut(msgspec.Struct, frozen=True):
-    """Who is told. Of the URL there are scheme, host and the last characters, for it may hold a secret."""
+    """Who is notified. Of the URL there are scheme, host and the last characters, for it may hold a secret."""
 
     name: str
     kind: Literal["webhook", "slack"]
@@ -38,14 +38,16 @@ class NotificationOut(msgspec.Struct, frozen=True):
     state: NoticeState
     tries: int
     due: Annotated[float, Meta(description="when it is tried next, while it waits")]
+    until: Annotated[float, Meta(description="when it is given up")]
     changed: float
     why: Annotated[str, Meta(description="what came of the last try")]
-    by: Annotated[str, Meta(description="who wanted it sent; nobody for what is told by itself")]
+    by: Annotated[str, Meta(description="who wanted it sent; nobody for what is sent by itself")]
     summary: Annotated[int | None, Meta(description="the message that stands for it")]
+    body: Annotated[str, Meta(description="what a webhook is sent, as JSON")]
 
 
 class NotificationPage(msgspec.Struct, frozen=True):
-    """Who is told, and some messages, the newest first."""
+    """Who is notified, and some messages, the newest first."""
 
     targets: list[TargetOut]
     items: list[NotificationOut]
@@ -78,10 +80,12 @@ _NOTIFICATION = NotificationOut(
     state="delivered",
     tries=1,
     due=_AT,
+    until=_AT + 259_200,
     changed=_AT,
     why="204",
     by="",
     summary=None,
+    body='{"type": "incident.opened"}',
 )
 EXAMPLES = (_TARGET, _NOTIFICATION, NotificationPage([_TARGET], [_NOTIFICATION], None))
 """One of each answer."""

@@ -1,4 +1,4 @@
-"""Notifications over HTTP: who is told of incidents, what became of each message, tests, and sending again.
+"""Notifications over HTTP: who is notified of incidents, what became of each message, tests, and sending again.
 
 Messages tell of the jobs of all, so a token that is bound to jobs sees nothing of them.
 """
@@ -13,17 +13,17 @@ from logdoctor.notify.messages import describe, numbers, read
 from logdoctor.service.notifying import Notifier, TargetState
 from logdoctor.service.service import Service
 from logdoctor.store.notices import Notice, NoticePage, Notices
-from logdoctor.web.dependencies import AppState, TheService, allows_unbound, once
+from logdoctor.web.dependencies import TheService, allows_unbound, once
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.notifications.answers import NoticeState, NotificationOut, NotificationPage, TargetOut
 from logdoctor.web.notifications.requests import TestIn
 from logdoctor.web.openapi import answers
-from logdoctor.web.parameters import Cursor, Limit
+from logdoctor.web.parameters import MAX_ID, ThePage
+from logdoctor.web.problems import as_refusal, existing, not_found, refusal
 from logdoctor.web.problems import describe as errors
-from logdoctor.web.problems import not_found, refusal
 
-NotificationId = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="id of the notification", examples=[3])]
+NotificationId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the notification", examples=[3])]
 OfState = Annotated[NoticeState | None, Query(description="only those in this state")]
 OfTarget = Annotated[str | None, Query(max_length=40, description="only those to this target")]
 OF_ALL = "notifications tell of all jobs"
@@ -31,11 +31,7 @@ OF_ALL = "notifications tell of all jobs"
 _REFUSED = refusal(409, "this may not be done, or not now")
 
 
-def _notices(state: AppState) -> Notices:
-    return Notices(state.service.records.database)
-
-
-TheNotices = Annotated[Notices, Depends(once(_notices))]
+TheNotices = Annotated[Notices, Depends(once(lambda state: Notices(state.service.records.database)))]
 NoticeReader = Annotated[Caller, Depends(allows_unbound("read", OF_ALL))]
 """Who may see notifications: a token without prefixes."""
 NoticeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
@@ -49,75 +45,75 @@ def notifications(
     caller: NoticeReader,
     service: TheService,
     kept: TheNotices,
+    page: ThePage,
     state: OfState = None,
     target: OfTarget = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
 ) -> Response:
-    """Who is told of incidents, and what became of the messages, newest first."""
-    found = kept.notices(cursor, limit, state, target)
+    """List who is notified of incidents, and what became of the messages, newest first."""
+    found = kept.notices(*page, state, target)
     return Json(NotificationPage(targets(service), shown(found), found.next))
 
 
 @router.post("/notifications/test", responses=answers(NotificationOut) | errors(404, 422) | _REFUSED)
 def test(caller: NoticeOperator, service: TheService, said: TestIn) -> Response:
     """Send a target a test, and tell what came of it; one that takes longer than 8 seconds still waits then."""
-    return Json(told(tried(service, said.target, caller.who)))
+    return Json(as_answer(tried(service, said.target, caller.who)))
+
+
+@router.get("/notifications/{id}", responses=answers(NotificationOut) | errors(404, 422))
+def notification(caller: NoticeReader, kept: TheNotices, id: NotificationId) -> Response:
+    """Return one message, and what became of it."""
+    return Json(as_answer(existing(kept.notice(id), f"notification {id}")))
 
 
 @router.post("/notifications/{id}/retry", responses=answers(NotificationOut) | errors(404, 422) | _REFUSED)
 def retry(caller: NoticeOperator, service: TheService, id: NotificationId) -> Response:
     """Send again, now, what waits or was given up, with the same webhook-id."""
-    return Json(told(sent_again(service, id, caller.who)))
+    return Json(as_answer(sent_again(service, id, caller.who)))
 
 
 def targets(service: Service) -> list[TargetOut]:
-    """Who is told."""
+    """Return who is notified."""
     return [_target(one) for one in service.notifier.targets()] if service.notifier else []
 
 
 def shown(page: NoticePage) -> list[NotificationOut]:
-    """The messages of a page."""
-    return [told(one) for one in page.items]
+    """Return the messages of a page."""
+    return [as_answer(one) for one in page.items]
 
 
-def told(notice: Notice) -> NotificationOut:
-    """A message as callers see it."""
+def as_answer(notice: Notice) -> NotificationOut:
+    """Return a message as callers see it."""
     fields = {name: getattr(notice, name) for name in NotificationOut.__struct_fields__ if hasattr(notice, name)}
     message = read(notice.body)
     return NotificationOut(**fields, incidents=numbers(message), about=describe(message), webhook_id=notice.key)
 
 
 def tried(service: Service, target: str, by: str) -> Notice:
-    """A test of a target; `RequestRefused` when there is no such target or a test is under way."""
+    """Return a test of a target; `RequestRefused` when there is no such target or a test is under way."""
     notifier = _notifier(service)
     if target not in {one.name for one in notifier.targets()}:
         raise not_found(f"target {target[:80]!a}")
     try:
         return notifier.test(target, by)
     except NoticeRefused as error:
-        raise _conflict(error) from error
+        raise as_refusal(error) from error
 
 
 def sent_again(service: Service, id: int, by: str) -> Notice:
-    """A message that is sent again; `RequestRefused` for one that cannot be."""
+    """Return a message that is sent again; `RequestRefused` for one that cannot be."""
     notifier = _notifier(service)
-    if notifier.notices.notice(id) is None:
-        raise not_found(f"notification {id}")
+    existing(notifier.notices.notice(id), f"notification {id}")
     try:
         return notifier.retry(id, by)
     except NoticeRefused as error:
-        raise _conflict(error) from error
+        raise as_refusal(error) from error
 
 
 def _notifier(service: Service) -> Notifier:
     if service.notifier is None:
         raise RequestRefused(409, "refused", "the service", "it sends no notifications", "Use `logdoctor serve`.")
     return service.notifier
-
-
-def _conflict(error: NoticeRefused) -> RequestRefused:
-    return RequestRefused(409, "refused", error.thing, error.cause, error.next_step)
 
 
 def _target(one: TargetState) -> TargetOut:

@@ -1,9 +1,8 @@
-"""The page of notifications: who is told of incidents, and what became of each message."""
+"""The page of notifications: who is notified of incidents, and what became of each message."""
 
-from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import Query, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -16,17 +15,16 @@ from logdoctor.web.notifications.api import (
     OfState,
     OfTarget,
     TheNotices,
+    as_answer,
     sent_again,
     shown,
     targets,
-    told,
     tried,
 )
-from logdoctor.web.parameters import Cursor
+from logdoctor.web.parameters import Cursor, OptionalId
 from logdoctor.web.rendering import checked_form, page, router
 
 _PAGE = 50
-OfNotice = Annotated[int | None, Query(ge=1, le=(1 << 63) - 1)]
 
 pages = router()
 
@@ -40,9 +38,9 @@ def notifications(
     state: OfState = None,
     target: OfTarget = None,
     cursor: Cursor = None,
-    sent: OfNotice = None,
+    sent: OptionalId = None,
 ) -> Response:
-    """Targets, then messages, newest first; what came of the one that was just sent stands above."""
+    """List targets, then messages, newest first; what came of the one that was just sent stands above."""
     found = kept.notices(cursor, _PAGE, state, target)
     chosen = {name: value for name, value in (("state", state), ("target", target)) if value}
     just_sent = kept.notice(sent) if sent else None
@@ -55,7 +53,7 @@ def notifications(
         "following": f"/notifications?{urlencode({**chosen, 'cursor': found.next})}" if found.next else "",
         "found_next": found.next,
         "cursor": cursor,
-        "just_sent": told(just_sent) if just_sent else None,
+        "just_sent": as_answer(just_sent) if just_sent else None,
         "has_address": bool(service.notifier and service.notifier.terms.public_url),
         "may_act": service.notifier is not None and caller.may("operate", ""),
         "key": form_key(request),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -10,13 +11,14 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from logdoctor import tracing
 from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.records import JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import Sender, TheService, state_of
 from logdoctor.web.gate import Caller
-from logdoctor.web.jobs.ingest import BREATH
+from logdoctor.web.jobs.ingest import room
 from logdoctor.web.openapi import shows
 from logdoctor.web.problems import answer, describe
 from logdoctor.web.push import loki, otlp
@@ -65,7 +67,7 @@ def _allowed(request: Request) -> Allowed:
     max_body_size=STREAMED,
 )
 async def push_loki(request: Request, caller: Sender, service: TheService) -> Response:
-    """Loki's push API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
+    """Take a push of Loki's API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
     headers = request.headers
     body = await whole(request, _allowed(request), as_is=("snappy",))
     kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
@@ -81,7 +83,7 @@ async def push_loki(request: Request, caller: Sender, service: TheService) -> Re
     "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
 )
 async def push_otlp(request: Request, caller: Sender, service: TheService) -> Response:
-    """OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
+    """Take OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
     kind = request.headers.get("content-type", "")
     try:
         batches = await run_in_threadpool(otlp.decode, await whole(request, _allowed(request)), kind, _LIMITS)
@@ -99,37 +101,59 @@ async def push_otlp(request: Request, caller: Sender, service: TheService) -> Re
 
 
 async def _take(service: Service, gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
-    """Take each stream's lines, durably: how many entries were refused for good, and why."""
+    """Take each stream's lines, durably; return how many entries were refused for good, and why."""
     for placed in gathered.placed:
         if not caller.may("ingest", placed.key.job):
             cause = f"it is not allowed to send logs of job {placed.key.job!r}"
             raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
-    while service.intake.is_behind():
-        await asyncio.sleep(BREATH)
-    waiting: list[Future[None]] = []
+    begun = time.time_ns()
+    await room(service)
     rejected = gathered.rejected
     refusal: LogdoctorError | None = gathered.refusal
-    try:
-        for placed in gathered.placed:
-            try:
-                waiting.append(await run_in_threadpool(_push, service, placed))
-            except LimitReached as error:  # of this stream: the others must not suffer
-                rejected, refusal = rejected + placed.batch.entries, refusal or error
-    finally:
-        for future in waiting:
+    failure: LogdoctorError | None = None
+    pushed = await run_in_threadpool(lambda: [_push_safely(service, placed) for placed in gathered.placed])
+    for placed, future in zip(gathered.placed, pushed, strict=True):
+        try:
             await asyncio.wrap_future(future)
+        except LimitReached as error:  # of this stream: the others must not suffer
+            rejected, refusal = rejected + placed.batch.entries, refusal or error
+        except LogdoctorError as error:
+            failure = error
+    if tracing.is_on():
+        _trace(gathered.placed, begun)
+    if failure is not None:
+        raise failure
     return rejected, refusal
 
 
-def _push(service: Service, placed: Placed) -> Future[None]:
+def _trace(pushed: Sequence[Placed], begun: int) -> None:
+    """Tell of each attempt in a push that its lines came."""
+    sizes: dict[tuple[str, int], tuple[int, int]] = {}
+    for key, batch in pushed:
+        streams, size = sizes.get((key.job, key.attempt), (0, 0))
+        sizes[key.job, key.attempt] = streams + 1, size + len(batch.lines)
+    for (job, number), (streams, size) in sizes.items():
+        tracing.spent("post", job, number, begun, streams=streams, bytes=size)
+
+
+def _push_safely(service: Service, placed: Placed) -> Future[int]:
+    try:
+        return _push(service, placed)
+    except LogdoctorError as error:
+        failed: Future[int] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _push(service: Service, placed: Placed) -> Future[int]:
     facts = placed.batch.facts
     if facts and service.records.job(placed.key.job) is None:
         service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
-    with service.intake.opened(placed.key) as stream:
-        batch = placed.batch  # what has no time cannot be told from another that says the same
-        return service.intake.push(stream, batch.lines, batch.digest if batch.first_ns else "")
+    service.intake.open(placed.key)
+    batch = placed.batch  # what has no time cannot be told from another that says the same
+    return service.intake.push(placed.key, batch.lines, batch.digest if batch.first_ns else "")
 
 
 def _otlp_status(status: int) -> int:
-    """OTLP clients try again after 429, 502, 503 and 504 only, so a full disk is told as 503."""
+    """Return the status for OTLP clients, which try again after 429, 502, 503 and 504 only: 503 for a full disk."""
     return 503 if status == 507 else status

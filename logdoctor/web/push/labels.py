@@ -51,7 +51,7 @@ class LabelMap(NamedTuple):
     stream: tuple[Choice, ...]
 
     def place(self, labels: Labels) -> Key:
-        """The stream that the labels name.
+        """Return the stream that the labels name.
 
         Names that are not allowed are made so, the same way each time. Without a label for it the attempt is 1 and
         the stream "main". `PushRefused` when no label names the job or the attempt is not a number.
@@ -63,7 +63,7 @@ class LabelMap(NamedTuple):
         return Key(job, self._attempt(named), _first(self.stream, named) or ONLY_STREAM)
 
     def gather(self, batches: list[Batch]) -> Gathered:
-        """The batches of a push by stream, in order of arrival within a stream.
+        """Return the batches of a push by stream, in order of arrival within a stream.
 
         A batch without a place is left out and counted: one shipper sends the logs of many jobs in one push, and
         the others must not suffer.
@@ -80,7 +80,7 @@ class LabelMap(NamedTuple):
         return Gathered([Placed(key, merged(parts)) for key, parts in by_key.items()], rejected, refusal)
 
     def table(self) -> str:
-        """What maps to what, as a Markdown table for the documentation."""
+        """Return what maps to what, as a Markdown table for the documentation."""
         rows = (
             ("job", self.job, "the push is refused"),
             ("attempt", self.attempt, str(FIRST_ATTEMPT)),
@@ -108,7 +108,7 @@ class LabelMap(NamedTuple):
 
 
 def label_map(setting: str = DEFAULT) -> LabelMap:
-    """The mapping of a setting like `job=a,b; stream=host+filename,pod`; parts left out are the default ones.
+    """Return the mapping of a setting like `job=a,b; stream=host+filename,pod`; parts left out are the default ones.
 
     `SettingsError` names the part that is wrong.
     """
@@ -117,7 +117,7 @@ def label_map(setting: str = DEFAULT) -> LabelMap:
 
 
 def allowed(value: str) -> str:
-    """The value as a job or stream may be called, "" when nothing is left of it.
+    """Return the value as a job or stream may be called, "" when nothing is left of it.
 
     A leading `/` goes and other forbidden characters become `_`. What is too long is cut and ends in a digest of
     the whole, so that it stays different from others.
@@ -163,7 +163,7 @@ def _example() -> str:
 
 
 def _first(choices: tuple[Choice, ...], named: Labels) -> str:
-    """The name made of the first choice whose labels are all there, "" when there is none."""
+    """Return the name made of the first choice whose labels are all there, "" when there is none."""
     for choice in choices:
         if all(label in named for label in choice):
             # each is made allowed before they are joined, so that a leading slash goes from inner ones too

@@ -37,7 +37,7 @@ _ENCODINGS = {"", "identity", "gzip", "x-gzip", "zstd"}
 
 
 def decode(body: bytes, content_type: str, content_encoding: str = "", limits: PushLimits | None = None) -> list[Batch]:
-    """The batches of a push, in order.
+    """Return the batches of a push, in order.
 
     The body comes without gzip or zstd, which the route takes off; the Snappy block of Protocol Buffers is taken
     off here, because it is part of the protocol and no header tells of it. Structured metadata counts as labels,
@@ -163,7 +163,7 @@ def _metadata(entry: Any, limits: PushLimits) -> Labels:
 
 
 def _unpacked(body: bytes, limits: PushLimits) -> bytes:
-    """The body without its Snappy block; the size it claims is checked before any memory is taken."""
+    """Return the body without its Snappy block; the size it claims is checked before any memory is taken."""
     try:
         size = cramjam.snappy.decompress_raw_len(body)
         if size > limits.bytes:
@@ -185,7 +185,7 @@ _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 
 def parse_labels(text: str, limits: PushLimits | None = None) -> dict[str, str]:
-    """The labels of a text like `{job="train", host="n1"}`, in time linear in its length.
+    """Return the labels of a text like `{job="train", host="n1"}`, in time linear in its length.
 
     Values are Go strings: in double quotes with escapes, or raw in back quotes. `PushRefused` names the place
     (characters, from 0) of what is wrong.
@@ -241,7 +241,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
 
 
 def _unescaped(text: str, start: int, value: str) -> str:
-    """The value of what stands between double quotes; `start` is its place in the text, for errors."""
+    """Return the value of what stands between double quotes; `start` is its place in the text, for errors."""
     if "\\" not in value:
         return value
     parts: list[bytes] = []

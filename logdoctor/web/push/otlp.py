@@ -51,8 +51,9 @@ SCOPE = "otel.scope.name"
 _PROTOBUF_NAMES = {"", PROTOBUF, "application/protobuf"}
 _ERROR, _FATAL = 17, 21  # severity numbers of the data model; the last is 24
 _EXCEPTION = "exception."
-_NO_LABELS = (_EXCEPTION, "code.", "log.record.")
-"""Attributes that tell about one record, never whose it is."""
+_NO_LABELS = (_EXCEPTION, "code.", "log.record.", "_")
+"""Attributes that tell about one record, never whose it is; those of libraries for themselves begin with `_`, as the
+time that Ray adds to each."""
 _DEEPEST = 64
 _LEVEL_WORD = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE)\b|^\[?[IWEF]\d{3,4} \d\d:\d\d:", re.I)
 _LEVEL_NEAR = 200  # characters from the start of a line, within which its level stands
@@ -70,7 +71,7 @@ class _Record(NamedTuple):
 
 
 def decode(body: bytes, content_type: str, limits: PushLimits | None = None) -> list[Batch]:
-    """The batches of an export request, in order; the body comes decompressed.
+    """Return the batches of an export request, in order; the body comes decompressed.
 
     Attributes of the resource, the name of the scope and attributes of the record are labels; of two with one name
     the record's counts. `PushRefused` when the body is not such a request, or larger than `limits` allows.
@@ -90,7 +91,7 @@ def decode(body: bytes, content_type: str, limits: PushLimits | None = None) -> 
 
 
 def answer(content_type: str, rejected: int = 0, message: str = "") -> tuple[bytes, str]:
-    """The body and the content type of a success, in the form of the request; `rejected` counts log records."""
+    """Return the body and the content type of a success, in the form of the request; `rejected` counts log records."""
     if _media_type(content_type) == JSON:
         partial = {"rejectedLogRecords": str(rejected), "errorMessage": message}
         return msgspec.json.encode({"partialSuccess": partial} if rejected or message else {}), JSON
@@ -102,7 +103,7 @@ def answer(content_type: str, rejected: int = 0, message: str = "") -> tuple[byt
 
 
 def failure(content_type: str, error: LogdoctorError) -> tuple[bytes, str]:
-    """The body and the content type of an error: a google.rpc.Status, in the form of the request."""
+    """Return the body and the content type of an error: a google.rpc.Status, in the form of the request."""
     if _media_type(content_type) == JSON:
         return msgspec.json.encode({"message": str(error)}), JSON
     return _STATUS(message=str(error).encode()).SerializeToString(), PROTOBUF
@@ -126,12 +127,12 @@ def _shared(attributes: dict[str, Any], limits: PushLimits) -> Labels:
 
 
 def _label(value: Any, limits: PushLimits) -> str:
-    """An attribute as a label; a long one (a command line, a request) is cut, not a reason to refuse the log."""
+    """Return an attribute as a label; a long one (a command line, a request) is cut, not a reason to refuse the log."""
     return _text(value)[: limits.label_chars]
 
 
 def _text(value: Any) -> str:
-    """A value as text: strings as they are, bytes decoded, others as compact JSON."""
+    """Return a value as text: strings as they are, bytes decoded, others as compact JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -140,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def _composed(record: _Record) -> str:
-    """The text of a record, as the head of this module says."""
+    """Return the text of a record, as the head of this module says."""
     body = _text(record.body) or record.event
     text = "\n".join(part for part in (body.rstrip("\n"), _exception(body, record.attributes)) if part)
     level = _missing_level(text, record)
@@ -148,21 +149,21 @@ def _composed(record: _Record) -> str:
 
 
 def _exception(body: str, attributes: dict[str, Any]) -> str:
-    """What the attributes tell of an exception and the body does not, "" when that is nothing."""
+    """Return what the attributes tell of an exception and the body does not, "" when that is nothing."""
     kind, message, stack = (
         _text(attributes.get(_EXCEPTION + name)).strip("\n") for name in ("type", "message", "stacktrace")
     )
     summary = ": ".join(part for part in (kind, message) if part)
     if stack:
-        told = stack.strip() in body
+        given = stack.strip() in body
         # some SDKs send frames alone: then the exception itself has to follow
         whole = stack if (message or kind.rpartition(".")[2]) in stack else f"{stack}\n{summary}"
-        return "" if told else whole
+        return "" if given else whole
     return "" if not summary or (message or kind) in body else summary
 
 
 def _missing_level(text: str, record: _Record) -> str:
-    """ "ERROR" or "FATAL" when that is the severity and the first line has no level, else ""."""
+    """Return "ERROR" or "FATAL" when that is the severity and the first line has no level, else ""."""
     named = record.severity_text.upper()
     if record.severity >= _FATAL or (not record.severity and named in ("FATAL", "CRITICAL", "PANIC", "EMERGENCY")):
         level = "FATAL"
@@ -175,7 +176,7 @@ def _missing_level(text: str, record: _Record) -> str:
 
 
 def _double(number: float) -> float | str:
-    """The number; those that JSON does not know as the words of the format, because a loss may be NaN."""
+    """Return the number; those that JSON does not know as the words of the format, because a loss may be NaN."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -212,7 +213,7 @@ def _protobuf_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
 def _head_and_rest(
     walk: Walk, kind: Any, message: memoryview, numbers: tuple[int, int]
 ) -> tuple[Any, list[memoryview]]:
-    """The message of the first number, an empty one when it is not there, and the pieces of the second.
+    """Return the message of the first number, an empty one when it is not there, and the pieces of the second.
 
     A field that comes again is joined to the first, which merges them as the format wants.
     """
@@ -244,7 +245,7 @@ def _attributes(pairs: Any, limits: PushLimits) -> dict[str, Any]:
 
 
 def _protobuf_value(value: Any) -> Any:
-    """An AnyValue as a Python value; the library bounds its depth."""
+    """Return an AnyValue as a Python value; the library bounds its depth."""
     match value.WhichOneof("value"):
         case "string_value":
             return text_of(value.string_value)
@@ -376,14 +377,15 @@ def _integer(value: str | int | None) -> int:
 
 
 def _severity(value: str | int | None) -> int:
-    """The severity number; by its name too, as the JSON form of Protocol Buffers allows (SEVERITY_NUMBER_ERROR)."""
+    """Return the severity number; by its name too, as the JSON form of Protocol Buffers allows
+    (SEVERITY_NUMBER_ERROR)."""
     if isinstance(value, str) and not value.isdecimal():
         return int(logs_pb2.SeverityNumber.Value(value)) if value in logs_pb2.SeverityNumber.keys() else 0
     return _integer(value)
 
 
 def _json_value(value: _AnyValue | None, depth: int = 0) -> Any:
-    """An AnyValue as a Python value; `PushRefused` when it is nested too deep."""
+    """Return an AnyValue as a Python value; `PushRefused` when it is nested too deep."""
     if depth > _DEEPEST:
         _refuse_json("a value is nested too deep")
     if value is None:

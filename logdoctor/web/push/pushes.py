@@ -78,7 +78,7 @@ _LATEST_NS = (1 << 63) - 1
 
 
 def batches(entries: Iterable[LogEntry], limits: PushLimits) -> list[Batch]:
-    """The batches of a push, in order; `PushRefused` when it holds more than `limits` allows."""
+    """Return the batches of a push, in order; `PushRefused` when it holds more than `limits` allows."""
     found = []
     labels_left = limits.labels_in_all
     for labels, run in groupby(_counted(entries, limits), key=lambda entry: entry.labels):
@@ -90,14 +90,14 @@ def batches(entries: Iterable[LogEntry], limits: PushLimits) -> list[Batch]:
 
 
 def checked_size(body: bytes, limits: PushLimits) -> bytes:
-    """The body; `PushRefused` (413) when it is larger than a push may be."""
+    """Return the body; `PushRefused` (413) when it is larger than a push may be."""
     if len(body) > limits.bytes:
         refuse_size(f"it has {len(body)} bytes, more than {limits.bytes}")
     return body
 
 
 def checked_density(body: bytes) -> bytes:
-    """The JSON body; `PushRefused` (413) when it consists of little but brackets.
+    """Return the JSON body; `PushRefused` (413) when it consists of little but brackets.
 
     `{},` is three bytes here and a hundred when decoded. Real pushes have a bracket for 20 to 200 bytes.
     """
@@ -107,12 +107,12 @@ def checked_density(body: bytes) -> bytes:
 
 
 def refuse_size(cause: str) -> NoReturn:
-    """Raises `PushRefused` (413)."""
+    """Raise `PushRefused` (413)."""
     raise PushRefused("push", cause, "Send smaller batches.", "too_large", 413)
 
 
 def checked_labels(labels: Labels, limits: PushLimits) -> Labels:
-    """The labels; `PushRefused` when there are too many or one is too long."""
+    """Return the labels; `PushRefused` when there are too many or one is too long."""
     if len(labels) > limits.labels:
         refuse_labels(len(labels), limits)
     for name, value in labels.items():
@@ -123,7 +123,7 @@ def checked_labels(labels: Labels, limits: PushLimits) -> Labels:
 
 
 def joined(shared: Labels, own: Labels, limits: PushLimits) -> Labels:
-    """The labels of an entry: those of all, which have been checked, and its own, which count before them."""
+    """Return the labels of an entry: those of all, which have been checked, and its own, which count before them."""
     if not own:
         return shared
     labels = {**shared, **checked_labels(own, limits)}
@@ -133,25 +133,25 @@ def joined(shared: Labels, own: Labels, limits: PushLimits) -> Labels:
 
 
 def refuse_labels(count: int, limits: PushLimits) -> NoReturn:
-    """Raises `PushRefused` for an entry with too many labels."""
+    """Raise `PushRefused` for an entry with too many labels."""
     raise PushRefused(
         "push", f"an entry has {count} labels, more than {limits.labels}", "Drop some of them.", "bad_labels"
     )
 
 
 def known_time(ns: int) -> int:
-    """The time, or 0 when it cannot be one: a wrong clock must not cost the line."""
+    """Return the time, or 0 when it cannot be one: a wrong clock must not cost the line."""
     return ns if 0 < ns <= _LATEST_NS else 0
 
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """A label name as labels are compared: `k8s.pod.name`, `k8s-pod-name` and `K8S_POD_NAME` are one."""
+    """Return a label name as labels are compared: `k8s.pod.name`, `k8s-pod-name` and `K8S_POD_NAME` are one."""
     return re.sub(r"[^0-9a-z]", "_", name[:200].lower())
 
 
 def plainly(labels: Labels) -> dict[str, str]:
-    """The labels that have a value, under their plain names; of two with the same plain name the first.
+    """Return the labels that have a value, under their plain names; of two with the same plain name the first.
 
     OpenTelemetry and Loki call a service `unknown_service` that nobody has named; that is no value.
     """
@@ -163,7 +163,7 @@ def plainly(labels: Labels) -> dict[str, str]:
 
 
 def merged(parts: list[Batch]) -> Batch:
-    """One batch of several, in their order; its labels are those that all of them share."""
+    """Return one batch of several, in their order; its labels are those that all of them share."""
     if len(parts) == 1:
         return parts[0]
     shared = set(parts[0].labels.items()).intersection(*(part.labels.items() for part in parts))
@@ -183,7 +183,7 @@ def merged(parts: list[Batch]) -> Batch:
 
 
 def _counted(entries: Iterable[LogEntry], limits: PushLimits) -> Iterator[LogEntry]:
-    """The entries, as long as they are within the limits; equal labels of neighbours are kept once."""
+    """Yield the entries, as long as they are within the limits; equal labels of neighbours are kept once."""
     last: Labels = {}
     for count, entry in enumerate(entries, 1):
         if count > limits.entries:

@@ -25,7 +25,7 @@ class Walk:
         self._limits = limits
 
     def fields(self, message: memoryview) -> Iterator[tuple[int, memoryview]]:
-        """The number and content of each message, string or bytes field, in order.
+        """Yield the number and content of each message, string or bytes field, in order.
 
         `PushRefused` when the message is damaged, or the push has too many fields.
         """
@@ -52,7 +52,7 @@ class Walk:
             refuse_message("it ends in the middle of a field")
 
     def parsed(self, kind: Any, message: memoryview) -> Any:
-        """A message of the class `kind`; `PushRefused` when it is too large or damaged."""
+        """Return a message of the class `kind`; `PushRefused` when it is too large or damaged."""
         if len(message) > self._limits.entry_bytes:
             refuse_size(f"an entry has {len(message)} bytes, more than {self._limits.entry_bytes}")
         try:
@@ -62,12 +62,12 @@ class Walk:
 
 
 def refuse_message(cause: str) -> NoReturn:
-    """Raises `PushRefused` (400)."""
+    """Raise `PushRefused` (400)."""
     raise PushRefused("push", f"it is not the Protocol Buffers message it should be: {cause}", "Check the shipper.")
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number that starts at a place, and the place behind it."""
+    """Return the number that starts at a place, and the place behind it."""
     value = shift = 0
     for place in range(at, min(at + 10, len(message))):
         value |= (message[place] & 0x7F) << shift
@@ -78,7 +78,7 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def tolerant(files: Iterable[Any]) -> dict[str, Any]:
-    """The message classes of file descriptors, by full name, with `bytes` where the schema has `string`.
+    """Return the message classes of file descriptors, by full name, with `bytes` where the schema has `string`.
 
     On the wire both are the same. Shippers written in Go send log lines that are not UTF-8 as strings, and a
     string would make the library refuse the whole message.
@@ -98,14 +98,14 @@ def tolerant(files: Iterable[Any]) -> dict[str, Any]:
 
 
 def described(module: Any) -> Any:
-    """The file descriptor of a generated module, as a message."""
+    """Return the file descriptor of a generated module, as a message."""
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     return file
 
 
 def file_of(package: str, messages: dict[str, dict[str, tuple[int, str]]]) -> Any:
-    """A file descriptor of messages written as `{message: {field: (number, type)}}`.
+    """Return a file descriptor of messages written as `{message: {field: (number, type)}}`.
 
     A type is a scalar type or a message of the same package; `*` before it means repeated.
     """

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from logdoctor.report import Report, as_csv, reckon
 from logdoctor.store.report import Reports
-from logdoctor.web.dependencies import AppState, Reader, once
+from logdoctor.web.dependencies import Reader, once
 from logdoctor.web.jobs.api import Time
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
@@ -18,31 +18,21 @@ _CSV: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _reports(state: AppState) -> Reports:
-    return Reports(state.service.records.database)
-
-
-TheReports = Annotated[Reports, Depends(once(_reports))]
+TheReports = Annotated[Reports, Depends(once(lambda state: Reports(state.service.records.database)))]
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["report"])
 
 
-@router.get(
-    "/report",
-    responses=answers(Report) | describe(422),
-)
+@router.get("/report", responses=answers(Report) | describe(422))
 def report(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
-    """What failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
+    """Return what failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
     return Json(found)
 
 
-@router.get(
-    "/report.csv",
-    responses=_CSV | describe(422),
-)
+@router.get("/report.csv", responses=_CSV | describe(422))
 def report_csv(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
-    """The same by reason, for a spreadsheet."""
+    """Return the same by reason, for a spreadsheet."""
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
     named = {"Content-Disposition": 'attachment; filename="logdoctor-report.csv"'}
     return Response(as_csv(found), media_type="text/csv", headers=named)

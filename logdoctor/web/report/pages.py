@@ -43,24 +43,24 @@ class Period(UrlQuery):
 
     @property
     def has_days(self) -> bool:
-        """Whether days are given; they count more than a period that ends now."""
+        """Return whether days are given; they count more than a period that ends now."""
         return self.begin is not None or self.end is not None
 
     @property
     def is_reversed(self) -> bool:
-        """Whether it ends before it begins."""
+        """Return whether it ends before it begins."""
         return self.begin is not None and self.end is not None and self.end < self.begin
 
     @property
     def url(self) -> str:
-        """Its short address."""
+        """Return its short address."""
         days = {"from": self.begin and self.begin.isoformat(), "to": self.end and self.end.isoformat()}
         given = days if self.has_days else {"within": self.within}
         query = urlencode({name: value for name, value in given.items() if value})
         return f"/report?{query}" if query else "/report"
 
     def bounds(self, now: float) -> tuple[float | None, float | None]:
-        """`since` and `until`, in seconds since the epoch; None is open."""
+        """Return `since` and `until`, in seconds since the epoch; None is open."""
         if self.has_days:
             begin = second(self.begin.isoformat()) if self.begin else None
             return begin, second(self.end.isoformat()) + _DAY if self.end else None
@@ -79,7 +79,7 @@ pages = router()
 
 @pages.get("/report")
 def report(request: Request, caller: Reader, reports: TheReports, period: Annotated[Period, Query()]) -> Response:
-    """What failures of a period cost."""
+    """Show what failures of a period cost."""
     if "" in request.query_params.values():  # a form was sent: give the report its short name
         return RedirectResponse(period.url, 303)
     since, until = period.bounds(time.time())
@@ -117,7 +117,7 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
 
 
 def _in(seconds: int, unit: str) -> Callable[[float], str]:
-    """How a column writes its times: all in one unit, so that they can be compared."""
+    """Return how a column writes its times: all in one unit, so that they can be compared."""
 
     def written(value: float) -> str:
         number = value / seconds
@@ -128,18 +128,18 @@ def _in(seconds: int, unit: str) -> Callable[[float], str]:
 
 
 def _called(category: str) -> str:
-    """What a category is called; failures without one are those of which nobody knows the reason."""
+    """Return what a category is called; failures without one are those of which nobody knows the reason."""
     return "Unknown" if category == "None" else category
 
 
 def _percent(part: float, whole: float) -> str:
-    """A share with one decimal where that says more."""
+    """Return a share with one decimal where that says more."""
     share = 100 * part / whole
     return f"{share:.0f}%" if share in (0, 100) else f"{share:.1f}%"
 
 
 def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
-    """The last weeks up to the last with a failure, those without one too."""
+    """Return the last weeks up to the last with a failure, those without one too."""
     if not weeks:
         return Columns([], {})
     first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
@@ -150,6 +150,6 @@ def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], c
 
 
 def _begin(weeks: Sequence[Week]) -> datetime.date:
-    """The Monday of the first week that is drawn."""
+    """Return the Monday of the first week that is drawn."""
     first, last = (datetime.date.fromisoformat(week.monday) for week in (weeks[0], weeks[-1]))
     return max(first, last - datetime.timedelta(weeks=_WEEKS - 1))

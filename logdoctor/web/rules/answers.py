@@ -1,17 +1,20 @@
 """What the service answers about rules, with an example of each."""
 
+import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, When
 from logdoctor.store.learned import Event, Learned
 from logdoctor.store.refusals import StoredRefusal, Votes
+from logdoctor.web.json_answer import PageOf
 from logdoctor.web.parameters import Status
 
 
 class SourceOut(msgspec.Struct, frozen=True):
-    """Where a rule comes from: the attempt it was learned from, and what was told about the job."""
+    """Where a rule comes from: the attempt it was learned from, and what was reported of the job."""
 
     job: str | None
     attempt: int | None
@@ -50,11 +53,8 @@ class LearnedRuleOut(Learned, frozen=True, kw_only=True):
     last_hit: Annotated[float | None, Meta(description="when an attempt in which it matched was last counted")]
 
 
-class LearnedRulePage(msgspec.Struct, frozen=True):
+class LearnedRulePage(PageOf[LearnedRuleOut], frozen=True):
     """Some learned rules, newest first; `next` is the cursor of the next page, which may hold fewer."""
-
-    items: list[LearnedRuleOut]
-    next: str | None
 
 
 class ShippedRuleOut(msgspec.Struct, frozen=True):
@@ -78,17 +78,21 @@ class ShippedRules(msgspec.Struct, frozen=True):
     items: list[ShippedRuleOut]
 
 
+class RuleBookOut(msgspec.Struct, frozen=True):
+    """The rules that came with logdoctor as their files have them, in the order in which they are tried."""
+
+    filters: tuple[FilterRule, ...]
+    diagnoses: tuple[DiagnosisRule, ...]
+
+
 class RuleEventOut(Event, frozen=True, kw_only=True):
     """A step of a rule. `from_status` is "" when it was entered; `undoes` is the event that it takes back."""
 
     to_status: Status
 
 
-class RuleEventPage(msgspec.Struct, frozen=True):
+class RuleEventPage(PageOf[RuleEventOut], frozen=True):
     """Some steps, newest first; `next` is the cursor of the next page, which may hold fewer."""
-
-    items: list[RuleEventOut]
-    next: str | None
 
 
 class RefusalOut(StoredRefusal, frozen=True, kw_only=True):
@@ -97,20 +101,8 @@ class RefusalOut(StoredRefusal, frozen=True, kw_only=True):
     votes: VotesOut | None
 
 
-class RefusalPage(msgspec.Struct, frozen=True):
+class RefusalPage(PageOf[RefusalOut], frozen=True):
     """Some refusals, newest first; `next` is the cursor of the next page, which may hold fewer."""
-
-    items: list[RefusalOut]
-    next: str | None
-
-
-class StepOut(msgspec.Struct, frozen=True):
-    """Where a step led."""
-
-    id: str
-    status: Status
-    harmless: bool
-    changed: float
 
 
 class SaidOut(msgspec.Struct, frozen=True):
@@ -159,13 +151,7 @@ _RULE = LearnedRuleOut(
     waits_for="",
     agent="miner",
     source=SourceOut(
-        "llama-7b",
-        1,
-        "megatron",
-        "registry.local/train:2026-11",
-        "torchrun pretrain_gpt.py",
-        "u17",
-        "llama 7b, run 3",
+        "llama-7b", 1, "megatron", "registry.local/train:2026-11", "torchrun pretrain_gpt.py", "u17", "llama 7b, run 3"
     ),
     votes=_VOTES,
     jobs=2,
@@ -209,6 +195,24 @@ _REFUSAL = RefusalOut(
     cause="the wildcard . for any character (at character 1)",
     votes=_VOTES,
 )
+_ORIGIN = Origin("logdoctor", datetime.date(2026, 11, 21), "a job of ours")
+_FILTER = FilterRule(
+    id="filter/framework/checkpoint-saved",
+    status="active",
+    title="A checkpoint was saved",
+    patterns=(r"^saved checkpoint \d+$",),
+    must_match=("saved checkpoint 7",),
+    origin=_ORIGIN,
+)
+_DIAGNOSIS = DiagnosisRule(
+    id=_SHIPPED.id,
+    status="active",
+    title=_SHIPPED.title,
+    when=When(tuple(_SHIPPED.patterns)),
+    verdict=Claim("ECC Error", "cause"),
+    must_match=(Example("GPU 3 has fallen off the bus"),),
+    origin=_ORIGIN,
+)
 EXAMPLES = (
     _RULE,
     LearnedRulePage([_RULE], None),
@@ -216,7 +220,7 @@ EXAMPLES = (
     ShippedRules([_SHIPPED]),
     RuleEventPage([_EVENT], None),
     RefusalPage([_REFUSAL], None),
-    StepOut(_ID, "shadow", False, _AT),
+    RuleBookOut((_FILTER,), (_DIAGNOSIS,)),
     WhyOut("Opening data shard 3 of 9", [SaidOut(_KIND, [f"taken by   {_ID}"])]),
     ImportOut([ImportedOut(f"filter/{_ID}", "entered", _ID, "shadow", "")]),
 )

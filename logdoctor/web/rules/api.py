@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from logdoctor.errors import CursorError, RequestRefused, RuleRefused
+from logdoctor.errors import CursorError, RuleRefused
 from logdoctor.rule_files.files import file_rule, text_of
 from logdoctor.rule_files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
@@ -28,20 +28,20 @@ from logdoctor.web.dependencies import Operator, Reader, TheService, once, state
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, answers
-from logdoctor.web.paging import page
-from logdoctor.web.parameters import Cursor, KindOfJobs, Limit, RuleId, Status
-from logdoctor.web.problems import describe, not_found, problem, refusal
+from logdoctor.web.paging import visible_page
+from logdoctor.web.parameters import KindOfJobs, RuleId, Status, ThePage, WantedPage
+from logdoctor.web.problems import as_refusal, describe, not_found, problem, refusal
 from logdoctor.web.rules.answers import (
     ImportedOut,
     ImportOut,
     LearnedRuleOut,
     LearnedRulePage,
     RefusalPage,
+    RuleBookOut,
     RuleEventPage,
     SaidOut,
     ShippedRuleOut,
     ShippedRules,
-    StepOut,
     WhyOut,
 )
 from logdoctor.web.rules.importing import RuleImporter
@@ -76,63 +76,59 @@ router = APIRouter(default_response_class=Response, prefix="/v1/rules", tags=["r
 def learned(
     caller: Reader,
     service: TheService,
+    page: ThePage,
     status: OfStatus = None,
     kind: KindOfJobs = None,
     agent: Agent = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
 ) -> Response:
-    """Learned rules, newest first. All filters that are given must hold."""
+    """List learned rules, newest first. All filters that are given must hold."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
         found = service.rules.page(kind, status, agent, cursor, limit)
         return found.items, found.next
 
-    return Json(page(fetch, cursor, limit, lambda rule: sees(caller, rule.source.job)))
+    return Json(visible_page(fetch, page, lambda rule: sees(caller, rule.source.job)))
 
 
 @router.get("/shipped", responses=answers(ShippedRules) | describe())
 def shipped(caller: Reader, service: TheService) -> Response:
-    """The rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
+    """List the rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
     totals = None if caller.prefixes else service.rule_totals.all()
     book = service.scanner.book
     every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
     return Json(ShippedRules([_shipped(rule, totals) for rule in every]))
 
 
+@router.get("/book", responses=answers(RuleBookOut) | describe())
+def book(caller: Reader, service: TheService) -> Response:
+    """Return the rules that came with logdoctor as a whole, with their examples and where they come from."""
+    return Json(RuleBookOut(service.scanner.book.filters, service.scanner.book.diagnoses))
+
+
 @router.get("/events", responses=answers(RuleEventPage) | describe(400, 422))
-def events(caller: Reader, service: TheService, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """All steps of all rules, newest first: who took them, when and why."""
-    return _events(service, caller, None, cursor, limit)
+def events(caller: Reader, service: TheService, page: ThePage) -> Response:
+    """List all steps of all rules, newest first: who took them, when and why."""
+    return _events(service, caller, None, page)
 
 
 @router.get("/refusals", responses=answers(RefusalPage) | describe(400, 422))
 def refusals(
-    caller: Reader,
-    service: TheService,
-    kind: KindOfJobs = None,
-    guard: OfGuard = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    caller: Reader, service: TheService, page: ThePage, kind: KindOfJobs = None, guard: OfGuard = None
 ) -> Response:
-    """Proposals that were not taken, newest first: which guard refused them, and why."""
-
-    return Json(refusal_page(service.rules, caller, cursor, limit, kind, guard))
+    """List proposals that were not taken, newest first: which guard refused them, and why."""
+    return Json(refusal_page(service.rules, caller, page, kind, guard))
 
 
 @router.get("/why", responses=answers(WhyOut) | describe(422))
 def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None) -> Response:
-    """What all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
+    """Return what all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
     said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line)
     return Json(WhyOut(line, [SaidOut(one.kind, list(one.findings)) for one in said]))
 
 
-@router.get(
-    "/export",
-    responses={**describe(422), 200: {"content": {"text/plain": TEXT}}},
-)
+@router.get("/export", responses={**describe(422), 200: {"content": {"text/plain": TEXT}}})
 def export(caller: Reader, service: TheService, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
-    """Learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
+    """Return learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
     found = [rule for rule in service.rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
     body = "".join(f"---\n{file_text(service.rules, caller, rule)}" for rule in found)
     return Response(body, media_type="text/plain; charset=utf-8")
@@ -155,41 +151,42 @@ async def import_rules(request: Request, caller: Operator, importer: TheImporter
 
 
 def _entered(importer: RuleImporter, caller: Caller, body: bytes, kind: str | None) -> Response:
-    told = importer.enter(body, kind, caller.who)
-    if refused := [one for one in told if one.outcome == "refused"]:
-        cause = f"{len(refused)} of {len(told)} are refused, and nothing was entered"
+    entered = importer.enter(body, kind, caller.who)
+    if refused := [one for one in entered if one.outcome == "refused"]:
+        cause = f"{len(refused)} of {len(entered)} are refused, and nothing was entered"
         listed = [{"rule": one.rule, "guard": one.guard, "cause": one.cause} for one in refused]
-        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or fix them.", refused=listed)
-    return Json(ImportOut([msgspec.convert(one._asdict(), ImportedOut) for one in told]))
+        more = {"refused": listed, "rules": [one._asdict() for one in entered]}
+        return problem(422, "rules_refused", "the rules", cause, "Leave them out, or fix them.", **more)
+    return Json(ImportOut([msgspec.convert(one._asdict(), ImportedOut) for one in entered]))
 
 
 @router.get("/{id:path}/events", responses=answers(RuleEventPage) | describe(400, 404, 422))
-def rule_events(caller: Reader, service: TheService, id: RuleId, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """The steps of one rule, newest first."""
+def rule_events(caller: Reader, service: TheService, id: RuleId, page: ThePage) -> Response:
+    """List the steps of one rule, newest first."""
     visible_rule(service.rules, caller, id)
-    return _events(service, caller, id, cursor, limit)
+    return _events(service, caller, id, page)
 
 
 @router.get("/{id:path}", responses=answers(LearnedRuleOut) | describe(404, 422))
 def rule(caller: Reader, service: TheService, id: RuleId) -> Response:
-    """One learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
+    """Return one learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
     return Json(visible_rule(service.rules, caller, id))
 
 
-@router.post("/{id:path}/approve", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/approve", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def approve(caller: Operator, service: TheService, id: RuleId, reason: ApproveIn) -> Response:
     """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
     when you decided; a request that is repeated takes no second step then."""
     return _step(service, caller, id, reason, partial(service.rules.approve, expected=reason.seen_as))
 
 
-@router.post("/{id:path}/retire", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/retire", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def retire(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
     """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
     return _step(service, caller, id, reason, service.rules.retire)
 
 
-@router.post("/{id:path}/undo", responses=answers(StepOut) | describe(404, 422) | _REFUSED)
+@router.post("/{id:path}/undo", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def undo(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
     """Take back the latest step of a rule that was not taken back yet, whoever took it."""
     return _step(service, caller, id, reason, service.rules.undo)
@@ -203,11 +200,11 @@ def _step(
     try:
         rule = take(id, caller.who, reason.why, time.time())
     except RuleRefused as error:
-        raise RequestRefused(409, "rule_refused", error.thing, error.cause, error.next_step) from error
-    return Json(msgspec.convert(rule, StepOut, from_attributes=True))
+        raise as_refusal(error, 409, "rule_refused") from error
+    return Json(rule)
 
 
-def _events(service: Service, caller: Caller, id: str | None, cursor: str | None, limit: int) -> Response:
+def _events(service: Service, caller: Caller, id: str | None, page: WantedPage) -> Response:
     jobs: dict[str, str | None] = {}
 
     def seen(event: Event) -> bool:
@@ -219,11 +216,11 @@ def _events(service: Service, caller: Caller, id: str | None, cursor: str | None
         found, following = _some(service.rules.events(id, limit + 1, _id(cursor)), limit)
         return [as_seen(caller, event) for event in found], following
 
-    return Json(page(fetch, cursor, limit, seen))
+    return Json(visible_page(fetch, page, seen))
 
 
 def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
-    """The rule, when the caller may see it; otherwise it is not found."""
+    """Return the rule, when the caller may see it; otherwise it is not found."""
     try:
         found = rules.one(id)
     except RuleRefused as error:
@@ -234,34 +231,35 @@ def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
 
 
 def seen_rules(rules: LearnedRules, caller: Caller, kind: str | None) -> list[Learned]:
-    """The learned rules (20,000 at most are looked at), or those of a kind, that the caller may see."""
+    """Return the learned rules (20,000 at most are looked at), or those of a kind, that the caller may see."""
     return [rule for rule in rules.list(kind, limit=_LOOKED_AT) if sees(caller, rule.source.job)]
 
 
 def refusal_page(
-    rules: LearnedRules, caller: Caller, cursor: str | None, limit: int, kind: str | None, guard: str | None
+    rules: LearnedRules, caller: Caller, page: WantedPage, kind: str | None, guard: str | None
 ) -> dict[str, object]:
-    """A page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
+    """Return a page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
         return _some(rules.refusals.list(kind, guard, limit + 1, _id(cursor)), limit)
 
-    return page(fetch, cursor, limit, lambda refusal: sees(caller, refusal.job))
+    return visible_page(fetch, page, lambda refusal: sees(caller, refusal.job))
 
 
 def sees(caller: Caller, job: str | None) -> bool:
-    """Whether the caller may see what was learned from a job; what comes from none is for those who see all."""
+    """Return whether the caller may see what was learned from a job; what comes from none is for those who see all."""
     return not caller.prefixes or (job is not None and caller.may("read", job))
 
 
 def as_seen(caller: Caller, event: Event) -> Event:
-    """The event as the caller may see it: a demotion may quote the log of another job."""
+    """Return the event as the caller may see it: a demotion may quote the log of another job."""
     hidden = caller.prefixes and event.step == "demote"
     return msgspec.structs.replace(event, why=_HIDDEN) if hidden else event
 
 
 def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
-    """The rule as a file, as the caller may see it: the reason why it was retired may quote the log of another job."""
+    """Return the rule as a file, as the caller may see it: the reason why it was retired may quote the log of another
+    job."""
     made = file_rule(rule, rules)
     if caller.prefixes and made.retired is not None:
         made = msgspec.structs.replace(made, retired=msgspec.structs.replace(made.retired, why=_HIDDEN))
@@ -275,7 +273,7 @@ def _shipped(rule: Rule, totals: dict[str, Total] | None) -> ShippedRuleOut:
 
 
 def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:
-    """What was asked for (one more than `limit`, as far as a page goes), and the cursor behind it."""
+    """Return what was asked for (one more than `limit`, as far as a page goes), and the cursor behind it."""
     more = len(found) > limit or len(found) == MAX_PAGE
     items = found[:limit]
     return items, str(items[-1].id) if more else None

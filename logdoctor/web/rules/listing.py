@@ -33,7 +33,7 @@ class RuleFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the state is asked for."""
+        """Return whether anything but the state is asked for."""
         return any((self.kind, self.source, self.q))
 
 
@@ -95,8 +95,8 @@ class Catalogue:
         self._known: tuple[int, list[RuleRow]] = (-1, [])
 
     def listing(self, filters: RuleFilters, sees: Callable[[str | None], bool], sees_all: bool) -> RuleListing:
-        """The page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all jobs is
-        told how often shipped rules take part, because that is counted over all of them."""
+        """Return the page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all
+        jobs is told how often shipped rules take part, because that is counted over all of them."""
         rows = [row for row in self._learned() if sees(row.job)] + self._shipped
         if filters.q:
             rows = _with_words(rows, filters.q)
@@ -124,7 +124,7 @@ class Catalogue:
         return [_shown(row, learned.get(row.id), totals) for row in rows]
 
     def _learned(self) -> list[RuleRow]:
-        """The learned rules, the newest first."""
+        """Return the learned rules, the newest first."""
         with self._reading:
             version = self._rules.version()
             if version != self._known[0]:
@@ -134,18 +134,18 @@ class Catalogue:
 
 
 def numbers_of(rule: Learned) -> Numbers:
-    """What a learned rule did, in shadow too."""
+    """Return what a learned rule did, in shadow too."""
     return Numbers(rule.jobs, rule.lines, rule.last_hit)
 
 
 def numbers_in(totals: dict[str, Total], id: str) -> Numbers:
-    """What a shipped rule did in the verdicts that stand."""
+    """Return what a shipped rule did in the verdicts that stand."""
     total = totals.get(id)
     return Numbers(total.attempts, total.lines, total.last) if total else Numbers(0, 0, None)
 
 
 def patterns_of(rule: Rule) -> tuple[str, ...]:
-    """The patterns of a shipped rule of which one must match."""
+    """Return the patterns of a shipped rule of which one must match."""
     return rule.patterns if isinstance(rule, FilterRule) else rule.when.any
 
 
@@ -165,7 +165,7 @@ def _with_words(rows: Iterable[RuleRow], text: str) -> list[RuleRow]:
 
 
 def _states(row: RuleRow) -> tuple[str, ...]:
-    """The tabs that a rule stands in; a proposed one is among those that wait."""
+    """Return the tabs that a rule stands in; a proposed one is among those that wait."""
     return ("all", row.status, "waiting") if row.waits else ("all", row.status)
 
 

@@ -24,7 +24,7 @@ from logdoctor.store.learned import STATUSES, Learned
 from logdoctor.store.refusals import MAX_REFUSALS
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
 from logdoctor.web.gate import Caller, form_key
-from logdoctor.web.parameters import Cursor
+from logdoctor.web.parameters import Cursor, WantedPage
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
@@ -61,7 +61,7 @@ TheCatalogue = Annotated[Catalogue, Depends(once(_catalogue))]
 def listed(
     request: Request, caller: Reader, catalogue: TheCatalogue, filters: Annotated[RuleFilters, Query()]
 ) -> Response:
-    """All rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
+    """List all rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
     if "" in request.query_params.values():  # a form was sent: give the list its short name
         return RedirectResponse(filters.url(), 303)
     found = catalogue.listing(filters, partial(sees, caller), not caller.prefixes)
@@ -71,13 +71,13 @@ def listed(
 
 @pages.get("/rules/try")
 def trial_form(request: Request, caller: Reader, service: TheService, line: Line = None, kind: Text = None) -> Response:
-    """The form for lines; with a line, what the rules do to it."""
+    """Show the form for lines; with a line, what the rules do to it."""
     return _trial(service, request, caller, [] if line is None else _lines(line), kind or "")
 
 
 @pages.post("/rules/try")
 async def trial(request: Request, caller: FormReader, service: TheService) -> Response:
-    """What the rules do to lines that somebody pastes; nothing is stored."""
+    """Return what the rules do to lines that somebody pastes; nothing is stored."""
     given = await checked_form(request, WORDS)
     lines, kind = _lines(given.get("lines", "")), given.get("kind", "")[:300]
     return await run_in_threadpool(_trial, service, request, caller, lines, kind)
@@ -100,11 +100,11 @@ def _trial(service: Service, request: Request, caller: Caller, lines: list[str],
 def refused(
     request: Request, caller: Reader, service: TheService, guard: Text = None, kind: Text = None, cursor: Cursor = None
 ) -> Response:
-    """Proposals that were not taken, newest first: which guard refused them, and why."""
+    """List proposals that were not taken, newest first: which guard refused them, and why."""
     if "" in request.query_params.values():
         given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
         return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
-    found = refusal_page(service.rules, caller, cursor, _REFUSALS, kind, guard)
+    found = refusal_page(service.rules, caller, WantedPage(cursor, _REFUSALS), kind, guard)
     counts = {} if caller.prefixes else service.rules.refusals.counts()
     content = {"refusals": found["items"], "next": found["next"], "guard": guard, "kind": kind, "cursor": cursor}
     return page(request, "rules_refused.html", content | {"counts": counts, "kept": MAX_REFUSALS})
@@ -120,7 +120,8 @@ def rule(
     backtest: Text = None,
     done: Text = None,
 ) -> Response:
-    """One rule; with a step, what this would do; with a back-test, what the rule does in attempts that are kept."""
+    """Show one rule; with a step, what this would do; with a back-test, what the rule does in attempts that are
+    kept."""
     if not id.startswith("learned/"):
         return _shipped(service, request, caller, id)
     found = visible_rule(service.rules, caller, id)
@@ -132,19 +133,19 @@ def rule(
 
 @pages.post("/rules/{id:path}/approve")
 async def approve(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
-    """A step further: proposed or retired to shadow, shadow to active."""
+    """Move a rule a step further: proposed or retired to shadow, shadow to active."""
     return await _take(service, request, caller, id, "approve")
 
 
 @pages.post("/rules/{id:path}/retire")
 async def retire(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
-    """Out of use."""
+    """Retire a rule."""
     return await _take(service, request, caller, id, "retire")
 
 
 @pages.post("/rules/{id:path}/undo")
 async def undo(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
-    """The latest step taken back."""
+    """Undo the latest step."""
     return await _take(service, request, caller, id, "undo")
 
 
@@ -165,7 +166,7 @@ def _step(service: Service, request: Request, caller: Caller, id: str, name: str
 
 
 def _taking(service: Service, name: str, seen_as: str) -> Callable[[str, str, str, float], Learned]:
-    """The step, which is refused when the rule is no longer as it was seen."""
+    """Return the step, which is refused when the rule is no longer as it was seen."""
     if name == "undo" and seen_as.isascii() and seen_as.isdigit() and len(seen_as) < 19:
         return partial(service.rules.undo, expected=int(seen_as))
     if name != "undo" and seen_as in STATUSES:
@@ -216,7 +217,7 @@ def _learned(
 
 
 def _tested(service: Service, caller: Caller, found: Learned) -> Tried | LogdoctorError:
-    """What comes of a back-test; why there is none when the rule does not compile."""
+    """Return what comes of a back-test; why there is none when the rule does not compile."""
     with _turn():
         try:
             confirmed = service.casework.confirmed
@@ -258,5 +259,5 @@ def _turn() -> Iterator[None]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text that hold something, each as long as one may be."""
+    """Return the lines of a text that hold something, each as long as one may be."""
     return [line[:_LINE] for line in text.replace("\r\n", "\n").split("\n") if line.strip()]

@@ -30,44 +30,44 @@ _LOOKED_AT = "failures of all jobs with a suspicious line that matches"
 
 
 def step(event: Event) -> str:
-    """What was done with a rule."""
+    """Return what was done with a rule."""
     return _STEPS.get(event.step, event.step)
 
 
 def does(word: str) -> str:
-    """What a finding of `review.why` says that a rule does."""
+    """Return what a finding of `review.why` says that a rule does."""
     return _WORDS.get(word, word)
 
 
 def waits_for(rule: Learned) -> str:
-    """What a rule that waits for a person waits for."""
+    """Return what a rule that waits for a person waits for."""
     if rule.waits_for.startswith(ERROR_WORD):
         what = "a person must confirm that lines which look like errors are harmless"
     elif rule.waits_for.startswith(CORDON):
-        what = "it can take nodes out of service, so a person must approve it"
+        what = "it can cordon nodes, so a person must approve it"
     else:
         what = "a person must approve it"
     return what
 
 
 def recovery(claim: StoredClaim) -> str:
-    """What to do about a failure that a learned rule names."""
+    """Return what to do about a failure that a learned rule names."""
     return taxonomy.ADVICE[claim.recovery or taxonomy.REASONS[claim.reason].recovery]
 
 
 def fault(claim: StoredClaim) -> str:
-    """Whose fault a failure is that a learned rule names."""
+    """Return whose fault a failure is that a learned rule names."""
     return taxonomy.FAULT_WORDS[claim.fault or taxonomy.REASONS[claim.reason].fault]
 
 
 def last_step(events: Sequence[Event]) -> Event | None:
-    """The latest step, of events that begin with the newest, that is no entry, no undoing and not undone."""
+    """Return the latest step, of events that begin with the newest, that is no entry, no undoing and not undone."""
     undone = {event.undoes for event in events}
     return next((one for one in events if one.from_status and one.undoes is None and one.id not in undone), None)
 
 
 def leads_to(rule: Learned, name: str, last: Event | None) -> str | None:
-    """The status to which a step leads; None when the rule cannot take it."""
+    """Return the status to which a step leads; None when the rule cannot take it."""
     if name == "approve":
         return {"proposed": "shadow", "retired": "shadow", "shadow": "active"}.get(rule.status)
     if name == "retire":
@@ -76,7 +76,7 @@ def leads_to(rule: Learned, name: str, last: Event | None) -> str | None:
 
 
 def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
-    """What will be so after a step, a sentence each."""
+    """Return what will be so after a step, a sentence each."""
     status = leads_to(rule, name, last)
     said = []
     if name == "undo" and last is not None:
@@ -85,7 +85,7 @@ def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
     if name == "approve" and rule.waits_for.startswith(ERROR_WORD) and not rule.harmless:
         said.append("By approving it you confirm that its lines are harmless, although they look like errors.")
     if status == "active" and rule.claim is not None and rule.claim.cordons:
-        said.append("Its verdicts ask to take nodes out of service: the action policy decides what is done then.")
+        said.append("Its verdicts ask to cordon nodes; the action policy decides what is done.")
     said.append("The step is recorded with your name and can be undone.")
     if name == "undo":
         said[-1] = "The step is recorded with your name. An undo cannot be undone: approve or retire the rule instead."
@@ -99,7 +99,7 @@ def _way(event: Event) -> str:
 
 
 def _effect(rule: Learned, status: str, stays: bool) -> str:
-    """What is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
+    """Return what is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
     if rule.claim is not None:
         named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a more specific rule names them"
         return {

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from logdoctor.failure_agent.write_back.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
-from logdoctor.failure_agent.write_back.rule import kept
+from logdoctor.failure_agent.write_back.past import kept
 from logdoctor.store.confirmed import Past
 from logdoctor.store.learned import StoredClaim
 from logdoctor.store.rule_rows import DIAGNOSIS

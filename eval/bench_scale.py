@@ -1,0 +1,337 @@
+"""Speed of one service as several processes: embedded, with workers, and over PostgreSQL, on this machine.
+
+    python eval/bench_scale.py [--quick] [--json [FILE]] [PART...]
+
+Parts: `drain` (logs of ended attempts are compressed and judged: by the process that serves while it takes them, and
+once they are taken by one and two workers, over SQLite and PostgreSQL), `fleet` (588 streams that post once a second:
+what an acknowledgement and a verdict take, in each mode), `takeover` (588 streams, and the worker of half of them is
+killed: until each job has its verdict), `incidents` (lists and details with 10,000 incidents in PostgreSQL). Nothing is
+asserted. MB are 10^6 bytes; processor time is that of all processes of the service, and of PostgreSQL beside it.
+Temporary data goes to TMPDIR and is removed.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from rich.console import Console
+
+from eval.bench_service import NODES, Client, Row, Running, biglog, fill, run, send_all, slowest, spread
+from logdoctor.store.database import Database
+from logdoctor.store.schema import verdicts
+from tests.postgres import Server, new_folder
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "bench_scale.json"
+ATTEMPTS = 16
+PROGRAM = str(Path(sys.executable).with_name("logdoctor"))
+console = Console(highlight=False)
+
+
+class Mode(NamedTuple):
+    """How a service runs: whether over PostgreSQL, and with how many workers (0: the process that serves)."""
+
+    name: str
+    postgresql: bool
+    workers: int
+
+
+MODES = (
+    Mode("embedded", False, 0),
+    Mode("one worker", False, 1),
+    Mode("two workers", False, 2),
+    Mode("postgresql, one worker", True, 1),
+    Mode("postgresql, two workers", True, 2),
+)
+
+
+class Place:
+    """A data folder with a database in it, or in a PostgreSQL of its own, and the processes over it."""
+
+    def __init__(self, folder: Path, mode: Mode, stack: ExitStack) -> None:
+        self.folder, self.mode, self._stack = folder, mode, stack
+        self.server: Server | None = None
+        self.url = f"sqlite:///{folder / 'data' / 'logdoctor.db'}"
+        (folder / "data").mkdir()
+        if mode.postgresql:
+            self.server = Server(new_folder(), durable=True)
+            self.server.start()
+            self.server.make_template()
+            self.server.create("bench")
+            self.url = self.server.url("bench")
+            stack.callback(self.server.stop, "immediate")
+        self.environment = os.environ | {
+            "LOGDOCTOR_DATABASE_URL": self.url,
+            "LOGDOCTOR_ARCHIVE_URL": str(folder / "archive"),
+            "LOGDOCTOR_LOG_BYTES": str(4 << 30),
+            "LOGDOCTOR_LEARN": "off",
+            "LOGDOCTOR_CASES": "off",
+        }
+        self.workers: list[int] = []
+
+    @contextmanager
+    def process(self, *words: str, data: str = "data") -> Iterator["subprocess.Popen[bytes]"]:
+        """A process of logdoctor, stopped at the end."""
+        command = [PROGRAM, *words, "--data-dir", str(self.folder / data)]
+        with subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE) as process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(90)
+
+    @contextmanager
+    def serving(self, *words: str) -> Iterator[Running]:
+        """A process that serves."""
+        with self.process("serve", "--port", "0", *words) as process:
+            assert process.stderr is not None
+            while (line := json.loads(process.stderr.readline())).get("event") != "listening":
+                pass
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield Running(process.pid, int(line["url"].rsplit(":", 1)[1]))
+
+    @contextmanager
+    def service(self) -> Iterator[Running]:
+        """All processes of the mode."""
+        with ExitStack() as stack:
+            if self.mode.workers == 0:
+                yield stack.enter_context(self.serving())
+                return
+            running = stack.enter_context(self.serving("--role", "web"))
+            for number in range(self.mode.workers):
+                worker = stack.enter_context(self.process("worker", "--workers", "1", data=f"worker-{number}"))
+                assert worker.stderr is not None
+                while b"shards taken" not in worker.stderr.readline():
+                    pass
+                self.workers.append(worker.pid)
+                threading.Thread(target=worker.stderr.read, daemon=True).start()
+            yield running
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds of processor time of logdoctor and of PostgreSQL, as far as their processes live."""
+        used = {"logdoctor": 0.0, "postgresql": 0.0}
+        ours, theirs = str(self.folder), "" if self.server is None else str(self.server.folder)
+        main = _postmaster(theirs)
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (place / "cmdline").read_bytes().decode("utf-8", "replace")
+                fields = (place / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            if ours in words:
+                used["logdoctor"] += seconds
+            elif main and (int(place.name) == main or int(fields[1]) == main):
+                used["postgresql"] += seconds
+        return used
+
+
+def _postmaster(folder: str) -> int:
+    file = Path(folder) / "data" / "postmaster.pid"
+    return int(file.read_text().split()[0]) if folder and file.exists() else 0
+
+
+@contextmanager
+def place_of(mode: Mode) -> Iterator[Place]:
+    """A new place for a mode."""
+    with tempfile.TemporaryDirectory(prefix="logdoctor-bench-") as folder, ExitStack() as stack:
+        yield Place(Path(folder), mode, stack)
+
+
+# ---- drain
+
+
+def drain(folder: Path, quick: bool) -> Row:
+    """MB/s at which a log that waits is compressed, archived and judged, and processor time for each MB."""
+    log = biglog(folder / "big.log", 10 if quick else 40)
+    found = {}
+    for mode in MODES:
+        with place_of(mode) as place:
+            found[mode.name] = _drained(place, log)
+    return found
+
+
+def _drained(place: Place, log: bytes) -> Row:
+    place.environment["LOGDOCTOR_LEASE_SECONDS"] = "600"  # workers stand still until all is sent
+    database = Database(place.url)
+    with place.service() as running:
+        before, begun = place.cpu(), time.time()
+        for worker in place.workers:
+            os.kill(worker, signal.SIGSTOP)
+        senders = [threading.Thread(target=_send, args=(running, number, log)) for number in range(ATTEMPTS)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        sent = time.time()
+        for worker in place.workers:
+            os.kill(worker, signal.SIGCONT)
+        last = _last_verdict(database, ATTEMPTS)
+        used = {name: seconds - before[name] for name, seconds in place.cpu().items()}
+    database.close()
+    mb = len(log) * ATTEMPTS / 1e6
+    return {
+        "mb": mb,
+        "acknowledged_mb_per_second": mb / (sent - begun),
+        "compressed_mb_per_second": mb / (last - (sent if place.workers else begun)),
+        "cpu_ms_per_mb": 1e3 * used["logdoctor"] / mb,
+        "cpu_ms_per_mb_of_postgresql": 1e3 * used["postgresql"] / mb,
+    }
+
+
+def _send(running: Running, number: int, log: bytes) -> None:
+    path = f"/v1/jobs/drain-{number}/attempts/1"
+    send_all(running, f"{path}/streams/main/log", log)
+    assert running.post(f"{path}/end", {"exit_code": 0})[0] == 202
+
+
+def _last_verdict(database: Database, count: int) -> float:
+    """When the last of so many final verdicts was published, once they all are."""
+    query = sa.select(sa.func.count(), sa.func.max(verdicts.c.at)).where(
+        verdicts.c.final, verdicts.c.superseded_by.is_(None)
+    )
+    while True:
+        with database.reading() as connection:
+            published, last = connection.execute(query).one()
+        if published >= count:
+            return float(last)
+        time.sleep(0.1)
+
+
+# ---- a fleet
+
+
+class Fleet:
+    """588 nodes, one job each, that post once a second."""
+
+    def __init__(self, running: Running, lines: list[bytes], seconds: int) -> None:
+        self._running, self._lines, self._seconds = running, lines, seconds
+        self.acknowledged: list[float] = []
+        self.refused = 0
+
+    async def run(self) -> None:
+        """Post, all nodes for the whole time."""
+        self._begin = time.monotonic() + 1
+        await asyncio.gather(*(self._node(number) for number in range(NODES)))
+
+    async def end(self) -> None:
+        """Tell the end of all jobs."""
+        async with Client(self._running.port) as client:
+            for number in range(NODES):
+                status, _ = await client.request("POST", f"/v1/jobs/node-{number}/attempts/1/end", b'{"exit_code": 0}')
+                assert status == 202
+
+    async def _node(self, number: int) -> None:
+        path, offset = f"/v1/jobs/node-{number}/attempts/1/streams/main/log", 0
+        async with Client(self._running.port) as client:
+            for tick in range(self._seconds):
+                await asyncio.sleep(max(self._begin + tick + number / NODES - time.monotonic(), 0))
+                first = (number * 7919 + tick * 80) % (len(self._lines) - 80)
+                body = b"".join(line + b"\n" for line in self._lines[first : first + 80])
+                begun = time.perf_counter()
+                status, answer = await client.request("POST", f"{path}?offset={offset}", body)
+                self.acknowledged.append(time.perf_counter() - begun)
+                if status == 200:
+                    offset = json.loads(answer)["next_offset"]
+                else:
+                    self.refused += 1
+
+
+def fleet(folder: Path, quick: bool) -> Row:
+    """Seconds until bytes are acknowledged, and from the end of a job to its verdict, 588 streams posting meanwhile."""
+    seconds = 15 if quick else 60
+    lines = biglog(folder / "big.log", 6, "nemo").split(b"\n")
+    found = {}
+    for mode in MODES:
+        with place_of(mode) as place, place.service() as running:
+            before = place.cpu()
+            load = Fleet(running, lines, seconds)
+            waits: list[float] = []
+            watcher = threading.Thread(target=_verdicts, args=(running, seconds, waits))
+            watcher.start()
+            asyncio.run(load.run())
+            watcher.join()
+            used = {name: (now - before[name]) / seconds for name, now in place.cpu().items()}
+        found[mode.name] = {
+            "acknowledged": spread(load.acknowledged),
+            "end_to_verdict": spread(waits),
+            "refused": load.refused,
+            "cores": used["logdoctor"],
+            "cores_of_postgresql": used["postgresql"],
+        }
+    return found
+
+
+def _verdicts(running: Running, seconds: int, waits: list[float]) -> None:
+    """End a job a second, and note how long its verdict takes."""
+    failed = (HERE / "corpus" / "failures" / "inf-028.log").read_bytes()
+    time.sleep(2)
+    for number in range(seconds - 3):
+        path = f"/v1/jobs/failing-{number}/attempts/1"
+        send_all(running, f"{path}/streams/main/log", failed[-60_000:])
+        time.sleep(0.5)
+        begun = time.perf_counter()
+        assert running.post(f"{path}/end", {"exit_code": 1})[0] == 202
+        while running.get(f"{path}/verdict")[0] != 200:
+            time.sleep(0.005)
+        waits.append(time.perf_counter() - begun)
+
+
+# ---- takeover
+
+
+def takeover(folder: Path, quick: bool) -> Row:
+    """Seconds from the death of one of two workers until all of 588 running jobs, which end then, have a verdict."""
+    lines = biglog(folder / "big.log", 6, "nemo").split(b"\n")
+    found = {}
+    for mode in MODES:
+        if mode.workers != 2:
+            continue
+        with place_of(mode) as place, place.service() as running:
+            load = Fleet(running, lines, 5 if quick else 30)
+            asyncio.run(load.run())
+            time.sleep(3)
+            subprocess.run(["pkill", "-KILL", "-f", f"{place.folder}/worker-0"], check=True)
+            begun = time.time()
+            asyncio.run(load.end())
+            database = Database(place.url)
+            found[mode.name] = _last_verdict(database, NODES) - begun
+            database.close()
+    return {"seconds": found}
+
+
+# ---- 10,000 incidents
+
+
+def incidents(folder: Path, quick: bool) -> Row:
+    """The slowest of many requests for lists and details, in seconds, with 10,000 incidents in PostgreSQL."""
+    count = 1000 if quick else 10_000
+    with place_of(Mode("postgresql", True, 0)) as place:
+        fill(place.url, count)
+        with place.serving() as running:
+            return slowest(running, count)
+
+
+# ---- all
+
+PARTS = {"drain": drain, "fleet": fleet, "takeover": takeover, "incidents": incidents}
+
+
+def main() -> None:
+    """Measure the parts and print them."""
+    run(PARTS, "Measure one service as several processes on this machine.", RESULTS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Build the rungs above the rules: past cases, the Failure Agent, and what teaches diagnosis rules."""
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from logdoctor.build.models import Model, guarded
+from logdoctor.build.stored import made_folder, records
+from logdoctor.diagnose.episodes import summary
+from logdoctor.failure_agent.agent import AgentLimits, FailureAgent
+from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
+from logdoctor.failure_agent.cases.embedding import Embedder, SentenceEmbedder
+from logdoctor.failure_agent.cases.vectors import ChromaVectors, warm
+from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.question import Question
+from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
+from logdoctor.failure_agent.write_back.model_writer import ModelWriter
+from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
+from logdoctor.failure_agent.write_back.writer import OfflineWriter
+from logdoctor.llm.exchanges import ExchangeStore
+from logdoctor.llm.spending import Guarded, MemoryLedger
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.consulting import Climbing
+from logdoctor.service.service import Stores
+from logdoctor.settings import Settings, cache_folder, prompts_folder
+from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
+from logdoctor.store.exchanges import Exchanges
+from logdoctor.store.learned import LearnedRules
+from logdoctor.store.model_calls import ModelCalls
+from logdoctor.store.records import Records
+from logdoctor.taxonomy import REASONS
+
+
+def climbing(settings: Settings, scanner: Scanner, model: Model, stores: Stores) -> Climbing:
+    """Return the rungs above the rules: past cases, the model if one is set, and the teacher."""
+    embedder = SentenceEmbedder(settings.embedding_model)
+    library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
+    seam = None
+    if settings.agent == "auto" and settings.llm_base_url:
+        seam = model(ModelCalls(stores.records.database), stores.exchanges)
+    writer = ModelWriter(seam, prompts_folder(settings)) if seam else OfflineWriter()
+    terms = TeachingTerms(settings.learn_jobs, settings.confirm_attempts)
+    taught = cache_folder(settings) / "taught"
+    teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
+    agent = failure_agent(settings, seam, library, embedder) if seam else None
+    neighbours = partial(_neighbours, library) if library else None
+    conclude = agent.conclude if agent else None
+    ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
+    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), seam)
+
+
+def rungs(settings: Settings, scanner: Scanner) -> Climbing:
+    """Return the rungs above the rules over the data folder, for commands that run beside a service."""
+    kept = records(settings)
+    stored = LearnedRules(kept.database), Confirmed(kept.database), Exchanges(kept.database)
+    return climbing(settings, scanner, Model(settings), Stores(kept, *stored, made_folder(settings)))
+
+
+def past_cases(settings: Settings) -> CaseLibrary:
+    """Return the past cases of the data folder, for commands that run beside a service."""
+    confirmed = Confirmed(records(settings).database)
+    return case_library(settings, confirmed, made_folder(settings), SentenceEmbedder(settings.embedding_model))
+
+
+def failure_agent(
+    settings: Settings,
+    model: Guarded,
+    library: CaseLibrary | None,
+    embedder: Embedder,
+) -> FailureAgent:
+    """Return the Failure Agent, which asks the model why a job failed."""
+    limits = AgentLimits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
+    similar = library.similar if library else None
+    return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
+
+
+def agent_to_measure(settings: Settings, exchanges: ExchangeStore) -> FailureAgent:
+    """Return the Failure Agent with the model of the settings, without past cases, with a budget that no measurement
+    exhausts.
+
+    Nonsense does not stop it either: how often a model talks nonsense is part of what is measured.
+    """
+    endless = dict.fromkeys(("llm_calls_per_job", "llm_calls_per_hour", "llm_tokens_per_hour"), 10**12)
+    endless |= dict.fromkeys(("llm_tokens_per_job", "llm_tokens_per_day"), 10**12)
+    none = {"llm_tokens_in_all": 0, "llm_dollars_per_day": 0.0, "llm_dollars_in_all": 0.0}
+    settings = msgspec.structs.replace(settings, **endless, **none)
+    embedder = SentenceEmbedder(settings.embedding_model)
+    model = guarded(settings, MemoryLedger(), exchanges, bears_nonsense=True)
+    return failure_agent(settings, model, None, embedder)
+
+
+def case_library(settings: Settings, confirmed: Confirmed, folder: Path, embedder: Embedder) -> CaseLibrary:
+    """Return the past cases of the confirmations, with their vectors in the data folder or behind the URL that is
+    set."""
+
+    def vectors(name: str) -> ChromaVectors:
+        place = None if settings.chroma_url else folder / "cases"
+        return ChromaVectors(place, settings.chroma_url, name, embedder)
+
+    def cases() -> list[Case]:
+        return [_case(one) for one in confirmed.cases()]
+
+    space = _space(settings, folder) if settings.chroma_url else ""
+    return CaseLibrary(vectors, embedder.name, cases, confirmed.version, space)
+
+
+def _space(settings: Settings, folder: Path) -> str:
+    """Return what separates the records of this service from those of others on the same vector server."""
+    url = urlsplit(settings.database_url or f"sqlite:///{folder}")
+    return sha256(f"{url.scheme} {url.hostname} {url.port} {url.path}".encode()).hexdigest()[:16]
+
+
+def _case(one: Confirmation) -> Case:
+    """Return the case of a confirmation. One that only attempts agree on, and no person confirmed, cordons no
+    node."""
+    quote = one.evidence[0].quote if one.evidence else ""
+    recovery = one.recovery or REASONS[one.reason].recovery
+    if recovery == "isolate_and_restart" and one.by == AGREEMENT:
+        recovery = "ask_human"
+    ruling = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
+    return Case(one.id, *ruling, one.digests, one.summary, one.job, one.attempt, one.at, quote)
+
+
+_NEIGHBOURS = 8
+
+
+def _neighbours(library: CaseLibrary, question: Question) -> Iterator[list[Neighbour]]:
+    """Yield past cases like a failure: first those that share an episode, then also those near in meaning."""
+    lasting = [one for one in question.episodes if not one.survived]
+    digests, own = [one.digest for one in lasting], (question.job, question.attempt)
+    yield library.same(digests, own)
+    yield library.similar(summary(lasting), digests, _NEIGHBOURS, own)
+
+
+def diagnosis_guards(scanner: Scanner, records: Records) -> DiagnosisGuards:
+    """Return what a learned diagnosis rule must pass, tried on the attempts that are kept."""
+    return DiagnosisGuards(scanner.book, scanner, Confirmed(records.database).past)

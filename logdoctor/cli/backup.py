@@ -1,0 +1,45 @@
+"""`logdoctor backup` and `logdoctor restore`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from logdoctor.cli.doctor import HEALTHY, PROBLEMS, told
+from logdoctor.cli.options import beside_data, data_dir_option, served_settings, settings_with
+
+
+@click.command()
+@click.argument("to", type=click.Path(file_okay=False, path_type=Path))
+@data_dir_option
+@beside_data
+def backup(to: Path, data_dir: Path | None) -> None:
+    """Copy the database and the archive.
+
+    They go into the new folder TO, while the service runs.
+
+    Files of the archive become hard links where TO is on the same file system: copy TO to another disk. Of PostgreSQL,
+    pg_dump writes the database, and a file lists the objects of the archive.
+    """
+    from logdoctor.build.copies import made
+
+    click.echo("\n".join(made(served_settings(data_dir), to)))
+
+
+@click.command()
+@click.argument("source", metavar="FROM", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@data_dir_option
+@beside_data
+def restore(source: Path, data_dir: Path | None) -> None:
+    """Put a backup back, and check it.
+
+    It is copied FROM a folder into an empty data folder.
+
+    Exit codes: 0 all is well, 1 there are problems, 2 could not work.
+    """
+    from logdoctor.build.checkup import stored
+    from logdoctor.build.copies import restored
+
+    settings = settings_with(data_dir)
+    click.echo("\n".join(restored(settings, source)))
+    sys.exit(PROBLEMS if told(stored(settings, deep=True)) else HEALTHY)

@@ -1,0 +1,80 @@
+"""`logdoctor worker`: a process that compresses and judges what others take."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from logdoctor.cli.options import beside_data, data_dir_option, settings_with
+
+if TYPE_CHECKING:
+    from logdoctor.settings import Settings
+
+
+@click.command()
+@data_dir_option
+@beside_data
+@click.option("--workers", type=click.IntRange(0, 1024), help="Processes that compress and judge.")
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Let them run on the Ray cluster there, and end; `auto`: on the one of this machine.",
+)
+@click.option("--until-eof", is_flag=True, hidden=True, help="End when the standard input does.")
+def worker(data_dir: Path | None, workers: int | None, ray: str | None, until_eof: bool) -> None:
+    """Compress and judge the logs that a service takes.
+
+    A worker shares the database and the archive with `logdoctor serve` and with other workers. Start as many as there
+    are cores, on as many machines as there are; each takes its share of the jobs, and takes over those of one that
+    died within ten seconds. It stops upon SIGTERM.
+
+    With --ray they are actors that Ray places and restarts; say it again with another number to have more or fewer,
+    and with --workers 0 to have none. Their machines need the same version of logdoctor.
+    """
+    settings = settings_with(data_dir)
+    count = settings.serve_workers if workers is None else workers
+    if ray is not None:
+        _scale(settings, ray, count)
+    elif count == 0:
+        raise click.UsageError("--workers 0 is for --ray: it stops the workers there.")
+    else:
+        work(msgspec.structs.replace(settings, serve_workers=count), until_eof)
+
+
+def _scale(settings: "Settings", address: str, count: int) -> None:
+    """Let so many workers run on a Ray cluster, and say where."""
+    from logdoctor.build.ray_workers import scale
+
+    for name, node in scale(settings, address, count).items():
+        click.echo(f"{name} runs on node {node[:12]}")
+    if not count:
+        click.echo("no worker runs")
+
+
+def work(settings: "Settings", until_eof: bool = False) -> None:
+    """Work until SIGTERM or SIGINT, or until the standard input ends."""
+    from logdoctor import build
+    from logdoctor.web.serve import collect_rarely, configure_logging, return_memory
+
+    configure_logging()
+    return_memory()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    working = build.worker(settings)
+    working.start()
+    collect_rarely()
+    if until_eof:
+        threading.Thread(target=_await_end, args=[stopping], daemon=True).start()
+    stopping.wait()
+    working.stop()
+
+
+def _await_end(stopping: threading.Event) -> None:
+    """Wait for the end of the standard input: the process that started this one has ended."""
+    sys.stdin.read()
+    stopping.set()

@@ -1,0 +1,82 @@
+"""Learned rules in the form of rule files, and what their claims leave to the taxonomy."""
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from logdoctor import taxonomy
+from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, Retirement, When
+from logdoctor.store.learned import CORDON, Learned, StoredClaim
+
+
+def as_filter(rule: Learned) -> FilterRule:
+    """Return a learned filter rule in the form of a rule file."""
+    return FilterRule(
+        id=rule.id,
+        title=rule.title,
+        patterns=(rule.pattern,),
+        must_match=rule.examples,
+        scope={"kind": rule.kind},
+        harmless=rule.harmless,
+        metrics=tuple(metric for metric in rule.metrics if _is_sound(metric)),
+        **_life(rule),
+    )
+
+
+def as_diagnosis(rule: Learned) -> DiagnosisRule:
+    """Return a learned diagnosis rule in the form of a rule file; its line is the cause."""
+    assert rule.claim is not None
+    return diagnosis(rule.id, rule.pattern, rule.claim, rule.examples, rule.title, **_life(rule))
+
+
+def diagnosis(
+    id: str, pattern: str, claim: StoredClaim, examples: Sequence[str], title: str, **life: Any
+) -> DiagnosisRule:
+    """Return a diagnosis rule of one pattern, an active one unless its `life` says otherwise; what its claim leaves
+    open is as the taxonomy says."""
+    whole = full_claim(claim.reason, claim.fault, claim.recovery, claim.suggestion)
+    fields: dict[str, Any] = {"status": "active", "origin": Origin("", day(0.0), "")} | life
+    return DiagnosisRule(
+        id=id,
+        title=title,
+        when=When((pattern,)),
+        verdict=Claim(whole.reason, "cause", whole.recovery, whole.fault),
+        must_match=tuple(Example(text) for text in examples),
+        suggestion=whole.suggestion,
+        **fields,
+    )
+
+
+def full_claim(reason: str, fault: str, recovery: str, suggestion: str) -> StoredClaim:
+    """Return a claim that leaves nothing open."""
+    default = taxonomy.REASONS[reason]
+    return StoredClaim(reason, fault or default.fault, recovery or default.recovery, suggestion)
+
+
+def awaited(claim: StoredClaim) -> str:
+    """Return why a rule with this claim waits for a person; "" when it does not."""
+    return f"{CORDON}: {claim.reason} can cordon a node" if claim.cordons else ""
+
+
+def day(seconds: float) -> datetime.date:
+    """Return the day of a time; the first of all days for what is none."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
+    except (OverflowError, OSError, ValueError):
+        return datetime.date.min
+
+
+def _life(rule: Learned) -> dict[str, Any]:
+    """Return the fields of a rule file that say where the rule comes from and what became of it."""
+    source = f"{rule.source.job}/{rule.source.attempt}" if rule.source.job else "imported"
+    retired = Retirement(day(rule.changed), rule.agent, "see its events") if rule.status == "retired" else None
+    return {"status": rule.status, "origin": Origin(rule.agent, day(rule.created), source), "retired": retired}
+
+
+def _is_sound(metric: str) -> bool:
+    try:
+        re.compile(metric.encode())
+    except (re.error, OverflowError, UnicodeEncodeError):
+        return False
+    return True

@@ -1,0 +1,668 @@
+"""What a worker holds: the attempts of the shards that it owns, from the log into the archive and before the watch.
+
+Nothing is handed over when an owner dies. The next one reads what is not archived from the log, and what it has to know
+of the rest from the last snapshots and the archive.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from logdoctor.errors import LimitReached, LogdoctorError, StoreDamaged
+from logdoctor.service.streams import LiveAttempt, LiveStream
+from logdoctor.service.turns import Turns, shielded
+from logdoctor.store.archive import FRAME, Archive, StreamPiece
+from logdoctor.store.log import DoneRows, LogTable, Row, StreamBytes
+from logdoctor.store.names import Key
+from logdoctor.store.records import End, Records, StoredVerdict
+from logdoctor.store.shards import Fenced, Owned, shard_of
+
+log = structlog.get_logger()
+
+_DUE = 4 * FRAME  # bytes of a stream that are worth an object
+_OBJECT = 32 << 20  # bytes of streams that one object of the archive holds, about
+_RETRY = 1.0  # seconds between attempts to read or to archive when that fails
+_STOP_SECONDS = 60.0  # that an object which is being written has before the rest is
+_ROW_COST = 1000  # bytes that a row takes in memory until it is deleted
+ENDED, DESCRIBED, ANEW = b"ended", b"described", b"anew"
+"""What is wanted of the owner of an attempt: to judge it, because it ended or a part of it; to look at what was said
+about its job; to judge it anew, because what a past case said of it counts no more."""
+
+
+class HoldingBounds(NamedTuple):
+    """How much is held: bytes that may wait for compression before no more are read from the log, and bytes in no
+    archive, or in the log, after which all streams are archived, not only full frames."""
+
+    unscanned: int
+    unarchived: int
+
+
+class HoldingFigures(NamedTuple):
+    """What is in memory now."""
+
+    shards: int
+    streams: int
+    attempts: int
+    unscanned: int
+    unarchived: int
+
+
+class _ReadRow(NamedTuple):
+    """A row that was read: how many bytes it takes, and where its streams are once these are archived."""
+
+    seq: int
+    bytes: int
+    ends: dict[LiveStream, int]
+
+
+class _Shard:
+    """A shard that is owned: the last row that was read of it, the rows that are not archived, and the numbers of those
+    that are kept, although nothing waits for them, for whoever may repair what is damaged."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.owned = owned
+        self.last = 0
+        self.rows: deque[_ReadRow] = deque()
+        self.kept: set[int] = set()
+        self.is_cut = False  # whether streams may end in a damaged row
+        self.retry_at = 0.0  # when it is read again after that failed
+        self.read_at, self.is_behind = time.monotonic(), False  # when all of it was read, and whether there is more now
+
+    def looked_at(self, head: int, at: float) -> None:
+        """Know whether all was read, the last row having been `head` at some time."""
+        self.is_behind = self.last < head
+        if not self.is_behind:
+            self.read_at = at
+
+
+class Holding:
+    """The attempts of the owned shards. `announce` is called with verdicts that are no longer final. Methods are for
+    any thread, `pull` for the watch alone."""
+
+    def __init__(
+        self,
+        stored: LogTable,
+        archive: Archive,
+        records: Records,
+        announce: Callable[[StoredVerdict], None],
+        bounds: HoldingBounds,
+    ) -> None:
+        self._log, self._archive, self._records, self._announce = stored, archive, records, announce
+        self._bounds = bounds
+        self.lock = threading.Lock()
+        self.fresh = threading.Condition(self.lock)
+        """Notified when there is something to scan or to judge."""
+        self.attempts: dict[tuple[str, int], LiveAttempt] = {}
+        self.unscanned: dict[LiveStream, None] = {}
+        """Streams with bytes to compress, those first that wait longest."""
+        self.settling = threading.Lock()
+        """Held while an attempt is settled or reopened in the records, so that both see what the other did."""
+        self.asked: Callable[[LiveAttempt], None] = lambda attempt: None
+        """Called with an attempt that is to be judged now."""
+        self._shards: dict[int, _Shard] = {}
+        self._lost: set[Owned] = set()
+        self._loading = threading.Lock()
+        self._archiving = threading.Lock()
+        self._unscanned_bytes = self._unarchived_bytes = 0
+        self._log_bytes = 0  # of all workers, when that was last looked at
+        self._held_bytes = 0  # of rows that were read and are not deleted: one byte that is not archived keeps them
+        self._archivist = Turns("archivist", self._archive_turn)
+
+    def start(self) -> None:
+        """Begin to archive."""
+        self._archivist.start()
+
+    def stop(self) -> None:
+        """Archive everything that was read, and stop."""
+        self._archivist.stop()
+        self._archivist.join(_STOP_SECONDS)
+        try:
+            self.archive_all()
+        except LogdoctorError as error:  # it stays in the log
+            log.error("archive not written", cause=str(error))
+
+    def wake(self) -> None:
+        """Have the log looked at: something was appended."""
+        with self.lock:
+            self.fresh.notify_all()
+
+    # What is owned
+
+    def own(self, owned: Collection[Owned]) -> list[Owned]:
+        """Hold these shards from now on, and let go of others; those that are new."""
+        with self.lock:
+            current = {shard.owned for shard in self._shards.values()}
+            owned = set(owned) - self._lost
+        lost = current - set(owned)
+        for one in lost:
+            self.lose(one)
+        if lost:
+            log.info("shards left to others", count=len(lost))
+        new = sorted(set(owned) - current)
+        with self.lock:
+            for one in new:
+                self._shards[one.shard] = _Shard(one)
+        if new:
+            self.wake()
+        return new
+
+    def lost(self, owned: Collection[Owned]) -> set[Owned]:
+        """Those among some that this worker has dropped. It must not hold them again in the same epoch: what it began
+        before might still be done."""
+        with self.lock:
+            self._lost &= set(owned)
+            return set(self._lost)
+
+    def lose(self, owned: Owned) -> None:
+        """Forget all of a shard that another worker may own."""
+        with self._loading, self.lock:
+            shard = self._shards.get(owned.shard)
+            if shard is None or shard.owned != owned:
+                return
+            del self._shards[owned.shard]
+            self._lost.add(owned)
+            self._held_bytes -= sum(row.bytes for row in shard.rows)
+            shard.rows.clear()
+            for attempt in [one for one in self.attempts.values() if one.owned == owned]:
+                self._drop(attempt)
+
+    def _drop(self, attempt: LiveAttempt) -> None:
+        attempt.is_dropped = True
+        for stream in attempt.streams.values():
+            self.unscanned.pop(stream, None)
+            self._unscanned_bytes -= stream.unscanned_bytes
+            self._unarchived_bytes -= stream.durable - stream.archived
+            stream.unscanned, stream.unscanned_bytes = [], 0
+        del self.attempts[attempt.job, attempt.number]
+
+    def live(self, job: str, number: int) -> LiveAttempt | None:
+        """Return an attempt that is in memory."""
+        with self.lock:
+            return self.attempts.get((job, number))
+
+    def owns(self, job: str, number: int) -> bool:
+        """Whether this worker owns the shard of an attempt."""
+        with self.lock:
+            return shard_of(job, number) in self._shards
+
+    def is_first(self) -> bool:
+        """Whether this worker owns the first shard, and so does what one of all workers is to do."""
+        with self.lock:
+            return 0 in self._shards
+
+    def idle(self, job: str, number: int) -> Owned | None:
+        """The shard of an attempt, when this worker owns it and the attempt is not in memory."""
+        with self.lock:
+            shard = self._shards.get(shard_of(job, number))
+            return shard.owned if shard and (job, number) not in self.attempts else None
+
+    # From the log
+
+    def pull(self) -> bool:
+        """Read what came to the log of the owned shards, unless too much of it waits already; whether anything did."""
+        with self.lock:
+            if self._unscanned_bytes > self._bounds.unscanned or not self._shards:
+                return False
+            behind = dict(self._shards)
+        at, heads = time.monotonic(), self._log.heads()
+        self._log_bytes = sum(held for _, held in heads.values())
+        pulled = False
+        for number, shard in behind.items():
+            if (heads[number][0] > shard.last or shard.is_cut) and time.monotonic() >= shard.retry_at:
+                pulled |= self._pull_safely(shard, heads[number][0])
+            shard.looked_at(heads[number][0], at)
+        return pulled
+
+    def _pull_safely(self, shard: _Shard, head: int) -> bool:
+        """Pull; what is wrong with one shard costs no other anything."""
+        shard.retry_at = time.monotonic() + _RETRY
+        with shielded("log not read", shard=shard.owned.shard):
+            pulled = self._pull(shard.owned.shard, head)
+            shard.retry_at = 0.0
+            return pulled
+        return False
+
+    def _pull(self, number: int, head: int) -> bool:
+        with self.lock:
+            shard = self._shards.get(number)
+        if shard is None:
+            return False
+        rows = self._log.read(number, shard.last)
+        if not rows:  # the last owner has archived them
+            shard.last = max(shard.last, head)
+        try:
+            for row in rows:
+                self._enter(shard, row)
+            if shard.is_cut:
+                self._mend(shard)
+        except Fenced as error:
+            self.lose(Owned(error.shard, error.epoch))
+            return True
+        if self._is_full:
+            self._archivist.wake()
+        return bool(rows)
+
+    def _mend(self, shard: _Shard) -> None:
+        """Say what is lost at the ends of streams, once all rows were read: no bytes follow that would tell."""
+        head, ends = self._log.ends(shard.owned.shard)
+        if head != shard.last:
+            return
+        for key, end in ends.items():
+            attempt = self._attempt(key)
+            stream = self._stream(attempt, key) if attempt is not None and attempt.owned == shard.owned else None
+            if stream is not None and end > stream.durable:
+                self._fill(stream, end - stream.durable, time.monotonic())
+        shard.is_cut = False
+
+    def _enter(self, shard: _Shard, row: Row) -> None:
+        """Take what a row has that is not known."""
+        read = _ReadRow(row.seq, _ROW_COST + sum(len(chunk.data) for chunk in row.chunks), {})
+        stays = bool(row.damage)
+        if row.damage:
+            log.error("log damaged", shard=shard.owned.shard, row=row.seq, cause=row.damage)
+        now = time.monotonic()
+        for chunk in row.chunks:
+            attempt = self._attempt(chunk.key)
+            if attempt is None:
+                continue
+            if attempt.owned != shard.owned:  # another owned it meanwhile: this row is not the next one any more
+                raise Fenced(*shard.owned)
+            if not chunk.key.stream:
+                self._handle(attempt, chunk.data)
+            elif (stream := self._stream(attempt, chunk.key)) is not None:
+                self._take(stream, chunk, now)
+                read.ends[stream] = stream.durable
+            else:
+                stays = True
+        with self.lock:
+            if self._shards.get(shard.owned.shard) is not shard:
+                raise Fenced(*shard.owned)
+            shard.last = row.seq
+            shard.rows.append(read)
+            self._held_bytes += read.bytes
+            if stays:
+                shard.kept.add(row.seq)
+            shard.is_cut = shard.is_cut or bool(row.damage)
+            self.fresh.notify_all()
+
+    def _attempt(self, key: Key) -> LiveAttempt | None:
+        """The attempt; None when its log was deleted."""
+        try:
+            return self.load(key.job, key.attempt)
+        except LimitReached as error:
+            log.error("attempt not taken up", job=key.job, attempt=key.attempt, cause=str(error))
+            return None
+
+    def _take(self, stream: LiveStream, chunk: StreamBytes, now: float) -> None:
+        """Take what is new of a chunk. Where bytes before it are lost, others stand for them, which say so."""
+        if (gap := chunk.offset - stream.durable) > 0:
+            self._fill(stream, gap, now)
+        if new := chunk.data[stream.durable - chunk.offset :]:
+            self._append(stream, new, now)
+
+    def _fill(self, stream: LiveStream, gap: int, now: float) -> None:
+        where = f"{gap} bytes of stream {stream.key.stream} from byte {stream.durable} on"
+        problem = f"{where} are lost: the log of the service is damaged"
+        log.error("bytes missing", stream=str(stream.key), cause=problem)
+        if problem not in stream.problem:  # the row may be read again
+            problems = "; ".join(filter(None, (stream.problem, problem)))
+            self._log.lost(stream.attempt.owned, stream.key, problems)
+            stream.problem = problems
+        self._append(stream, f"\n[logdoctor: {problem}]".encode()[: gap - 1].ljust(gap - 1) + b"\n", now)
+
+    def _append(self, stream: LiveStream, data: bytes, now: float) -> None:
+        with self.lock:
+            attempt = stream.attempt
+            if self.attempts.get((attempt.job, attempt.number)) is not attempt:
+                raise Fenced(*attempt.owned)
+            stream.durable += len(data)
+            stream.last_at = attempt.changed_at = now
+            if attempt.settled:
+                attempt.reopened = True
+                self._unsettle(attempt)
+            stream.unarchived.append(data)
+            self._unarchived_bytes += len(data)
+            if stream.durable - stream.archived >= _DUE:
+                self._archivist.wake()
+            if stream.ready:
+                stream.unscanned.append((now, data))
+                stream.unscanned_bytes += len(data)
+                self._unscanned_bytes += len(data)
+            self.unscanned.setdefault(stream)
+
+    def _handle(self, attempt: LiveAttempt, wish: bytes) -> None:
+        """Look at what the records say of an attempt, and judge it if that is wanted."""
+        if wish == ANEW and (verdict := self._records.reopen(attempt.job, attempt.number, attempt.owned)):
+            self._announce(verdict)
+        kept = self._records.attempt(attempt.job, attempt.number)
+        if kept is None or kept.settled:
+            return
+        self.unsettle(attempt)
+        with self.lock:
+            attempt.is_redescribed = attempt.is_redescribed or wish == DESCRIBED
+            attempt.anew = attempt.anew or wish == ANEW
+        self.told(attempt, kept.ends)
+        if wish != DESCRIBED:
+            self.asked(attempt)
+
+    def told(self, attempt: LiveAttempt, ends: Iterable[End]) -> None:
+        """Take the ends that the records tell of an attempt. They may be ahead of what was read of the log: all of it
+        that there is now comes before the verdict."""
+        head = self._log.head(attempt.owned.shard)
+        with self.lock:
+            attempt.ends, attempt.awaited = {end.stream: end for end in ends}, head
+
+    def is_read(self, attempt: LiveAttempt) -> bool:
+        """Whether the log was read up to where it was when the ends of an attempt were told."""
+        with self.lock:
+            shard = self._shards.get(attempt.owned.shard)
+            return shard is not None and shard.last >= attempt.awaited
+
+    # What is in memory
+
+    def load(self, job: str, number: int) -> LiveAttempt:
+        """Return an attempt with all streams that it has; those that cannot be read are its `problems`.
+
+        `Fenced` when this worker does not own its shard, `LimitReached` when its log was deleted.
+        """
+        with self._loading:
+            with self.lock:
+                if attempt := self.attempts.get((job, number)):
+                    return attempt
+                shard = self._shards.get(shard_of(job, number))
+            if shard is None:
+                raise Fenced(shard_of(job, number), 0)
+            attempt = self._loaded(job, number, shard.owned)
+            with self.lock:
+                self.attempts[job, number] = attempt
+                if not attempt.settled:
+                    self._wake(attempt)
+            return attempt
+
+    def _loaded(self, job: str, number: int, owned: Owned) -> LiveAttempt:
+        """The attempt, whole: a verdict that is made of a part of its streams is none."""
+        kept = self._records.open_attempt(job, number, time.time())
+        if kept.deleted is not None:
+            cause = "its log was deleted, and its verdict is final"
+            raise LimitReached(f"attempt {job}/{number}", cause, "Start another attempt.")
+        standings = self._log.streams_of(job, number)
+        changed = max((standing.changed for standing in standings.values()), default=time.time())
+        attempt = LiveAttempt(job, number, owned, max(time.time() - changed, 0.0))
+        attempt.settled = kept.settled
+        self.told(attempt, kept.ends)
+        current = self._records.current(job, number)
+        attempt.provisional = current is not None and not current.final
+        for name, standing in standings.items():
+            key = Key(job, number, name)
+            try:
+                file = self._archive.open(key)
+                if file.offset != standing.archived:
+                    cause = f"its archive ends at byte {file.offset}, not {standing.archived}"
+                    raise StoreDamaged(f"stream {key}", cause, "Run `logdoctor doctor`.")
+                attempt.streams[name] = LiveStream(key, file, attempt, standing)
+            except StoreDamaged as error:
+                log.error("stream not readable", stream=str(key), cause=str(error))
+                attempt.problems[name] = str(error)
+        return attempt
+
+    def _stream(self, attempt: LiveAttempt, key: Key) -> LiveStream | None:
+        """The stream, which may be new; None when it cannot be read."""
+        with self.lock:
+            if (stream := attempt.streams.get(key.stream)) or key.stream in attempt.problems:
+                return stream
+        try:
+            stream = LiveStream(key, self._archive.open(key), attempt, self._log.standing(key))
+        except StoreDamaged as error:
+            log.error("stream not readable", stream=str(key), cause=str(error))
+            attempt.problems[key.stream] = str(error)
+            return None
+        with self.lock:
+            attempt.streams[key.stream] = stream
+        return stream
+
+    def unsettle(self, attempt: LiveAttempt) -> None:
+        """Let an attempt be judged again, although there was a final verdict."""
+        with self.lock:
+            self._unsettle(attempt)
+
+    def _unsettle(self, attempt: LiveAttempt) -> None:
+        attempt.settled = False
+        if attempt.abandoned:
+            attempt.ends.pop("", None)
+            attempt.abandoned = False
+        self._wake(attempt)
+
+    def _wake(self, attempt: LiveAttempt) -> None:
+        """Have those streams of an attempt read that have an archive; of a settled one nobody needs them."""
+        for stream in attempt.streams.values():
+            if not stream.ready:
+                self.unscanned.setdefault(stream)
+        self.fresh.notify_all()
+
+    # For the watch
+
+    def scanned(self, stream: LiveStream, limit: int) -> list[bytes]:
+        """Take about `limit` bytes out of what waits for compression."""
+        with self.lock:
+            size = taken = 0
+            while taken < len(stream.unscanned) and size < limit:
+                size += len(stream.unscanned[taken][1])
+                taken += 1
+            chunks = [data for _, data in stream.unscanned[:taken]]
+            del stream.unscanned[:taken]
+            stream.unscanned_bytes -= size
+            self._unscanned_bytes -= size
+            if not stream.unscanned:
+                self.unscanned.pop(stream, None)
+            return chunks
+
+    def catch_up(self, stream: LiveStream, reached: int) -> bool:
+        """Let a stream that was read up to `reached` go on from memory; False when that does not begin there: the
+        archive has more, or the log, of which not all was read."""
+        with self.lock:
+            if stream.attempt.is_dropped or not stream.archived <= reached <= stream.durable:
+                return False
+            stream.ready = True
+            chunks = _behind(stream.unarchived, reached - stream.archived)
+            stream.unscanned = [(stream.last_at, data) for data in chunks]
+            stream.unscanned_bytes = sum(map(len, chunks))
+            self._unscanned_bytes += stream.unscanned_bytes
+            if not stream.unscanned:
+                self.unscanned.pop(stream, None)
+            return True
+
+    def fall_back(self, stream: LiveStream) -> None:
+        """Let the watch read a stream from its archive again."""
+        with self.lock:
+            if stream.attempt.is_dropped:
+                return
+            self._unscanned_bytes -= stream.unscanned_bytes
+            stream.unscanned, stream.unscanned_bytes = [], 0
+            stream.ready, stream.scan = False, None
+            self.unscanned[stream] = None
+
+    def forget(self, attempt: LiveAttempt) -> bool:
+        """Drop an attempt from memory once all of it is archived; False when more came, or the archive fails."""
+        if not self._archive.is_away:
+            self.archive(attempt)
+        with self._loading, self.lock:
+            streams = list(attempt.streams.values())
+            if any(stream.unarchived or stream.unscanned for stream in streams):
+                return False
+            if self.attempts.get((attempt.job, attempt.number)) is attempt:
+                self._drop(attempt)
+            return True
+
+    def reopen_changed(self) -> None:
+        """Enter durably which settled attempts got more bytes, and that their verdicts are not final.
+
+        Also before rows of the log are deleted, because until then only they tell it.
+        """
+        with self.settling:
+            with self.lock:
+                changed = [attempt for attempt in self.attempts.values() if attempt.reopened]
+            for attempt in changed:
+                try:
+                    verdict = self._records.reopen(attempt.job, attempt.number, attempt.owned)
+                except Fenced:
+                    self.lose(attempt.owned)
+                    continue
+                if verdict:
+                    self._announce(verdict)
+                attempt.reopened, attempt.provisional = False, True
+
+    def lag(self) -> float:
+        """Seconds that the oldest bytes have waited for compression: in memory, or in the log to be read."""
+        with self.lock:
+            waiting = [since for stream in self.unscanned if (since := stream.waiting_since) is not None]
+            waiting += [shard.read_at for shard in self._shards.values() if shard.is_behind]
+        return time.monotonic() - min(waiting) if waiting else 0.0
+
+    def figures(self) -> HoldingFigures:
+        """Return counts and sizes, for metrics."""
+        with self.lock:
+            streams = sum(len(attempt.streams) for attempt in self.attempts.values())
+            return HoldingFigures(
+                len(self._shards), streams, len(self.attempts), self._unscanned_bytes, self._unarchived_bytes
+            )
+
+    # Into the archive
+
+    def archive(self, attempt: LiveAttempt) -> None:
+        """Bring the archive of an attempt up to date, durably."""
+        with suppress(LogdoctorError):
+            self._archive_safely(attempt, 1)
+
+    def archive_all(self) -> None:
+        """Archive all that was read, durably."""
+        with self.lock:
+            attempts = list(self.attempts.values())
+        for attempt in attempts:
+            with shielded("archive not written", job=attempt.job, attempt=attempt.number):
+                self._archive_safely(attempt, 1)
+        self._trim()
+
+    def _archive_turn(self) -> float:
+        """Archive what is due; the seconds until it is looked at again."""
+        if not self._archive_what_is_due():
+            self._archivist.stopping.wait(_RETRY)  # however often it is woken
+        return _RETRY
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether so much is in the log that all streams are archived, not only full frames."""
+        ours = max(self._unarchived_bytes, self._held_bytes)
+        return ours > self._bounds.unarchived or self._log_bytes > 2 * self._bounds.unarchived
+
+    def _archive_what_is_due(self) -> bool:
+        """Archive the streams that are worth an object; all when too much is in the log only. Whether all could be."""
+        with self.lock:
+            least = 1 if self._is_full else _DUE
+            due = [
+                a for a in self.attempts.values() if any(s.durable - s.archived >= least for s in a.streams.values())
+            ]
+        done = 0
+        for attempt in due:
+            with shielded("archive not written", job=attempt.job, attempt=attempt.number):
+                self._archive_safely(attempt, least)
+                done += 1
+        self._trim()
+        return done == len(due)
+
+    def _archive_safely(self, attempt: LiveAttempt, least: int) -> None:
+        try:
+            while self._archive_some(attempt, least):
+                pass
+        except Fenced:
+            self.lose(attempt.owned)
+
+    def _archive_some(self, attempt: LiveAttempt, least: int) -> bool:
+        """Archive an object's worth of the streams of an attempt that have at least so many bytes; whether there may be
+        more."""
+        with self._archiving:
+            with self.lock:
+                chosen, pieces, size = self._chosen(attempt, least)
+                upto = self._trimmable(attempt.owned, {s: p.offset + len(p.data) for s, _, p in chosen})
+            if not pieces:
+                return False
+            self.reopen_changed()  # of what was chosen: then its rows go
+            gone = DoneRows(attempt.owned, upto, self._damaged(attempt.owned))
+            self._archive.store(gone, attempt.job, attempt.number, pieces)
+            with self.lock:
+                for stream, count, piece in [] if attempt.is_dropped else chosen:
+                    del stream.unarchived[:count]
+                    stream.archived += len(piece.data)
+                    stream.archived_lines += piece.data.count(b"\n")
+                    self._unarchived_bytes -= len(piece.data)
+                self._trimmed(attempt.owned, upto)
+            return size >= _OBJECT
+
+    def _chosen(
+        self, attempt: LiveAttempt, least: int
+    ) -> tuple[list[tuple[LiveStream, int, StreamPiece]], list[StreamPiece], int]:
+        """Streams with how many of their chunks are archived next and the piece that these make; the pieces; their
+        bytes."""
+        chosen, size = [], 0
+        for stream in attempt.streams.values():
+            if stream.durable - stream.archived < least or not stream.unarchived or size >= _OBJECT:
+                continue
+            count = taken = 0
+            while count < len(stream.unarchived) and size + taken < _OBJECT:
+                taken += len(stream.unarchived[count])
+                count += 1
+            data = b"".join(stream.unarchived[:count])
+            chosen.append(
+                (stream, count, StreamPiece(stream.key.stream, stream.archived, stream.archived_lines + 1, data))
+            )
+            size += taken
+        return chosen, [piece for _, _, piece in chosen], size
+
+    def _trimmable(self, owned: Owned, archived: dict[LiveStream, int]) -> int:
+        """The last row of a shard up to which all is archived once streams are archived so far."""
+        shard = self._shards.get(owned.shard)
+        upto = 0
+        for row in shard.rows if shard and shard.owned == owned else ():
+            if any(archived.get(stream, stream.archived) < end for stream, end in row.ends.items()):
+                break
+            upto = row.seq
+        return upto
+
+    def _damaged(self, owned: Owned) -> frozenset[int]:
+        with self.lock:
+            shard = self._shards.get(owned.shard)
+            return frozenset(shard.kept if shard else ())
+
+    def _trimmed(self, owned: Owned, upto: int) -> None:
+        shard = self._shards.get(owned.shard)
+        while shard and shard.owned == owned and shard.rows and shard.rows[0].seq <= upto:
+            self._held_bytes -= shard.rows.popleft().bytes
+
+    def _trim(self) -> None:
+        """Delete the rows that only asked for something, or held what was known."""
+        with self.lock:
+            found = [(shard.owned, self._trimmable(shard.owned, {})) for shard in self._shards.values()]
+        for owned, upto in found:
+            if upto:
+                with self._archiving:
+                    try:
+                        self._log.trim(DoneRows(owned, upto, self._damaged(owned)))
+                    except Fenced:
+                        self.lose(owned)
+                        continue
+                    with self.lock:
+                        self._trimmed(owned, upto)
+
+
+def _behind(chunks: Sequence[bytes], size: int) -> list[bytes]:
+    """Chunks without their first `size` bytes."""
+    found = []
+    for chunk in chunks:
+        if rest := chunk[size:]:
+            found.append(rest)
+        size = max(size - len(chunk), 0)
+    return found

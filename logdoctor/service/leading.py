@@ -1,0 +1,78 @@
+"""Whether this process leads: does what one of all processes that serve a database does, and nobody else."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.service.turns import Turns
+from logdoctor.store.leader import LeaderLease
+
+log = structlog.get_logger()
+
+_BEATS = 4  # in the time of the lease
+
+
+def alone() -> bool:
+    """Return True: a process leads where there is no other."""
+    return True
+
+
+class Leading:
+    """A thread that holds the lease of the leader while it can; `taken` is called when this process begins to lead.
+
+    Whoever cannot reach the database for as long as the lease lasts must believe that another leads.
+    """
+
+    def __init__(self, lease: LeaderLease, taken: Callable[[], None]) -> None:
+        self._lease, self._taken = lease, taken
+        self._until, self._has_taken = 0.0, False
+        self._turns = Turns("leader", self._beat_safely)
+
+    def __call__(self) -> bool:
+        """Return whether this process leads now; for any thread."""
+        return time.monotonic() < self._until
+
+    def clear(self) -> None:
+        """End the lease of a process that is known not to live any more."""
+        self._lease.clear()
+
+    def start(self) -> None:
+        """Lead if nobody does, and go on."""
+        self._beat()
+        self._turns.start()
+
+    def stop(self) -> None:
+        """Let another process lead."""
+        self._turns.stop()
+        self._turns.join()
+        self._until = 0.0
+        try:
+            self._lease.leave()
+        except LogdoctorError as error:  # it ends by itself
+            log.warning("lease of the leader not given back", cause=str(error))
+
+    def _beat_safely(self) -> float:
+        pause = self._lease.seconds / _BEATS
+        try:
+            self._beat()
+        except LogdoctorError as error:
+            log.error("lease of the leader not renewed", cause=str(error))
+            return pause / 2
+        return pause
+
+    def _beat(self) -> None:
+        begun = time.monotonic()
+        if not self._lease.beat():
+            self._until, self._has_taken = 0.0, False
+            return
+        if not self._has_taken:
+            log.info("this process leads")
+            self._taken()
+            self._has_taken = True
+            begun = time.monotonic()
+            if not self._lease.beat():  # it took longer than the lease
+                self._has_taken = False
+                return
+        self._until = begun + self._lease.seconds

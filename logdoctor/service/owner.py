@@ -1,0 +1,72 @@
+"""A worker keeps the shards that it owns, and takes over those of others that died."""
+
+import time
+from collections.abc import Callable, Collection
+
+import structlog
+
+from logdoctor.errors import LogdoctorError
+from logdoctor.service.holding import Holding
+from logdoctor.service.turns import Turns
+from logdoctor.store.shards import Leases, Owned
+
+log = structlog.get_logger()
+
+_BEATS = 4  # in the time for which a shard is leased
+_LONGEST_PAUSE = 15.0  # seconds between two, however long that is: they tell figures, too
+
+
+class Owner:
+    """A thread that renews the leases of this worker; `taken` is called with the shards that it has taken over.
+    `figures` gives what the worker says of itself, and `beaten` is called after each heartbeat that reached the
+    database.
+
+    Whoever cannot reach the database for as long as a lease lasts must believe that others own its shards.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        holding: Holding,
+        taken: Callable[[Collection[Owned]], None],
+        figures: Callable[[], str] = str,
+        beaten: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._leases, self._holding, self._taken = leases, holding, taken
+        self._figures, self._beaten = figures, beaten
+        self._renewed = time.monotonic()
+        self._turns = Turns("owner", self._beat_safely)
+
+    def start(self) -> None:
+        """Own what nobody owns, and go on."""
+        self._beat()
+        self._turns.start()
+
+    def stop(self) -> None:
+        """Let others have all shards."""
+        self._turns.stop()
+        self._turns.join()
+        self._leases.leave()
+
+    def _beat_safely(self) -> float:
+        pause = min(self._leases.seconds / _BEATS, _LONGEST_PAUSE)
+        try:
+            self._beat()
+        except LogdoctorError as error:
+            log.error("leases not renewed", cause=str(error))
+            if time.monotonic() - self._renewed > self._leases.seconds:
+                self._holding.own(())
+            return pause / 2
+        return pause
+
+    def _beat(self) -> None:
+        begun = time.monotonic()
+        owned = self._leases.beat(self._figures())
+        if dropped := self._holding.lost(owned):
+            self._leases.give_back(dropped)
+            owned -= dropped
+        self._renewed = begun
+        self._beaten()
+        if new := self._holding.own(owned):
+            log.info("shards taken", count=len(new))
+            self._taken(new)

@@ -1,0 +1,71 @@
+"""A thread that does the work of some kinds, one row at a time (store/work.py)."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import structlog
+
+from logdoctor.service.leading import alone
+from logdoctor.service.turns import Turns, shielded
+from logdoctor.store.work import Work, WorkItem
+
+log = structlog.get_logger()
+
+_LOOK = 2.0  # seconds between two looks at what other processes entered
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 3600.0  # seconds until work is tried again that failed
+_TRIES, _DAY = 10, 86_400.0  # work that failed so often, for so many seconds, is given up
+
+
+class NotYet(Exception):
+    """Raised by a duty whose time has not come: it is tried again after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class TaskRunner:
+    """Does the work of the kinds for which there are `duties`. A duty is done again when it raises and when the service
+    stops or dies before its end, so it does no harm to do it twice. One that has failed ten times within more than a
+    day is given up, unless its kind is `kept`. It works while it `leads`. All methods are for any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        duties: Mapping[str, Callable[[WorkItem], None]],
+        kept: Collection[str] = (),
+        leads: Callable[[], bool] = alone,
+    ) -> None:
+        self._work, self._duties, self._kept, self._leads = work, duties, kept, leads
+        self._turns = Turns(name, self._turn, may=leads)
+        self.start, self.wake, self.stop, self.join = (
+            self._turns.start,
+            self._turns.wake,
+            self._turns.stop,
+            self._turns.join,
+        )
+        self.stopping = self._turns.stopping
+
+    def _turn(self) -> float:
+        for item in self._work.due(self._duties.keys(), time.time()):
+            if self.stopping.is_set() or not self._leads():
+                return 0.0
+            self._do(item)
+        following = self._work.next_due(self._duties.keys())
+        return _LOOK if following is None else min(max(following - time.time(), 0.0), _LOOK)
+
+    def _do(self, item: WorkItem) -> None:
+        if item.tries >= _TRIES and time.time() - item.at > _DAY and item.kind not in self._kept:
+            log.error("work given up", kind=item.kind, key=item.key, tries=item.tries)
+            self._work.finish(item)
+            return
+        self._work.begin(item, time.time() + min(_FIRST_PAUSE * 2.0 ** min(item.tries, 30), _LONGEST_PAUSE))
+        with shielded("work failed", kind=item.kind, key=item.key):
+            try:
+                self._duties[item.kind](item)
+            except NotYet as error:
+                self._work.put_off(item, time.time() + min(error.seconds, _DAY))
+            else:
+                if not self.stopping.is_set():  # what was broken off looks like what was done
+                    self._work.finish(item)

@@ -1,0 +1,31 @@
+"""Rate limits: a bucket for each caller, which holds a few requests and fills again."""
+
+import time
+from collections import OrderedDict
+
+from logdoctor.store.redis_state import RedisState
+
+_KNOWN = 10_000  # callers that are remembered
+
+
+class Rates:
+    """Buckets of callers, shared with other processes through Redis where there is one and it answers."""
+
+    def __init__(self, redis: RedisState | None = None) -> None:
+        self._redis = redis
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    async def take(self, who: str, rate: float, burst: float) -> bool:
+        """Take one from a caller's bucket, which holds `burst` and fills at `rate` a second; whether one was there."""
+        if not self._take_here(who, rate, burst):
+            return False
+        return self._redis is None or await self._redis.take(who, rate, burst) is not False
+
+    def _take_here(self, who: str, rate: float, burst: float) -> bool:
+        now = time.monotonic()
+        level, then = self._buckets.pop(who, (burst, now))
+        level = min(level + (now - then) * rate, burst)
+        self._buckets[who] = (level - 1 if level >= 1 else level, now)
+        while len(self._buckets) > _KNOWN:
+            self._buckets.popitem(last=False)
+        return level >= 1

@@ -1,0 +1,227 @@
+"""Traces: one for each attempt, whatever the collector does, and nothing of them when none is set."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from logdoctor import tracing
+from logdoctor.build.tracing import AttemptTracer, tracer
+from logdoctor.errors import SettingsError
+from logdoctor.settings import Settings
+from logdoctor.tracing import span, spent, trace_id
+from tests.collectors import answering, collector
+
+ROOT = Path(__file__).parents[2]
+Use = Callable[[str], AttemptTracer]
+
+
+@pytest.fixture
+def use() -> Iterator[Use]:
+    """Lets this process send its spans to a collector."""
+    made: list[AttemptTracer] = []
+
+    def begin(url: str) -> AttemptTracer:
+        made.append(tracer(Settings(otlp_url=url)))
+        tracing.use(made[-1])
+        return made[-1]
+
+    yield begin
+    tracing.use(None)
+    for one in made:
+        one.stop()
+
+
+def until(done: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_the_trace_of_an_attempt_is_a_digest_of_its_name() -> None:
+    assert f"{trace_id('llama-7b', 2):032x}" == sha256(b"llama-7b/2").hexdigest()[:32]
+
+
+def test_spans_of_an_attempt_are_one_trace_and_nest(use: Use) -> None:
+    with collector() as seen:
+        made = use(seen.url)
+        begun = time.time_ns()
+        with span("judge", "a", 1, streams=3) as judging:
+            judging.add(over=True)
+            with span("publish", "a", 1, reason="Hang"), span("publish", "b", 7):
+                pass
+        spent("append", "a", 1, begun, bytes=10)
+        with pytest.raises(ValueError, match="secret"), span("act", "a", 1):
+            raise ValueError("secret words of a log")
+        made.stop()
+        found = seen.of(f"{trace_id('a', 1):032x}")
+        (judge,), (publish,), (append,), (act,) = (found[name] for name in ("judge", "publish", "append", "act"))
+        assert judge.attributes == {"job": "a", "attempt": 1, "streams": 3, "over": True}
+        assert (publish.parent, judge.parent, append.parent) == (judge.span, "", "")
+        assert append.begin == begun and append.end >= begun
+        assert b"secret" not in b"".join(seen.bodies) and b"ValueError" in b"".join(seen.bodies)
+        (other,) = seen.of(f"{trace_id('b', 7):032x}")["publish"]
+        assert other.parent == "" and other.attributes == {"job": "b", "attempt": 7}
+        assert act.resource["service.name"] == "logdoctor"
+        assert seen.headers[0]["path"] == "/v1/traces"
+        assert made.counts() == {"sent": 5, "failed": 0, "dropped": 0, "thinned": 0}
+
+
+def test_the_variables_of_opentelemetry_count(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "doctor-east")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=staging")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=seven")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/")
+    with collector() as seen:
+        made = use(seen.url)
+        for number in range(200):
+            for name in ("scan", "judge"):
+                with span(name, f"job-{number}", 1):
+                    pass
+        made.stop()
+        spans = seen.spans()
+        assert seen.headers[0]["x-tenant"] == "seven"
+        assert spans[0].resource["service.name"] == "doctor-east"
+        assert spans[0].resource["deployment.environment.name"] == "staging"
+        traces = {one.trace for one in spans}
+        assert 60 < len(traces) < 140 and len(spans) == 2 * len(traces)  # an attempt is traced as a whole or not at all
+
+
+def test_who_sends_much_makes_no_more_spans_than_others(use: Use) -> None:
+    with collector() as seen:
+        made = use(seen.url)
+        for number in range(5000):
+            with span("post", "loud", 1, number=number):
+                pass
+        with span("post", "quiet", 1):
+            pass
+        until(lambda: made._pace._levels["post", trace_id("loud", 1)].filled(time.monotonic(), 20.0, 1.0).left > 1.0)
+        with span("post", "loud", 1):
+            pass
+        made.stop()
+        loud = seen.of(f"{trace_id('loud', 1):032x}")["post"]
+        assert 21 <= len(loud) < 40 and len(seen.of(f"{trace_id('quiet', 1):032x}")["post"]) == 1
+        assert sum(one.attributes.get("thinned", 0) for one in loud) == made.counts()["thinned"] == 5001 - len(loud)
+
+
+def test_many_attempts_at_once_make_a_bounded_number_of_spans(use: Use) -> None:
+    with collector() as seen:
+        made = use(seen.url)
+        begin = time.monotonic()
+        for number in range(20_000):
+            with span("post", f"job-{number}", 1):
+                pass
+        most = 1000 + 200 * (time.monotonic() - begin + 1.0)
+        made.stop()
+        counts = made.counts()
+        assert sum(counts.values()) == 20_000 and counts["sent"] <= most and len(made._pace._levels) <= 10_000
+
+
+def hang(connection: socket.socket) -> None:
+    connection.recv(1)
+    time.sleep(300)
+
+
+def drip(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"H")
+        time.sleep(0.5)
+
+
+def garbage(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"\x00\xff not HTTP at all\r\n\r\n")
+
+
+def endless(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n")
+    while True:
+        connection.sendall(b"\xff" * 65536)
+
+
+def endless_head(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        connection.sendall(b"X: " + b"y" * 65000 + b"\r\n")
+
+
+def redirect(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 307 See\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")
+
+
+def busy(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 503 Busy\r\nRetry-After: 999999999\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("what", [hang, drip, garbage, endless, endless_head, redirect, busy])
+def test_whatever_a_collector_does_costs_nothing_and_ends(use: Use, what: Callable[[socket.socket], None]) -> None:
+    with answering(what) as url:
+        made = use(url)
+        with span("warm", "up", 1):
+            pass
+        begin = time.perf_counter()
+        for number in range(4000):
+            with span("scan", f"job-{number % 300}", 1):
+                pass
+        assert time.perf_counter() - begin < 60.0  # to wait for the collector would take hours
+        begin = time.monotonic()
+        made.stop()
+        assert time.monotonic() - begin < 30.0
+        counts = made.counts()
+        assert counts["sent"] == 0 or what is endless
+        assert len(made._queue._waiting) <= 2048
+
+
+def test_nobody_listens_and_what_does_not_fit_is_counted(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logdoctor.build.tracing._QUEUE", 50)
+    monkeypatch.setattr("logdoctor.build.tracing._BURST", 1000.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    made = use(f"http://127.0.0.1:{port}")
+    for _ in range(400):
+        with span("scan", "a", 1):
+            pass
+    assert made.counts()["dropped"] >= 250
+    until(lambda: made.counts()["failed"] > 0)
+    assert made.counts()["sent"] == 0
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "ftp://x", "http://", "http://[", "http://x:99999"])
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="LOGDOCTOR_OTLP_URL is no http:// or https:// URL"):
+        tracer(Settings(otlp_url=url))
+
+
+OFF = """
+import sys
+from pathlib import Path
+from logdoctor import build, tracing
+from logdoctor.settings import Settings
+made = build.{role}(Settings(data_dir=Path(sys.argv[1])))
+assert not tracing.is_on() and tracing.span("a", "b", 1) is tracing.NOTHING
+print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "requests")])
+from logdoctor.web.app import application
+parts = ("opentelemetry.sdk", "opentelemetry.exporter", "requests", "logdoctor.build.tracing")
+print([name for name in sys.modules if name.startswith(parts)])
+"""
+
+
+@pytest.mark.parametrize("role", ["service", "worker"])
+def test_without_a_collector_nothing_of_opentelemetry_is_imported(tmp_path: Path, role: str) -> None:
+    """But for the protocol of logs that come in, and what FastAPI imports by itself."""
+    line = [sys.executable, "-c", OFF.format(role=role), str(tmp_path / "data")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["[]", "[]"]

@@ -1,0 +1,92 @@
+"""`logdoctor cases` through a service."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed
+from logdoctor.store.records import Records
+from tests.client.conftest import ENGINEER, Twins
+from tests.test_cli import assert_refused
+from tests.test_cli_cases import case
+from tests.web.test_pages import changed
+
+AT = 1_795_250_000.0
+
+
+def fill(folder: Path) -> None:
+    """1 to 3: an ECC Error, a Key Error that attempts agree on, one that was withdrawn; and three verdicts."""
+    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
+    confirmed = Confirmed(records.database)
+    confirmed.add(case(evidence=(Cited("gpu-12", 126, "the raw line"),), comment="the third"), AT)
+    confirmed.add(case("k", reason="Key Error", by=AGREEMENT, fix=""), AT + 1)
+    confirmed.withdraw(confirmed.add(case("l"), AT + 2).id, "ops", "it was the cable", AT + 3)
+    for job, verdict in (("one", changed()), ("two", changed()), ("fine", changed(outcome="completed", reason="None"))):
+        records.open_attempt(job, 1, AT)
+        records.publish(job, 1, verdict, True, AT)
+        records.settle(job, 1)
+    records.close()
+
+
+@pytest.fixture
+def pair(twins: Callable[..., Twins]) -> Twins:
+    return twins(fill)
+
+
+def test_the_same_is_listed_and_shown(pair: Twins) -> None:
+    for options in ([], ["--withdrawn"], ["--reason", "ECC Error"], ["--reason", "Hang"]):
+        pair.same("cases", "list", *options)
+        pair.same("cases", "list", *options, "--json")
+    for number in (1, 2, 3):
+        assert f"case {number}: " in pair.same("cases", "show", number).out
+        assert json.loads(pair.same("cases", "show", number, "--json").out)["id"] == number
+    found = pair.both("cases", "show", 99)
+    assert_refused(found.here, "99", "does not exist")
+    assert_refused(found.there, "99", "does not exist", "List the cases.")
+
+
+def test_the_same_is_confirmed_corrected_and_withdrawn(pair: Twins) -> None:
+    assert "case 4: ECC Error" in pair.same("cases", "confirm", "one/1", "--fix", "board returned").out
+    correct = ["cases", "correct", "2", "--reason", "key error", "--suggestion", "rename it", "--comment", "c"]
+    evidence = pair.service.records.current("two", 1)
+    assert evidence is not None
+    cited = evidence.verdict.evidence[0]
+    assert "case 5: Key Error" in pair.same(*correct, "--line", f"{cited.stream}:{cited.line}").out
+    entered = pair.service.casework.confirmed.one(5)
+    assert (entered.by, entered.suggestion, entered.comment) == (ENGINEER, "rename it", "c")
+    pair.same("cases", "show", 5)
+    assert pair.same("cases", "withdraw", 5, "--why", "no").out == "case 5 no longer decides anything\n"
+    pair.same("cases", "list", "--withdrawn")
+    again = pair.both("cases", "withdraw", 5)
+    assert again.here.err == again.there.err
+    assert_refused(again.there, "already withdrawn")
+
+
+def test_what_cannot_be_said(pair: Twins) -> None:
+    for command, words in (
+        (["confirm", "99"], "does not exist"),
+        (["confirm", "none/1"], "does not exist"),
+        (["confirm", "fine/1"], "not failed"),
+        (["correct", "one/1", "--reason", "Key Error", "--line", "main:7"], "is not in one/1"),
+        (["withdraw", "99"], "does not exist"),
+    ):
+        found = pair.both("cases", *command)
+        assert_refused(found.here, words)
+        assert_refused(found.there, words)
+    for command in (["confirm", "x"], ["correct", "one/1"], ["correct", "one/1", "--reason", "Bad Luck"]):
+        assert pair.same("cases", *command).code == 2
+
+
+def test_a_token_does_what_its_scopes_allow(pair: Twins) -> None:
+    reader, bound = pair.secret("read"), pair.secret("read", "operate", prefixes=("one",))
+    assert pair.there("cases", "list", token=reader).code == 0
+    assert_refused(pair.there("cases", "confirm", "one/1", token=reader), "does not allow 'operate'")
+    assert_refused(pair.there("cases", "confirm", "one/1", token=bound), "failures of all jobs")
+    assert_refused(pair.there("cases", "confirm", 2, token=bound), "verdict 2", "does not exist")
+
+
+def test_the_index_is_rebuilt_where_it_lies(pair: Twins) -> None:
+    ran = pair.there("cases", "reindex", "--url", pair.url)
+    assert ran.code == 2 and "takes no --url: it works on the data folder" in ran.err

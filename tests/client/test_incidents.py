@@ -1,0 +1,101 @@
+"""`logdoctor incidents` through a service."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logdoctor.client.connection import Connection
+from logdoctor.client.incidents import ServedIncidents
+from logdoctor.store.incidents import WantedIncidents
+from logdoctor.store.records import JobFacts, Records
+from tests.client.conftest import ENGINEER, Twins
+from tests.store.test_incidents import USER_CODE, publish, quoted, verdict
+from tests.store.test_records import on
+from tests.test_cli import assert_refused
+
+NEWEST = 1_795_250_009.0
+
+
+def fill(folder: Path) -> None:
+    """1: gpu-12 in three attempts of two jobs; 2: a Key Error."""
+    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
+    for number in range(3):
+        what = quoted("uncorrectable ECC error", suspects=on("gpu-12"))
+        publish(records, f"llama-{number % 2}", number, what, 1_795_250_000.0 + number)
+    records.put_job("llama-1", JobFacts(user="u17"), 1.0)
+    publish(records, "bert", 1, verdict(USER_CODE, evidence=()), NEWEST, False)
+    records.close()
+
+
+@pytest.fixture
+def pair(twins: Callable[..., Twins]) -> Twins:
+    return twins(fill)
+
+
+def test_the_same_is_listed(pair: Twins) -> None:
+    assert "ECC Error  on gpu-12" in pair.same("incidents", "list").out
+    for options in (
+        [],
+        ["--reason", "Key Error"],
+        ["--node", "gpu-12"],
+        ["--user", "u17"],
+        ["--job", "bert"],
+        ["--text", "UNCORRECTABLE gpu-12"],
+        ["--state", "new"],
+        ["--state", "resolved"],
+        ["--state", "all"],
+    ):
+        pair.same("incidents", "list", *options)
+        pair.same("incidents", "list", "--json", *options)
+    assert pair.same("incidents", "list", "--state", "resolved").out == "no incidents\n"
+
+
+def test_the_same_is_shown(pair: Twins) -> None:
+    for number in (1, 2):
+        pair.same("incidents", "show", number)
+        told = json.loads(pair.same("incidents", "show", number, "--json").out)
+        assert told["id"] == number
+    found = pair.both("incidents", "show", 99)
+    assert found.here.err == found.there.err
+    assert_refused(found.there, "incident 99", "does not exist")
+
+
+def test_the_same_steps_are_taken(pair: Twins) -> None:
+    assert pair.same("incidents", "acknowledge", 1, "--note", "draining").out == "incident 1: acknowledged\n"
+    again = pair.both("incidents", "acknowledge", 1)
+    assert_refused(again.here, f"{ENGINEER} acknowledged it at")
+    assert_refused(again.there, f"{ENGINEER} acknowledged it at")
+    pair.same("incidents", "show", 1)
+    pair.same("incidents", "resolve", 1)
+    pair.same("incidents", "list")
+    pair.same("incidents", "reopen", 1, "--note", "it is back")
+    unknown = pair.both("incidents", "resolve", 99)
+    assert unknown.here.code == unknown.there.code == 2 and "incident 99 does not exist" in unknown.there.err
+
+
+def test_who_acts_is_whose_token_it_is(pair: Twins) -> None:
+    ran = pair.there("incidents", "acknowledge", 1, "--by", "somebody-else")
+    assert ran.code == 2 and "--by is for a data folder" in ran.err
+    one = pair.service.incidents.one(1)
+    assert one is not None and one.state == "new"
+
+
+def test_a_token_does_what_its_scopes_allow(pair: Twins) -> None:
+    reader = pair.secret("read")
+    assert pair.there("incidents", "show", 1, token=reader).code == 0
+    assert_refused(pair.there("incidents", "resolve", 1, token=reader), "does not allow 'operate'", "another token")
+    sender = pair.secret("ingest")
+    assert_refused(pair.there("incidents", "list", token=sender), "does not allow 'read'")
+    bound = pair.secret("read", "operate", prefixes=("bert",))
+    assert "ECC" not in pair.there("incidents", "list", token=bound).out
+    assert_refused(pair.there("incidents", "show", 1, token=bound), "incident 1", "does not exist")
+
+
+def test_a_list_goes_on_with_its_next_page(pair: Twins) -> None:
+    found = ServedIncidents(Connection(pair.url, pair.token))
+    first = found.search(WantedIncidents(states=()), None, 1)
+    second = found.search(WantedIncidents(states=()), first.next, 1)
+    assert [one.id for one in (*first.items, *second.items)] == [2, 1] and second.next is None
+    assert second.items == pair.service.incidents.search(WantedIncidents(states=()), first.next, 1).items

@@ -1,0 +1,109 @@
+"""`logdoctor report` and `logdoctor notify` through a service."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from logdoctor.store.records import Records
+from tests.client.conftest import ENGINEER, Twins
+from tests.notify.receivers import SECRET, Receiver, receiving
+from tests.store.test_report import HOUR, KEY, MONDAY, ran
+from tests.test_cli import assert_refused
+from tests.web.conftest import wait_for
+
+
+def fill(folder: Path) -> None:
+    """Failures of three days."""
+    records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
+    for job, at in (("a", MONDAY), ("b", MONDAY + 86_399), ("c", MONDAY + 86_400)):
+        ran(records, job, 1, at - HOUR, at, KEY)
+    records.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def targets(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A webhook and a Slack, which the settings name."""
+    monkeypatch.setenv("LOGDOCTOR_NOTIFY_WEBHOOKS", f"ops={receiver.url}/secret-path-of-ops")
+    monkeypatch.setenv("LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS", f"ops={SECRET}")
+    monkeypatch.setenv("LOGDOCTOR_NOTIFY_SLACK", f"chat={receiver.url}/services/secret-of-chat")
+
+
+@pytest.fixture
+def pair(twins: Callable[..., Twins], targets: None) -> Twins:
+    return twins(lambda folder: Records(f"sqlite:///{folder / 'logdoctor.db'}").close())
+
+
+def test_the_report_is_the_same(twins: Callable[..., Twins], monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = twins(fill)
+    for options in (
+        [],
+        ["--json"],
+        ["--csv"],
+        ["--since", "2026-11-23", "--until", "2026-11-23"],
+        ["--since", "2026-11-24", "--json"],
+        ["--until", "2026-11-22"],
+        ["--json", "--csv"],
+        ["--since", "soon"],
+    ):
+        pair.same("report", *options)
+    monkeypatch.setenv("COLUMNS", "160")
+    pair.same("report")
+    assert_refused(pair.there("report", token=pair.secret("ingest")), "does not allow 'read'")
+
+
+def test_the_service_sends_messages(pair: Twins, receiver: Receiver) -> None:
+    found = pair.both("notify", "test")
+    assert found.same().code == 0 and found.there.out.count("delivered") == 2
+    assert pair.same("notify", "test", "ops").code == 0
+    pair.same("notify", "list")
+    listed = [json.loads(line) for line in pair.there("notify", "list", "--json").out.splitlines()]
+    here = [json.loads(line) for line in pair.here("notify", "list", "--json").out.splitlines()]
+    assert [one.keys() for one in listed] == [one.keys() for one in here]
+    assert {one["by"] for one in listed} == {ENGINEER}
+    pair.same("notify", "list", "--state", "dead")
+    pair.same("notify", "list", "--target", "chat", "--limit", 1)
+
+
+def test_a_message_is_sent_again_by_the_service(twins: Callable[..., Twins], targets: None, receiver: Receiver) -> None:
+    receiver.always(400)
+    pair = twins(fill)
+
+    def given_up() -> list[int]:
+        told = pair.there("notify", "list", "--state", "dead", "--target", "ops", "--json").out.splitlines()
+        return [json.loads(line)["id"] for line in told]
+
+    number = wait_for(given_up)[0]
+    ran = pair.there("notify", "retry", number)
+    assert ran.code == 1 and "dead" in ran.out, ran.err
+    receiver.always(200)
+    ran = pair.there("notify", "retry", number)
+    assert ran.code == 0 and "delivered" in ran.out, ran.err
+    assert_refused(pair.there("notify", "retry", number), "is delivered")
+    assert_refused(pair.there("notify", "retry", 999), "notification 999", "does not exist")
+
+
+def test_what_cannot_be_sent(pair: Twins, receiver: Receiver) -> None:
+    receiver.always(404, body=b"no_service \x1b[31m")
+    found = pair.same("notify", "test", "chat")
+    assert found.code == 1 and "404: no_service" in found.out and "\x1b" not in found.out
+    for command in (["test", "nobody"], ["retry", "1"], ["retry", "99"]):
+        told = pair.both("notify", *command)
+        assert_refused(told.here)
+        assert_refused(told.there)
+    reader = pair.secret("read")
+    assert_refused(pair.there("notify", "test", "ops", token=reader), "does not allow 'operate'")
+    bound = pair.secret("read", prefixes=("a",))
+    assert_refused(pair.there("notify", "list", token=bound), "notifications tell of all jobs")
+
+
+def test_without_a_target(twins: Callable[..., Twins]) -> None:
+    found = twins(fill).both("notify", "test")
+    assert found.same().code == 2 and "No target is set" in found.there.err

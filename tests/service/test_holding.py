@@ -1,0 +1,288 @@
+"""What a worker holds of the log: each byte once, only while the shard is its own, and nothing said of it after."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import sqlalchemy as sa
+
+from logdoctor.service.holding import Holding, HoldingBounds
+from logdoctor.store.archive import Archive
+from logdoctor.store.log import DoneRows, LogLimits, LogTable, NewBytes, Row
+from logdoctor.store.names import Key
+from logdoctor.store.objects import FolderObjects
+from logdoctor.store.records import End, Records
+from logdoctor.store.schema import shards
+from logdoctor.store.shards import Fenced, Leases, Owned, shard_of
+from tests.databases import url_in
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
+KEY = Key("job", 1, "rank 0")
+SHARD = shard_of(KEY.job, KEY.attempt)
+
+
+class Stored(NamedTuple):
+    """What workers share."""
+
+    records: Records
+    log: LogTable
+    archive: Archive
+
+    def holding(self, worker: str) -> Holding:
+        """What a worker holds that has all shards now, whoever had them; nothing is read until it pulls."""
+        holding = Holding(self.log, self.archive, self.records, lambda verdict: None, HoldingBounds(1 << 30, 1 << 30))
+        leases = Leases(self.records.database, worker)
+        leases.clear()
+        holding.own(leases.beat())
+        return holding
+
+    def append(self, data: bytes, key: Key = KEY) -> int:
+        """Bytes that continue a stream."""
+        (end,) = self.log.append([NewBytes(key, None, data)], time.time())
+        assert isinstance(end, int)
+        return end
+
+
+@pytest.fixture
+def stored(folder: Path) -> Iterator[Stored]:
+    with closing(Records(url_in(folder / "logdoctor.db"))) as records:
+        log = LogTable(records.database, LogLimits(1 << 40, 1000, 1 << 30))
+        yield Stored(records, log, Archive(records.database, FolderObjects(folder / "archive")))
+
+
+def held(holding: Holding, key: Key = KEY) -> bytes:
+    """What waits in memory to be archived."""
+    return b"".join(holding.attempts[key.job, key.attempt].streams[key.stream].unarchived)
+
+
+def rows(stored: Stored) -> list[int]:
+    return [row.seq for row in stored.log.read(SHARD, 0, 100)]
+
+
+def pull(holding: Holding) -> None:
+    while holding.pull():
+        pass
+
+
+def test_rows_that_are_read_again_double_nothing(stored: Stored) -> None:
+    holding = stored.holding("one")
+    for part in (b"one\n", b"two\n"):
+        stored.append(part)
+    pull(holding)
+    leases = Leases(stored.records.database, "one")
+    (owned,) = (one for one in leases.beat() if one.shard == SHARD)
+
+    def again(owned: Owned) -> Owned:
+        """Lose the shard, and own it in a new epoch: what was begun in the old one must not be done any more."""
+        holding.lose(owned)
+        assert holding.own([owned]) == [] and holding.lost([owned]) == {owned}
+        leases.give_back([owned])
+        (new,) = (one for one in leases.beat() if one.shard == SHARD)
+        assert new.epoch == owned.epoch + 1 and holding.own([new]) == [new]
+        return new
+
+    for turn in range(3):
+        assert held(holding) == b"one\ntwo\n" + b"more\n" * turn
+        owned = again(owned)
+        stored.append(b"more\n")
+        pull(holding)
+    holding.archive_all()
+    assert held(holding) == b"" and rows(stored) == []
+    again(owned)
+    assert stored.append(b"last\n") == 28
+    pull(holding)
+    assert held(holding) == b"last\n" and not stored.log.standing(KEY).problem
+
+
+def test_a_shard_that_is_lost_takes_its_attempts_along(stored: Stored) -> None:
+    holding, other = stored.holding("one"), Key("other", 7, "s")
+    assert shard_of(*other[:2]) != SHARD
+    for key in (KEY, other):
+        stored.append(b"some bytes\n" * 100, key)
+    pull(holding)
+    owned = holding.attempts["job", 1].owned
+    holding.lose(owned._replace(epoch=owned.epoch + 1))
+    assert len(holding.attempts) == 2, "that was another epoch"
+    holding.lose(owned)
+    holding.lose(owned)
+    assert list(holding.attempts) == [("other", 7)]
+    assert [stream.key for stream in holding.unscanned] == [other]
+    figures = holding.figures()
+    assert (figures.shards, figures.attempts, figures.unscanned, figures.unarchived) == (63, 1, 1100, 1100)
+    assert not holding.owns("job", 1) and holding.owns("other", 7)
+    with pytest.raises(Fenced):
+        holding.load("job", 1)
+
+
+def test_one_who_was_stopped_past_its_lease_archives_nothing(stored: Stored) -> None:
+    late = stored.holding("late")
+    stored.append(b"one\n")
+    pull(late)
+    new = stored.holding("new")
+    late.archive(late.attempts["job", 1])
+    assert late.attempts == {} and stored.archive.sizes() == []
+    assert rows(stored) == [1] and stored.log.standing(KEY).archived == 0
+    pull(new)
+    new.archive_all()
+    assert stored.archive.open(KEY).read(0, 99) == b"one\n"
+    assert stored.archive.sweep(time.time() + 7200) == 1
+
+
+def test_one_who_was_stopped_past_its_lease_takes_nothing_for_lost(stored: Stored) -> None:
+    """The rows that it did not read are archived by another; what follows them looks like a gap to it."""
+    late = stored.holding("late")
+    stored.append(b"one\n")
+    pull(late)
+    new = stored.holding("new")
+    stored.append(b"two\n")
+    pull(new)
+    new.archive_all()
+    stored.append(b"three\n")
+    assert rows(stored) == [3]
+    pull(late)
+    assert not late.owns("job", 1) and late.attempts == {}
+    assert stored.log.standing(KEY).problem == ""
+    pull(new)
+    assert held(new) == b"three\n"
+    assert not new.attempts["job", 1].streams["rank 0"].problem
+
+
+def test_one_who_was_stopped_past_its_lease_reopens_nothing(stored: Stored) -> None:
+    late = stored.holding("late")
+    stored.append(b"one\n")
+    pull(late)
+    late.attempts["job", 1].settled = True
+    stored.append(b"two\n")
+    pull(late)
+    assert late.attempts["job", 1].reopened
+    with stored.records.database.writing() as connection:
+        connection.execute(sa.text("UPDATE attempts SET settled = :yes"), {"yes": True})
+    stored.holding("new")
+    late.reopen_changed()
+    assert late.attempts == {}
+    kept = stored.records.attempt("job", 1)
+    assert kept is not None and kept.settled
+
+
+def test_bytes_after_the_verdict_are_told_before_their_rows_go(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that come while the archive is about to be written."""
+    holding = stored.holding("one")
+    stored.append(b"one\n")
+    pull(holding)
+    attempt = holding.attempts["job", 1]
+    with stored.records.database.writing() as connection:
+        connection.execute(sa.text("UPDATE attempts SET settled = :yes"), {"yes": True})
+    attempt.settled = True
+    reopen = holding.reopen_changed
+
+    def reopened() -> None:
+        reopen()
+        monkeypatch.setattr(holding, "reopen_changed", reopen)
+        stored.append(b"late\n")
+        pull(holding)
+
+    monkeypatch.setattr(holding, "reopen_changed", reopened)
+    while rows(stored):
+        holding.archive(attempt)
+        kept = stored.records.attempt("job", 1)
+        assert kept is not None and (not kept.settled or rows(stored))
+
+
+def test_a_shard_that_is_lost_and_owned_again_while_it_is_read_is_read_from_the_start(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding = stored.holding("one")
+    stored.append(b"one\n")
+    pull(holding)
+    owned = holding.attempts["job", 1].owned
+    stored.append(b"two\n")
+    read = stored.log.read
+
+    def moved(shard: int, after: int, most: int = 16) -> list[Row]:
+        found = read(shard, after, most)
+        monkeypatch.setattr(stored.log, "read", read)
+        with stored.records.database.appending() as connection:
+            mine = shards.c.shard == shard
+            connection.execute(sa.update(shards).where(mine).values(epoch=owned.epoch + 1))
+        holding.own([Owned(shard, owned.epoch + 1)])
+        return found
+
+    monkeypatch.setattr(stored.log, "read", moved)
+    pull(holding)
+    assert holding.attempts["job", 1].owned.epoch == owned.epoch + 1
+    assert held(holding) == b"one\ntwo\n" and not stored.log.standing(KEY).problem
+
+
+def test_attempts_are_lost_and_read_again_at_any_moment(stored: Stored) -> None:
+    """Nothing is counted that is not there, and in the end all of it is in the archive, once."""
+    holding, done, sent = stored.holding("one"), threading.Event(), b""
+    epochs = {owned.shard: owned.epoch for owned in Leases(stored.records.database, "one").beat()}
+
+    def move() -> None:
+        while not done.is_set():
+            epochs[SHARD] += 1
+            with stored.records.database.appending() as connection:
+                mine = shards.c.shard == SHARD
+                connection.execute(sa.update(shards).where(mine).values(epoch=epochs[SHARD]))
+            holding.own([Owned(*one) for one in epochs.items()])
+            done.wait(0.01)
+
+    def archive() -> None:
+        while not done.is_set():
+            for attempt in list(holding.attempts.values()):
+                holding.archive(attempt)
+
+    threads = [threading.Thread(target=one) for one in (move, archive)]
+    for thread in threads:
+        thread.start()
+    for number in range(150):
+        sent += b"%d\n" % number
+        stored.append(b"%d\n" % number)
+        holding.pull()
+    done.set()
+    for thread in threads:
+        thread.join(30)
+    holding.own([Owned(*one) for one in epochs.items()])
+    pull(holding)
+    holding.archive_all()
+    assert stored.archive.open(KEY).read(0, 1 << 30) == sent
+    assert stored.log.standing(KEY).problem == "" and rows(stored) == []
+    figures = holding.figures()
+    assert (figures.unarchived, holding._held_bytes) == (0, 0)
+    assert figures.unscanned == sum(stream.unscanned_bytes for stream in holding.unscanned)
+
+
+def test_the_row_of_a_wish_goes_and_is_not_heard_twice(stored: Stored) -> None:
+    holding, asked = stored.holding("one"), []
+    holding.asked = asked.append
+    stored.append(b"one\n")
+    stored.records.end("job", 1, End("", 0, None, None, 1.0))
+    stored.log.append([NewBytes(Key("job", 1, ""), None, b"ended")], time.time())
+    pull(holding)
+    attempt = holding.attempts["job", 1]
+    assert asked == [attempt] and attempt.over
+    holding.archive_all()
+    assert rows(stored) == []
+    stored.log.append([NewBytes(Key("job", 1, ""), None, b"described")], time.time())
+    pull(holding)
+    assert asked == [attempt] and rows(stored) == [3]
+    holding._archive_what_is_due()
+    assert rows(stored) == [] and stored.log.heads()[SHARD] == (3, 0)
+
+
+def test_only_the_owner_trims_a_log(stored: Stored) -> None:
+    late = stored.holding("late")
+    stored.append(b"one\n")
+    pull(late)
+    owned = late.attempts["job", 1].owned
+    stored.holding("new")
+    with pytest.raises(Fenced):
+        stored.log.trim(DoneRows(owned, 1))
+    with pytest.raises(Fenced):
+        stored.log.lost(owned, KEY, "all of it")
+    assert rows(stored) == [1] and stored.log.standing(KEY).problem == ""

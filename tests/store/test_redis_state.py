@@ -1,0 +1,144 @@
+"""Soft state in a real Redis, and how little it costs when that is away."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logdoctor.errors import SettingsError
+from logdoctor.store import redis_state
+from logdoctor.store.redis_state import RedisState
+from tests.redis_server import RedisServer, redis_in
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_in(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_state, "_LEFT_ALONE", 0.2)
+
+
+def test_processes_share_a_bucket(server: RedisServer) -> None:
+    async def taken() -> list[bool | None]:
+        pair = [RedisState(server.url) for _ in range(2)]
+        return [await pair[turn % 2].take("train-bot", rate=0.001, burst=6) for turn in range(10)]
+
+    assert asyncio.run(taken()) == [True] * 6 + [False] * 4
+
+
+def test_a_bucket_fills_again(server: RedisServer) -> None:
+    async def taken() -> list[bool | None]:
+        state = RedisState(server.url)
+        first = [await state.take("a", rate=20, burst=1) for _ in range(2)]
+        await asyncio.sleep(0.15)
+        return [*first, await state.take("a", rate=20, burst=1), await state.take("b", rate=20, burst=1)]
+
+    assert asyncio.run(taken()) == [True, False, True, True]
+
+
+def test_nothing_of_a_bucket_stays_for_ever(server: RedisServer) -> None:
+    asyncio.run(RedisState(server.url).take("a", rate=10, burst=20))
+    with server.client() as client:
+        assert all(0 < client.pttl(key) <= 4000 for key in client.keys())  # type: ignore[operator,union-attr]
+
+
+def test_a_pause_is_shared_and_ends(server: RedisServer) -> None:
+    one, other = RedisState(server.url), RedisState(server.url)
+    one.leave_alone("model:m", 30.0)
+    assert 29.0 < other.left_alone("model:m") <= 30.0 and other.left_alone("model:n") == 0.0
+    other.leave_alone("model:m", 0.0)
+    assert one.left_alone("model:m") == 0.0
+    one.leave_alone("model:m", 0.05)
+    time.sleep(0.1)
+    assert other.left_alone("model:m") == 0.0
+
+
+def test_messages_come_from_all_processes_of_the_database(server: RedisServer) -> None:
+    heard: list[str] = []
+
+    def listen() -> None:
+        for message in RedisState(server.url).messages():
+            if message is None:
+                ready.set()
+            else:
+                heard.append(message)
+            if message == "end":
+                return
+
+    ready = threading.Event()
+    listener = threading.Thread(target=listen)
+    listener.start()
+    assert ready.wait(10)
+    RedisState(server.url.removesuffix("1") + "2").publish("of another service")
+    for message in ("log", "events", "end"):
+        RedisState(server.url).publish(message)
+    listener.join(10)
+    assert heard == ["log", "events", "end"]
+
+
+@pytest.mark.parametrize("trouble", ["killed", "hanging", "full", "wrong types"])
+def test_redis_that_fails_costs_a_moment(server: RedisServer, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RedisState(server.url)
+    assert state.left_alone("m") == 0.0 and not state.is_away
+    monkeypatch.setattr(redis_state, "_LEFT_ALONE", 60.0)
+    break_it(server, trouble)
+    begun = time.monotonic()
+    for _ in range(50):
+        state.publish("log")
+        assert asyncio.run(state.take("a", 10, 10)) is None
+        state.leave_alone("m", 5.0)
+        assert state.left_alone("m") == 0.0 and list(state.messages()) == []
+    assert state.is_away and time.monotonic() - begun < 5.0
+    if trouble == "hanging":
+        server.go_on()
+
+
+def break_it(server: RedisServer, trouble: str) -> None:
+    if trouble == "killed":
+        server.kill()
+    elif trouble == "hanging":
+        server.pause()
+    else:
+        with server.client() as client:
+            if trouble == "full":
+                client.config_set("maxmemory", "1")
+            client.set("logdoctor:1:rate:a", "no hash") if trouble == "wrong types" else None
+            client.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"], commands=["-publish"])
+
+
+def test_more_requests_than_connections_wait_for_one(server: RedisServer) -> None:
+    async def taken() -> list[bool | None]:
+        state = RedisState(server.url)
+        return await asyncio.gather(*(state.take("a", 1000, 1000) for _ in range(300)))
+
+    assert asyncio.run(taken()) == [True] * 300
+
+
+def test_redis_that_is_back_is_used_again(server: RedisServer) -> None:
+    state = RedisState(server.url)
+    server.kill()
+    state.leave_alone("m", 30.0)
+    assert state.is_away
+    server.start()
+    time.sleep(0.3)
+    state.leave_alone("m", 30.0)
+    assert state.left_alone("m") > 29.0 and not state.is_away
+
+
+def test_a_password_that_breaks_the_url_is_not_shown() -> None:
+    with pytest.raises(SettingsError, match="%2F") as refused:
+        RedisState("redis://:secret/word@127.0.0.1/0")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://127.0.0.1/", "redis://127.0.0.1:port/"])
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="LOGDOCTOR_REDIS_URL"):
+        RedisState(url)

@@ -1,0 +1,83 @@
+"""Workers on a real Ray cluster of two nodes, one of which is killed: every job has its verdict, once."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.web.conftest import wait_for
+from tests.web.test_roles import Cluster, failing, make
+from tests.web.test_service_process import final
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster as RayCluster
+
+__all__ = ["make"]
+_PER_NODE = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture
+def ray_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["RayCluster"]:
+    from ray.cluster_utils import Cluster as RayCluster  # here, because it changes how all of a process logs
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_health_check_period_ms", "500")
+    monkeypatch.setenv("RAY_health_check_failure_threshold", "4")
+    cluster = RayCluster(initialize_head=True, head_node_args={**_PER_NODE, "num_cpus": 0})
+    yield cluster
+    cluster.shutdown()
+
+
+def scaled(cluster: Cluster, ray_cluster: "RayCluster", workers: int) -> dict[str, str]:
+    """Let so many workers run; the node that each is on."""
+    process = cluster._new({})
+    program = str(Path(sys.executable).with_name("logdoctor"))
+    command = [program, "worker", "--ray", ray_cluster.address, "--workers", str(workers)]
+    environment = dict(process.environment) | {
+        "LOGDOCTOR_DATA_DIR": str(process.folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, cwd="/")
+    assert made.returncode == 0, made.stderr
+    return dict(re.findall(r"^(worker-\d+) runs on node (\w+)$", made.stdout, re.MULTILINE))
+
+
+def test_a_killed_node_costs_no_verdict(make: Callable[..., Cluster], ray_cluster: "RayCluster") -> None:
+    cluster = make()
+    nodes: list[Any] = [ray_cluster.add_node(**_PER_NODE) for _ in range(2)]
+    ray_cluster.wait_for_nodes()
+    web = cluster.web()
+    before = scaled(cluster, ray_cluster, 2)
+    assert len(before) == 2
+    for number in range(12):
+        failing(web, f"before-{number}")
+    lost = next(node for node in nodes if any(node.node_id.startswith(place) for place in before.values()))
+    ray_cluster.remove_node(lost, allow_graceful=False)
+    for number in range(12):
+        failing(web, f"after-{number}")
+    for job in (f"{when}-{number}" for when in ("before", "after") for number in range(12)):
+        found = wait_for(lambda job=job: final(web, job), 180)  # type: ignore[misc]
+        assert found["verdict"]["reason"] == "Out of Memory Error" and not found["verdict"]["problems"]
+    again = wait_for(lambda: scaled(cluster, ray_cluster, 2), 180)
+    assert len(again) == 2 and not any(lost.node_id.startswith(place) for place in again.values())
+    assert scaled(cluster, ray_cluster, 0) == {}
+    failing(web, "nobody")
+    assert final(web, "nobody") is None
+    scaled(cluster, ray_cluster, 1)
+    wait_for(lambda: final(web, "nobody"), 180)
+
+
+def test_a_cluster_that_is_not_there_is_named(make: Callable[..., Cluster]) -> None:
+    program = str(Path(sys.executable).with_name("logdoctor"))
+    command = [program, "worker", "--ray", "127.0.0.1:1", "--workers", "1"]
+    environment = os.environ | {"LOGDOCTOR_DATABASE_URL": make().database_url}
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, cwd="/")
+    assert made.returncode != 0 and "LOGDOCTOR_ARCHIVE_URL" in made.stderr, "each would archive for itself"
+    environment["LOGDOCTOR_ARCHIVE_URL"] = "s3://logs/logdoctor"
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, cwd="/")
+    assert made.returncode != 0 and "the Ray cluster 127.0.0.1:1" in made.stderr and "Traceback" not in made.stderr

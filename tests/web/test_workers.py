@@ -1,0 +1,98 @@
+"""Several processes compress and judge what one takes: whatever happens to them, nothing is lost, and each verdict is
+the one on the same bytes in a file."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from logdoctor import pipeline
+from logdoctor.pipeline import ReadLimits
+from logdoctor.rules.scanner import Scanner
+from tests.service.services import CORPUS
+from tests.web.conftest import Running, wait_for
+from tests.web.test_service_process import final
+
+LOGS = sorted(CORPUS.glob("*/*.log"))[::9]
+_LEASE = "2"
+
+
+def children(running: Running) -> list[int]:
+    """The worker processes of a service."""
+    assert running.process is not None
+    found = subprocess.run(["pgrep", "-P", str(running.process.pid)], capture_output=True, check=False)
+    return [int(word) for word in found.stdout.split()]
+
+
+def trouble(running: Running, chance: random.Random, stopped: list[int]) -> None:
+    """Kill a worker, or let it pause for longer than its lease."""
+    pid = chance.choice(wait_for(lambda: children(running)))
+    if chance.random() < 0.5:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGSTOP)
+        stopped.append(pid)
+
+
+def go_on(stopped: list[int]) -> None:
+    for pid in stopped:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            continue
+    stopped.clear()
+
+
+def send(running: Running, path: Path, at: int, size: int) -> int:
+    """Send the next part of a log, and its end behind the last; where it stands then."""
+    log, job = path.read_bytes(), path.stem
+    answer = running.client.post(
+        f"/v1/jobs/{job}/attempts/1/streams/main/log", params={"offset": at}, content=log[at : at + size]
+    )
+    assert answer.status_code == 200, answer.text
+    reached: int = answer.json()["next_offset"]
+    if reached == len(log):
+        assert running.client.post(f"/v1/jobs/{job}/attempts/1/end", json={}).status_code == 202
+    return reached
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_verdicts_are_the_same_whatever_dies(running: Running, scanner: Scanner, limits: ReadLimits, seed: int) -> None:
+    chance, stopped = random.Random(seed), list[int]()
+    assert running.process is not None
+    running.process.terminate()
+    running.process.wait(90)
+    running.start("--port", "0", "--workers", "2", LOGDOCTOR_LEASE_SECONDS=_LEASE)
+    places = dict.fromkeys(LOGS, 0)
+    next_trouble = time.monotonic() + 1.0
+    while open_ := [path for path, at in places.items() if at < path.stat().st_size]:
+        path = chance.choice(open_)
+        places[path] = send(running, path, places[path], chance.randrange(1, 40_000))
+        if time.monotonic() > next_trouble:
+            go_on(stopped)
+            trouble(running, chance, stopped)
+            next_trouble = time.monotonic() + chance.uniform(0.5, 4.0)
+    go_on(stopped)
+    for path in LOGS:
+        wanted = pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits)
+        found = wait_for(lambda job=path.stem: final(running, job))["verdict"]  # type: ignore[misc]
+        assert (found["reason"], found["fingerprint"]) == (wanted.reason, wanted.fingerprint), path
+        assert found["compression"]["bytes_in"] == wanted.compression.bytes_in, path
+        assert found["problems"] == list(wanted.problems), path
+        whole = running.client.get(f"/v1/jobs/{path.stem}/attempts/1/streams/main/download")
+        assert whole.status_code == 200 and whole.content == path.read_bytes(), path
+
+
+def test_workers_end_with_the_service_however_it_ends(running: Running) -> None:
+    assert running.process is not None
+    running.process.terminate()
+    running.process.wait(90)
+    running.start("--port", "0", "--workers", "2")
+    workers = wait_for(lambda: found if len(found := children(running)) == 2 else None)
+    running.process.kill()
+    running.process.wait(90)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
