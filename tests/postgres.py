@@ -49,7 +49,7 @@ BEGIN
   END LOOP;
   PERFORM setval(oid, 1, false) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'S';
   UPDATE counters SET value = 0 WHERE value > 0;
-  UPDATE identity SET id = md5(random()::text);
+  UPDATE identity SET id = md5(random()::text), archive = '';
   UPDATE leaders SET process = '', until = 0;
   UPDATE shards SET owner = '', epoch = 0, until = 0, head = 0, bytes = 0, rulebook = '' WHERE epoch > 0 OR head > 0;
 END $$

@@ -1,10 +1,12 @@
 """Workers on a Ray cluster: named actors that Ray places and restarts. That nothing is lost or doubled is not its
 business: the epochs of the shards see to that, wherever a worker runs and however often."""
 
+import hashlib
 import os
 import socket
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ _NAME = "worker-"
 _CPUS = 1.0  # that Ray sets aside for a worker
 _REACH_SECONDS = 10.0
 _READY_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
 _AGAIN = 5.0  # seconds until a worker is begun again
 _STOP_SECONDS = 60.0  # to write what was read
 
@@ -38,8 +41,13 @@ class RayWorker:
     """A worker as an actor: it works until it is told to stop, or killed."""
 
     def __init__(self, settings: Settings, name: str) -> None:
+        self._made_with = _marked(settings)
         folder = data_folder(settings) / f"ray-{name}-{os.getpid()}"  # several may be on one machine
         self._working = _started(msgspec.structs.replace(settings, data_dir=folder, serve_workers=1))
+
+    def made_with(self) -> str:
+        """Return what tells its program and settings from others."""
+        return self._made_with
 
     def node(self) -> str:
         """Return the node that it is on, once it works."""
@@ -67,9 +75,16 @@ def _started(settings: Settings) -> Service:
             time.sleep(_AGAIN)
 
 
+def _marked(settings: Settings) -> str:
+    """The version and a digest of the settings, without those that each worker has for itself."""
+    shared = msgspec.structs.replace(settings, data_dir=Path(), serve_workers=1)
+    return f"{version('logdoctor')} {hashlib.sha256(repr(msgspec.structs.astuple(shared)).encode()).hexdigest()}"
+
+
 def scale(settings: Settings, address: str, count: int) -> dict[str, str]:
     """Let so many workers run on the Ray cluster at an address (`auto` for that of this machine), and return the node
-    that each is on. They go on when this process ends; what is too much is stopped. `RayUnusable` when there is no such
+    that each is on. They go on when this process ends; what is too much is stopped, and what runs with other settings
+    or another version is stopped and begun again. `RayUnusable` when there is no such
     cluster, or no room in it."""
     _require_shared(settings)
     with translated():
@@ -109,13 +124,14 @@ def _reach(address: str) -> None:
 def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:
     options = {"lifetime": "detached", "max_restarts": -1, "num_cpus": _CPUS, "get_if_exists": True}
     names = [f"{_NAME}{number}" for number in range(count)]
-    actors = [ray.remote(RayWorker).options(name=name, **options).remote(settings, name) for name in names]
-    for surplus in _surplus(ray, count):
+    for name in _running(ray):
         with suppress(ray.exceptions.RayError, ValueError):  # one that is gone is what is wanted
-            actor = ray.get_actor(surplus, _NAMESPACE)
-            with suppress(ray.exceptions.RayError):
-                ray.get(actor.stop.remote(), timeout=_STOP_SECONDS)
-            ray.kill(actor)
+            actor = ray.get_actor(name, _NAMESPACE)
+            if name not in names or not _is_made_with(ray, actor, _marked(settings)):
+                with suppress(ray.exceptions.RayError):
+                    ray.get(actor.stop.remote(), timeout=_STOP_SECONDS)
+                ray.kill(actor)
+    actors = [ray.remote(RayWorker).options(name=name, **options).remote(settings, name) for name in names]
     try:
         return dict(zip(names, ray.get([actor.node.remote() for actor in actors], timeout=_READY_SECONDS), strict=True))
     except ray.exceptions.RayError as error:
@@ -124,8 +140,15 @@ def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:
         raise RayUnusable("the Ray cluster", cause, next_step) from error
 
 
-def _surplus(ray: Any, count: int) -> list[str]:
-    """The workers that run and are too much."""
+def _is_made_with(ray: Any, actor: Any, mark: str) -> bool:
+    """Whether a worker that runs has these settings; one that has not begun to work does not say so."""
+    try:
+        return bool(ray.get(actor.made_with.remote(), timeout=_ANSWER_SECONDS) == mark)
+    except (ray.exceptions.RayError, AttributeError):
+        return False
+
+
+def _running(ray: Any) -> list[str]:
+    """The names of the workers that run."""
     named = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == _NAMESPACE]
-    numbers = [name.removeprefix(_NAME) for name in named if name.startswith(_NAME)]
-    return [f"{_NAME}{number}" for number in numbers if number.isdigit() and int(number) >= count]
+    return [name for name in named if name.removeprefix(_NAME).isdigit()]

@@ -71,7 +71,8 @@ class Keeper:
                 (self._folder / str(test)).unlink()
         os.close(lock)
 
-    def name(self, test: int) -> str:
-        """What a test is called wherever something of it is launched; no test of another logdoctor is called so, and
-        letters and digits alone fit every launcher."""
-        return f"t{test}x{self.id[:8]}"
+
+def name_of(test: int, keeper: str) -> str:
+    """What a test of a keeper is called wherever something of it is launched; no test of another logdoctor is called
+    so, and letters and digits alone fit every launcher."""
+    return f"t{test}x{keeper[:8]}"

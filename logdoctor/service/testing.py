@@ -21,7 +21,7 @@ from logdoctor.node_types import Conclusion, Node, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launching import Launcher, ProbeOptions
-from logdoctor.service.keeping import Keeper
+from logdoctor.service.keeping import Keeper, name_of
 from logdoctor.store.node_records import NodeRecords, StoredTest
 
 log = structlog.get_logger()
@@ -33,7 +33,9 @@ _CLOSE_SECONDS = 10.0  # for a launcher to let go of its connections
 _STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
 _LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
 _KEEP_SECONDS = 15.0  # between two signs that this process still runs its tests
-_SILENT_SECONDS = 1800.0  # without a sign after which it does not; by then the database is back, and probes have ended
+_SILENT_SECONDS = 120.0  # without a sign after which it does not, if this process heard none for a while, too:
+_LISTEN_SECONDS = 45.0  # a database that was away shows no signs
+_LONG_SILENT_SECONDS = 1800.0  # without a sign after which it does not, whoever listened
 _YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
 _STOPPED = "logdoctor was stopped in the middle of it"
 _LOST = "the logdoctor that ran it no longer responds"
@@ -86,6 +88,7 @@ class Tester:
         self._beginning: set[asyncio.Task[Any]] = set()
         self._ending: set[int] = set()
         self._cancelled: dict[int, str] = {}
+        self._silent_since: dict[int, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self._stopping = False
         self.rounds: dict[int, tuple[World, ...]] = {}
@@ -230,7 +233,7 @@ class Tester:
 
     def _require_free(self, names: Collection[str], running: Sequence[StoredTest]) -> None:
         """`ActionRefused` when one of the nodes is in a test that runs, of whichever process."""
-        silent = self._records.silent(_SILENT_SECONDS)
+        silent = self._silent()
         for test in running:
             shared = sorted(node.name for node in test.nodes if node.name in names)
             if shared and (test.id in self._running or not self._keeper.is_dead(test, silent)):
@@ -239,17 +242,27 @@ class Tester:
 
     async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
         """End on record those of the tests concerned that no process runs any more."""
-        silent = self._records.silent(_SILENT_SECONDS)
+        silent = self._silent()
         for test in self._records.running():
             if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test, silent):
                 continue
             if not self._keeper.is_ours(test):
-                await asyncio.to_thread(self._conclude, test.id, _LOST)
+                await asyncio.to_thread(self._conclude, test.id, f"{_LOST}{await self._swept(test)}")
             elif (lock := self._keeper.lock(test.id)) is not None:
                 try:
                     await asyncio.to_thread(self._conclude, test.id, f"{_STOPPED}{await self._swept(test)}")
                 finally:
                     self._keeper.release(test.id, lock, ended=True)
+
+    def _silent(self) -> set[int]:
+        """The tests of whose process nothing is heard any more."""
+        now, ages = time.monotonic(), self._records.silent(_SILENT_SECONDS)
+        self._silent_since = {test: self._silent_since.get(test, now) for test in ages}
+        return {
+            test
+            for test, age in ages.items()
+            if age > _LONG_SILENT_SECONDS or now - self._silent_since[test] > _LISTEN_SECONDS
+        }
 
     def _launch(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
         self._running[test] = self._loop.create_task(self._run(test, work, lock))
@@ -298,7 +311,7 @@ class Tester:
         terms = bench.terms._replace(repeats=options.repeats, regroups=options.regroups)
         board = Board(nodes, terms, options.suspected)
         probe = bench.probe._replace(seconds=options.seconds)
-        name, seconds = self._keeper.name(test), options.minutes * 60
+        name, seconds = name_of(test, options.keeper), options.minutes * 60
         try:
             return await Conducting(name, launcher, board, probe, keep, bench.port, seconds, earlier, begun).run()
         finally:
@@ -324,7 +337,7 @@ class Tester:
                 async with asyncio.timeout(_SWEEP_SECONDS):
                     with suppress(LaunchError):  # some look only at nodes once named; one may have left the cluster
                         await launcher.inventory([node.name for node in test.nodes])
-                    swept = await launcher.sweep(self._keeper.name(test.id))
+                    swept = await launcher.sweep(name_of(test.id, str(test.options.get("keeper", ""))))
             finally:
                 await self._close(launcher)
         except TimeoutError:

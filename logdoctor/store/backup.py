@@ -50,8 +50,7 @@ def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
     try:
         place = FolderObjects(to / ARCHIVE)
         copied = copy_objects(names(database), objects, place)
-        if not identity.of_archive(place):
-            identity.write(database, place)
+        identity.unite(database, place)
     finally:
         database.close()
     for rest in ("-wal", "-shm"):
@@ -125,8 +124,7 @@ def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
             raise StoreError(f"the archive {objects}", "belongs to another database", "Choose an empty one.")
         place = FolderObjects(source / ARCHIVE)
         copied = copy_objects(names(database), place, objects, linking=False)
-        if not its:
-            identity.write(database, objects)
+        identity.unite(database, objects)
     finally:
         database.close()
         for rest in ("-wal", "-shm"):

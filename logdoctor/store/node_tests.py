@@ -220,12 +220,13 @@ class NodeTests:
             seen = self._database.now(connection)
             connection.execute(sa.update(node_tests).where(_c.id.in_(tests), _c.state == "running").values(seen=seen))
 
-    def silent(self, seconds: float) -> set[int]:
-        """Return the tests that have not ended and of whose process nothing was heard for so long."""
+    def silent(self, seconds: float) -> dict[int, float]:
+        """Return the tests that have not ended and of whose process nothing was heard for so long, with the seconds
+        since then."""
         with self._database.reading() as connection:
-            before = self._database.now(connection) - seconds
-            query = sa.select(_c.id).where(_c.state == "running", _c.seen < before)
-            return set(connection.scalars(query))
+            now = self._database.now(connection)
+            query = sa.select(_c.id, _c.seen).where(_c.state == "running", _c.seen < now - seconds)
+            return {test: now - seen for test, seen in connection.execute(query)}
 
     def running(self) -> list[StoredTest]:
         """Return the tests that have not ended, the oldest first: for a restart."""

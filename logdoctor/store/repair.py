@@ -15,7 +15,7 @@ from logdoctor.store import identity
 from logdoctor.store.archive import Archive, indexed
 from logdoctor.store.log import LogLimits, LogTable, StreamBytes
 from logdoctor.store.mending import End, Item, Mending, number_of
-from logdoctor.store.names import IDENTITY, Key, file_name
+from logdoctor.store.names import Key, file_name
 from logdoctor.store.objects import Objects
 from logdoctor.store.records import Records
 from logdoctor.store.schema import log_rows, parts, shards, streams
@@ -52,8 +52,8 @@ class Repair:
                 self._mend(found, job, number, damaged)
             self._clean_log(found)
             if was_foreign:
-                self._say("give the archive the id of this database")
-                self._do(self._adopt)
+                self._say("let the archive and this database belong to each other")
+                self._do(lambda: identity.unite(self._database, self._objects))
             else:
                 self._delete_orphans()
         finally:
@@ -66,12 +66,12 @@ class Repair:
             raise StoreError(self._database.thing, cause, "Stop them, or wait, and try again.")
 
     def _require_archive(self, found: Survey) -> bool:
-        """Whether the archive belongs to no database, or to another one that this one stands in for."""
-        its, mine = identity.of_archive(self._objects), identity.of_database(self._database)
-        if its != mine and found.listed and len(found.missing) == found.listed:
+        """Whether the archive belongs to no database or to another one, or the database to another archive."""
+        is_foreign = not identity.are_united(self._database, self._objects)
+        if is_foreign and found.listed and len(found.missing) == found.listed:
             cause = f"has none of the {found.listed} objects that the database lists"
             raise StoreError(f"the archive {self._objects}", cause, "Mount or restore it, or correct its URL.")
-        return its != mine
+        return is_foreign
 
     def _renew(self) -> None:
         if not self._dry:
@@ -80,10 +80,6 @@ class Repair:
     def _do(self, step: Callable[[], None]) -> None:
         if not self._dry:
             step()
-
-    def _adopt(self) -> None:
-        self._objects.delete(IDENTITY)
-        identity.write(self._database, self._objects)
 
     # One attempt
 

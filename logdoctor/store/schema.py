@@ -803,10 +803,11 @@ identity = sa.Table(
     "identity",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("archive", sa.Text, nullable=False, server_default=""),
     sa.Column("session_key", sa.Text, nullable=False),
 )
-"""One row: the id that the archive of this database has, too (store/identity.py), and the key that signs browser
-sessions, which is the same for all processes that serve."""
+"""One row: the id of this database and that of its archive, "" before it has one (store/identity.py), and the key that
+signs browser sessions, which is the same for all processes that serve."""
 
 
 @sa.event.listens_for(identity, "after_create")

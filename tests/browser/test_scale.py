@@ -22,7 +22,7 @@ SIZE = (10 if SOAKING else 5) * 10**9  # bytes
 def test_many_incidents(tmp_path: Path, meet: Meet) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    fill(folder, COUNT)
+    fill(f"sqlite:///{folder / 'logdoctor.db'}", COUNT)
     with cluster_in(folder) as cluster:
         person = meet(cluster.url)
         page = person.go("/?state=all")

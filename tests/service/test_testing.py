@@ -32,10 +32,16 @@ def broken_off(site: Site) -> int:
 
 def of_another_host(site: Site, silent: float) -> int:
     """A test of a process over another folder, of which nothing was heard for so many seconds."""
-    test = broken_off(site)
+    broken_off(site)
+    return silence(site, silent)
+
+
+def silence(site: Site, seconds: float) -> int:
+    """The last test, as that of a process over another folder, of which nothing was heard for so many seconds."""
     (site.folder / "node-tests" / "keeper").unlink()
+    test = site.nodes.tests().items[0].id
     with site.nodes._database.writing() as connection:
-        past = time.time() - silent
+        past = time.time() - seconds
         connection.exec_driver_sql(f"UPDATE node_tests SET at = {past}, seen = {past}")
     return test
 
@@ -77,6 +83,26 @@ def test_a_service_ends_what_is_dead_by_itself(site: Site) -> None:
     assert "no longer responds" in over(site, test).why
 
 
+def test_what_a_dead_process_of_another_host_left_on_nodes_is_ended(site: Site) -> None:
+    name = f"t{broken_off(site)}x{(site.folder / 'node-tests' / 'keeper').read_text()[:8]}"
+    test = silence(site, 3600.0)
+    site.launcher.swept.clear()
+    site.actor(Modes())
+    assert over(site, test).state == "aborted"
+    assert site.launcher.swept == [name]
+
+
+def test_a_database_that_was_away_lost_no_test(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_LISTEN_SECONDS", 1.0)
+    test = of_another_host(site, 600.0)
+    actor = site.actor(Modes())
+    with pytest.raises(ActionRefused, match="nodes cancel 1"):
+        actor.test(["n1"], "u1")  # nobody could have said anything
+    time.sleep(1.1)
+    actor.test(["n1"], "u1")
+    assert over(site, test).state == "aborted"
+
+
 def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
     test = of_another_host(site, 60.0)
     actor = site.actor(Modes(), taking_up=False)
@@ -97,10 +123,10 @@ def test_a_process_says_of_its_tests_that_they_run(site: Site, monkeypatch: pyte
     service = site.actor(Modes())
     test = service.test([], "u1")
     time.sleep(1.0)
-    assert site.nodes.silent(0.9) == set()
+    assert site.nodes.silent(0.9) == {}
     service.stop()
     time.sleep(0.3)
-    assert site.nodes.silent(0.2) == {test} and site.nodes.silent(30.0) == set()
+    assert site.nodes.silent(0.2).keys() == {test} and site.nodes.silent(30.0) == {}
 
 
 def test_what_is_cancelled_on_record_ends_where_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

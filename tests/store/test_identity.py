@@ -1,6 +1,7 @@
 """A database and an archive that do not belong together are not used together."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -81,6 +82,36 @@ def test_a_full_archive_whose_id_was_deleted_gets_it_again(database_url: str, tm
         assert identity.of_archive(parts.objects) == identity.of_database(parts.database)
 
 
+def test_workers_that_archive_for_themselves_are_refused(database_url: str, tmp_path: Path) -> None:
+    with opened(database_url, tmp_path / "archive") as parts:
+        parts.archive.meet()
+    for place in ("of-another-machine", "archive"):
+        with opened(database_url, tmp_path / place) as other:
+            if place == "archive":
+                other.archive.meet()
+                continue
+            with pytest.raises(StoreDamaged, match="LOGDOCTOR_ARCHIVE_URL"):
+                other.archive.meet()
+            assert next(iter(other.objects.walk()), None) is None
+
+
+def test_of_workers_with_places_of_their_own_that_begin_at_once_one_goes_on(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = identity._put
+    with opened(database_url, tmp_path / "one") as one, opened(database_url, tmp_path / "other") as other:
+
+        def while_the_other_begins(*of: Any) -> None:
+            monkeypatch.setattr(identity, "_put", put)
+            other.archive.meet()
+            put(*of)
+
+        monkeypatch.setattr(identity, "_put", while_the_other_begins)
+        with pytest.raises(StoreDamaged, match="the database has another archive"):
+            one.archive.meet()
+        other.archive.meet()
+
+
 def test_no_job_has_the_file_name_of_the_id() -> None:
     for name in (IDENTITY, "job", ".hidden", "a b/c%2E", "é~"):
         assert file_name(name) != IDENTITY
@@ -89,15 +120,15 @@ def test_no_job_has_the_file_name_of_the_id() -> None:
 
 def test_processes_that_begin_at_once_agree(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one writes the id, and an object, after this one has looked for the id."""
-    looked = identity.of_archive
+    looked = identity._ids
     with opened(database_url, tmp_path / "archive") as parts:
 
-        def before_the_other(objects: FolderObjects) -> str:
-            monkeypatch.setattr(identity, "of_archive", looked)
+        def before_the_other(objects: FolderObjects) -> tuple[str, str]:
+            monkeypatch.setattr(identity, "_ids", looked)
             found = looked(objects)
-            identity.write(parts.database, objects)
+            identity.unite(parts.database, objects)
             objects.put("job/1/000001-1-00000000.zst", b"bytes")
             return found
 
-        monkeypatch.setattr(identity, "of_archive", before_the_other)
+        monkeypatch.setattr(identity, "_ids", before_the_other)
         parts.archive.meet()

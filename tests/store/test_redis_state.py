@@ -113,7 +113,9 @@ def break_it(server: RedisServer, trouble: str) -> None:
             client.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"], commands=["-publish"])
 
 
-def test_more_requests_than_connections_wait_for_one(server: RedisServer) -> None:
+def test_more_requests_than_connections_wait_for_one(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logdoctor.store.redis_state._PATIENCE", 30.0)  # a loaded machine takes its time
+
     async def taken() -> list[bool | None]:
         state = RedisState(server.url)
         return await asyncio.gather(*(state.take("a", 1000, 1000) for _ in range(300)))
