@@ -127,10 +127,13 @@ def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:
     for name in _running(ray):
         with suppress(ray.exceptions.RayError, ValueError):  # one that is gone is what is wanted
             actor = ray.get_actor(name, _NAMESPACE)
-            if name not in names or not _is_made_with(ray, actor, _marked(settings)):
+            made_with = _made_with(ray, actor)
+            if name in names and made_with == _marked(settings):
+                continue
+            if made_with:
                 with suppress(ray.exceptions.RayError):
                     ray.get(actor.stop.remote(), timeout=_STOP_SECONDS)
-                ray.kill(actor)
+            ray.kill(actor)
     actors = [ray.remote(RayWorker).options(name=name, **options).remote(settings, name) for name in names]
     try:
         return dict(zip(names, ray.get([actor.node.remote() for actor in actors], timeout=_READY_SECONDS), strict=True))
@@ -140,12 +143,12 @@ def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:
         raise RayUnusable("the Ray cluster", cause, next_step) from error
 
 
-def _is_made_with(ray: Any, actor: Any, mark: str) -> bool:
-    """Whether a worker that runs has these settings; one that has not begun to work does not say so."""
+def _made_with(ray: Any, actor: Any) -> str:
+    """What tells the program and settings of a worker; "" while it has not begun to work, or is being restarted."""
     try:
-        return bool(ray.get(actor.made_with.remote(), timeout=_ANSWER_SECONDS) == mark)
+        return str(ray.get(actor.made_with.remote(), timeout=_ANSWER_SECONDS))
     except (ray.exceptions.RayError, AttributeError):
-        return False
+        return ""
 
 
 def _running(ray: Any) -> list[str]:

@@ -5,11 +5,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
+from logdoctor.store.database import Database
+from logdoctor.store.schema import workers
 from tests.web.conftest import wait_for
 from tests.web.test_roles import Cluster, failing, make
 from tests.web.test_service_process import final
@@ -33,11 +37,11 @@ def ray_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["RayCluster"]:
     cluster.shutdown()
 
 
-def scaled(cluster: Cluster, ray_cluster: "RayCluster", workers: int) -> dict[str, str]:
+def scaled(cluster: Cluster, ray_cluster: "RayCluster", count: int, **settings: str) -> dict[str, str]:
     """Let so many workers run; the node that each is on."""
-    process = cluster._new({})
+    process = cluster._new(settings)
     program = str(Path(sys.executable).with_name("logdoctor"))
-    command = [program, "worker", "--ray", ray_cluster.address, "--workers", str(workers)]
+    command = [program, "worker", "--ray", ray_cluster.address, "--workers", str(count)]
     environment = dict(process.environment) | {
         "LOGDOCTOR_DATA_DIR": str(process.folder),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -45,6 +49,12 @@ def scaled(cluster: Cluster, ray_cluster: "RayCluster", workers: int) -> dict[st
     made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, cwd="/")
     assert made.returncode == 0, made.stderr
     return dict(re.findall(r"^(worker-\d+) runs on node (\w+)$", made.stdout, re.MULTILINE))
+
+
+def alive(cluster: Cluster) -> set[str]:
+    """The ids of the workers that hold a lease."""
+    with closing(Database(cluster.database_url)) as database, database.reading() as connection:
+        return set(connection.scalars(sa.select(workers.c.worker).where(workers.c.until > database.now(connection))))
 
 
 def test_a_killed_node_costs_no_verdict(make: Callable[..., Cluster], ray_cluster: "RayCluster") -> None:
@@ -70,6 +80,11 @@ def test_a_killed_node_costs_no_verdict(make: Callable[..., Cluster], ray_cluste
     assert final(web, "nobody") is None
     scaled(cluster, ray_cluster, 1)
     wait_for(lambda: final(web, "nobody"), 180)
+    first = alive(cluster)
+    scaled(cluster, ray_cluster, 1)
+    assert alive(cluster) == first, "nothing has changed"
+    scaled(cluster, ray_cluster, 1, LOGDOCTOR_SCAN_SECONDS="0.5")
+    wait_for(lambda: (now := alive(cluster)) and not now & first, 60)
 
 
 def test_a_cluster_that_is_not_there_is_named(make: Callable[..., Cluster]) -> None:
