@@ -4,8 +4,9 @@
 
 Parts: `drain` (logs of ended attempts are compressed and judged: by the process that serves while it takes them, and
 once they are taken by one and two workers, over SQLite and PostgreSQL), `fleet` (588 streams that post once a second:
-what an acknowledgement and a verdict take, in each mode), `takeover` (588 streams, and the worker of half of them is
-killed: until each job has its verdict), `incidents` (lists and details with 10,000 incidents in PostgreSQL). Nothing is
+what an acknowledgement and a verdict take, in each mode; the first 20 s, in which all begin at once, apart), `takeover`
+(588 streams, and the worker of half of them is killed: until each job has its verdict), `incidents` (lists and details
+with 10,000 incidents in PostgreSQL). Nothing is
 asserted. MB are 10^6 bytes; processor time is that of all processes of the service, and of PostgreSQL beside it.
 Temporary data goes to TMPDIR and is removed.
 """
@@ -27,7 +28,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from rich.console import Console
 
-from eval.bench_service import NODES, Client, Row, Running, biglog, fill, run, send_all, slowest, spread
+from eval.bench_service import NODES, Client, Row, Running, biglog, fill, listening, run, send_all, slowest, spread
 from logdoctor.store.database import Database
 from logdoctor.store.schema import verdicts
 from tests.postgres import Server, new_folder
@@ -35,6 +36,7 @@ from tests.postgres import Server, new_folder
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bench_scale.json"
 ATTEMPTS = 16
+BEGIN = 20  # seconds for which a fleet that begins all at once is measured apart
 PROGRAM = str(Path(sys.executable).with_name("logdoctor"))
 console = Console(highlight=False)
 
@@ -95,11 +97,7 @@ class Place:
     def serving(self, *words: str) -> Iterator[Running]:
         """A process that serves."""
         with self.process("serve", "--port", "0", *words) as process:
-            assert process.stderr is not None
-            while (line := json.loads(process.stderr.readline())).get("event") != "listening":
-                pass
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield Running(process.pid, int(line["url"].rsplit(":", 1)[1]))
+            yield listening(process)
 
     @contextmanager
     def service(self) -> Iterator[Running]:
@@ -118,23 +116,31 @@ class Place:
                 threading.Thread(target=worker.stderr.read, daemon=True).start()
             yield running
 
+    def pids(self) -> list[int]:
+        """The processes of logdoctor."""
+        return [pid for pid, words, _ in _processes() if str(self.folder) in words]
+
     def cpu(self) -> dict[str, float]:
         """Seconds of processor time of logdoctor and of PostgreSQL, as far as their processes live."""
         used = {"logdoctor": 0.0, "postgresql": 0.0}
-        ours, theirs = str(self.folder), "" if self.server is None else str(self.server.folder)
-        main = _postmaster(theirs)
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (place / "cmdline").read_bytes().decode("utf-8", "replace")
-                fields = (place / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
+        main = _postmaster("" if self.server is None else str(self.server.folder))
+        for pid, words, fields in _processes():
             seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            if ours in words:
+            if str(self.folder) in words:
                 used["logdoctor"] += seconds
-            elif main and (int(place.name) == main or int(fields[1]) == main):
+            elif main and (pid == main or int(fields[1]) == main):
                 used["postgresql"] += seconds
         return used
+
+
+def _processes() -> Iterator[tuple[int, str, list[str]]]:
+    """All processes: number, command line, and the fields of their `stat` after the name."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().decode("utf-8", "replace")
+            yield int(place.name), words, (place / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
 
 
 def _postmaster(folder: str) -> int:
@@ -217,6 +223,8 @@ class Fleet:
 
     def __init__(self, running: Running, lines: list[bytes], seconds: int) -> None:
         self._running, self._lines, self._seconds = running, lines, seconds
+        self.beginning: list[float] = []
+        """What acknowledgements took in the first seconds, in which all jobs begin at once."""
         self.acknowledged: list[float] = []
         self.refused = 0
 
@@ -241,7 +249,7 @@ class Fleet:
                 body = b"".join(line + b"\n" for line in self._lines[first : first + 80])
                 begun = time.perf_counter()
                 status, answer = await client.request("POST", f"{path}?offset={offset}", body)
-                self.acknowledged.append(time.perf_counter() - begun)
+                (self.acknowledged if tick >= BEGIN else self.beginning).append(time.perf_counter() - begun)
                 if status == 200:
                     offset = json.loads(answer)["next_offset"]
                 else:
@@ -250,7 +258,7 @@ class Fleet:
 
 def fleet(folder: Path, quick: bool) -> Row:
     """Seconds until bytes are acknowledged, and from the end of a job to its verdict, 588 streams posting meanwhile."""
-    seconds = 15 if quick else 60
+    seconds = 35 if quick else 90
     lines = biglog(folder / "big.log", 6, "nemo").split(b"\n")
     found = {}
     for mode in MODES:
@@ -264,6 +272,7 @@ def fleet(folder: Path, quick: bool) -> Row:
             watcher.join()
             used = {name: (now - before[name]) / seconds for name, now in place.cpu().items()}
         found[mode.name] = {
+            "acknowledged_at_the_beginning": spread(load.beginning),
             "acknowledged": spread(load.acknowledged),
             "end_to_verdict": spread(waits),
             "refused": load.refused,
@@ -276,8 +285,8 @@ def fleet(folder: Path, quick: bool) -> Row:
 def _verdicts(running: Running, seconds: int, waits: list[float]) -> None:
     """End a job a second, and note how long its verdict takes."""
     failed = (HERE / "corpus" / "failures" / "inf-028.log").read_bytes()
-    time.sleep(2)
-    for number in range(seconds - 3):
+    time.sleep(BEGIN)
+    for number in range(seconds - BEGIN - 1):
         path = f"/v1/jobs/failing-{number}/attempts/1"
         send_all(running, f"{path}/streams/main/log", failed[-60_000:])
         time.sleep(0.5)

@@ -80,17 +80,22 @@ class Running(NamedTuple):
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def listening(process: "subprocess.Popen[bytes]") -> Running:
+    """A service that was begun, once it listens; what it says afterwards is thrown away."""
+    assert process.stderr is not None
+    port = next(json.loads(line)["url"].rsplit(":", 1)[1] for line in process.stderr if b'"listening"' in line)
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    return Running(process.pid, int(port))
+
+
 @contextmanager
 def service(folder: Path, **settings: str) -> Iterator[Running]:
     """`logdoctor serve` on a free port, stopped at the end."""
     environment = os.environ | {f"LOGDOCTOR_{name.upper()}": value for name, value in settings.items()}
     command = [str(Path(sys.executable).with_name("logdoctor")), "serve", "--port", "0", "--data-dir", str(folder)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        threading.Thread(target=process.stderr.read, daemon=True).start()
         try:
-            yield Running(process.pid, int(json.loads(line)["url"].rsplit(":", 1)[1]))
+            yield listening(process)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -109,6 +109,7 @@ class Holding:
         self._loading = threading.Lock()
         self._archiving = threading.Lock()
         self._unscanned_bytes = self._unarchived_bytes = 0
+        self._hurried: set[int] = set()
         self._log_bytes = 0  # of all workers, when that was last looked at
         self._held_bytes = 0  # of rows that were read and are not deleted: one byte that is not archived keeps them
         self._archivist = Turns("archivist", self._archive_turn)
@@ -206,17 +207,27 @@ class Holding:
     def pull(self) -> bool:
         """Read what came to the log of the owned shards, unless too much of it waits already; whether anything did."""
         with self.lock:
-            if self._unscanned_bytes > self._bounds.unscanned or not self._shards:
-                return False
-            behind = dict(self._shards)
+            wanted = self._hurried if self.is_behind else self._shards.keys()
+            behind = {number: shard for number, shard in self._shards.items() if number in wanted}
+            hurried = set(self._hurried)
+        if not behind:
+            return False
         at, heads = time.monotonic(), self._log.heads()
         self._log_bytes = sum(held for _, held in heads.values())
         pulled = False
-        for number, shard in behind.items():
+        for number, shard in sorted(behind.items(), key=lambda one: one[0] not in hurried):
             if (heads[number][0] > shard.last or shard.is_cut) and time.monotonic() >= shard.retry_at:
                 pulled |= self._pull_safely(shard, heads[number][0])
             shard.looked_at(heads[number][0], at)
+            if number in hurried and not shard.is_behind:
+                self._hurried.discard(number)
         return pulled
+
+    def hurry(self, job: str, number: int) -> None:
+        """Read the shard of an attempt before others, however much waits: it has ended, and its verdict is wanted."""
+        with self.lock:
+            self._hurried.add(shard_of(job, number))
+            self.fresh.notify_all()
 
     def _pull_safely(self, shard: _Shard, head: int) -> bool:
         """Pull; what is wrong with one shard costs no other anything."""
@@ -515,6 +526,16 @@ class Holding:
                 if verdict:
                     self._announce(verdict)
                 attempt.reopened, attempt.provisional = False, True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much was read and not compressed that no more is read of the log."""
+        return self._unscanned_bytes > self._bounds.unscanned
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half as much waits to be compressed as may wait."""
+        return 2 * self._unscanned_bytes > self._bounds.unscanned
 
     def lag(self) -> float:
         """Seconds that the oldest bytes have waited for compression: in memory, or in the log to be read."""

@@ -19,9 +19,9 @@ import structlog
 from logdoctor import tracing
 from logdoctor.errors import Busy, LimitReached, LogdoctorError, StorageFull, StoreError
 from logdoctor.store.frames import MAX_RAW
-from logdoctor.store.log import LogTable, NewBytes
+from logdoctor.store.log import LogTable, NewBytes, Reached
 from logdoctor.store.names import Key
-from logdoctor.store.records import Records
+from logdoctor.store.records import Attempt, Records
 
 log = structlog.get_logger()
 
@@ -57,11 +57,12 @@ class Intake:
     ) -> None:
         self._log, self._records = stored, records
         self._folder, self._bounds, self._wake = folder, bounds, wake
-        self._waiting: list[tuple[NewBytes, Future[int]]] = []
+        self._waiting: list[tuple[NewBytes, Future[Reached]]] = []
         self._changed = threading.Condition()
         self._closing = False
         self._opened: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._opening = threading.Lock()
+        self._opening, self._turn = threading.Lock(), threading.Lock()
+        self._unopened: list[tuple[tuple[str, int], Future[Attempt]]] = []
         self._held = 0  # bytes in the log when that was last looked at
         self._looked = 0.0
         self._bytes_in = self._lines_in = self._groups = self._refused = 0
@@ -84,14 +85,36 @@ class Intake:
         attempt = key.job, key.attempt
         if attempt in self._opened:
             return
-        kept = self._records.open_attempt(*attempt, time.time())
-        if kept.deleted is not None:
+        begun: Future[Attempt] = Future()
+        with self._opening:
+            self._unopened.append((attempt, begun))
+        with self._turn:  # whoever has it opens for all that wait: hundreds begin at once
+            with self._opening:
+                group, self._unopened = self._unopened, []
+            self._open(group)
+        if begun.result().deleted is not None:
             cause = "its log was deleted, and its verdict is final"
             raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Start another attempt.")
         with self._opening:
             self._opened[attempt] = None
             while len(self._opened) > _OPENED:
                 self._opened.popitem(last=False)
+
+    def _open(self, group: Sequence[tuple[tuple[str, int], Future[Attempt]]]) -> None:
+        """Open attempts in one transaction; when that fails each by itself, so that one harms no other."""
+        if not group:
+            return
+        try:
+            found = self._records.open_attempts([attempt for attempt, _ in group], time.time())
+        except Exception as error:  # noqa: BLE001 -- it is raised where each is waited for
+            if len(group) == 1:
+                group[0][1].set_exception(error)
+            else:
+                for one in group:
+                    self._open([one])
+            return
+        for (_, begun), attempt in zip(group, found, strict=True):
+            begun.set_result(attempt)
 
     def is_open(self, key: Key) -> bool:
         """Whether `open` would have nothing to do, so that it needs no disk."""
@@ -102,15 +125,15 @@ class Intake:
         with self._opening:
             self._opened.pop((job, number), None)
 
-    def take(self, key: Key, offset: int, data: bytes) -> Future[int]:
-        """Take bytes that stand at `offset` of a stream; the future has the offset behind them when they are durable.
+    def take(self, key: Key, offset: int, data: bytes) -> Future[Reached]:
+        """Take bytes that stand at `offset` of a stream; the future has where it stands then, once they are durable.
 
         It fails with `OffsetMismatch` when they do not continue it, `LimitReached` when it is too long, `Busy` when too
         much waits, `StorageFull` or `StoreError` when they cannot be written; then nothing of them is kept.
         """
         return self._append(NewBytes(key, offset, data))
 
-    def push(self, key: Key, data: bytes, mark: str) -> Future[int]:
+    def push(self, key: Key, data: bytes, mark: str) -> Future[Reached]:
         """Take bytes that continue a stream wherever it ends, once for each mark that is not "": a repetition is not
         taken. The future is as that of `take`."""
         return self._append(NewBytes(key, None, data, mark))
@@ -119,11 +142,11 @@ class Intake:
         """Ask the owner of an attempt for something (`service.holding` says what for); durable on return."""
         self._append(NewBytes(Key(job, number, ""), None, wish)).result()
 
-    def _append(self, entry: NewBytes) -> Future[int]:
+    def _append(self, entry: NewBytes) -> Future[Reached]:
         if len(entry.data) > MAX_ENTRY:
             cause = f"{len(entry.data)} bytes at once are more than {MAX_ENTRY}"
             raise LimitReached(f"stream {entry.key}", cause, "Send smaller parts.")
-        future: Future[int] = Future()
+        future: Future[Reached] = Future()
         future.set_running_or_notify_cancel()  # one who no longer waits must not disturb the others
         with self._changed:
             if self._closing:
@@ -144,7 +167,7 @@ class Intake:
             if time.monotonic() - self._looked > _LOOK:
                 self._look()
 
-    def _next_group(self) -> list[tuple[NewBytes, Future[int]]]:
+    def _next_group(self) -> list[tuple[NewBytes, Future[Reached]]]:
         """The entries that are written next, about `_GROUP` bytes of them."""
         size = 0
         for place, (entry, _) in enumerate(self._waiting):
@@ -155,7 +178,7 @@ class Intake:
         group, self._waiting = self._waiting, []
         return group
 
-    def _write(self, group: list[tuple[NewBytes, Future[int]]]) -> None:
+    def _write(self, group: list[tuple[NewBytes, Future[Reached]]]) -> None:
         """Append a group; whatever is wrong with it, the thread goes on with the next."""
         begun = time.time_ns()
         try:
@@ -169,7 +192,7 @@ class Intake:
             log.exception("log not written")
             self._fail(group, StoreError("the log", f"an internal error ({error!r})", "Try again."))
             return
-        self._groups += any(isinstance(result, int) for result in results)
+        self._groups += any(isinstance(result, Reached) for result in results)
         for (entry, future), result in zip(group, results, strict=True):
             if isinstance(result, LogdoctorError):
                 self._refused += 1
@@ -183,7 +206,7 @@ class Intake:
         if tracing.is_on():
             _trace([entry for entry, _ in group], begun)
 
-    def _fail(self, group: list[tuple[NewBytes, Future[int]]], error: LogdoctorError) -> None:
+    def _fail(self, group: list[tuple[NewBytes, Future[Reached]]], error: LogdoctorError) -> None:
         self._refused += len(group)
         for _, future in group:
             future.set_exception(error)

@@ -339,6 +339,7 @@ class Service:
         if kept.settled and (verdict := self.records.reopen(job, number)):
             self._announce(verdict)
         self.intake.wish(job, number, ENDED)
+        self.holding.hurry(job, number)
 
     def streams(self, job: str, number: int) -> list[str]:
         """The names of the streams of an attempt."""

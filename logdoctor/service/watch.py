@@ -45,6 +45,8 @@ _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
 _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
+_REST, _WEIGHT = 3.0, 0.02  # how often all streams would fit into the time in which each is scanned once; of a new cost
+_SLICE = 0.2  # seconds of compressing after which the log is looked at again
 _RETRY = 1.0  # seconds until a stream that could not be read is read again
 _PATIENCE = 900.0  # seconds after which it is given up
 _AGAIN = 1.0  # seconds until attempts are taken up again that could not be
@@ -75,6 +77,7 @@ class Watch:
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
+        self._cost = 0.0  # seconds that a stream takes of late
         self._taken: deque[Owned] = deque()
         self._taking_at = 0.0
         self._said: dict[LiveStream, tuple[int, int]] = {}
@@ -168,12 +171,15 @@ class Watch:
             self._take_up()
         worked = self._holding.pull()
         worked |= self._judge_asked()
+        until = time.monotonic() + _SLICE
         for stream in self._due():
             if stream in self._holding.unscanned:  # it may have been judged meanwhile
+                begun = time.monotonic()
                 self._advance(stream)
+                self._cost += _WEIGHT * (time.monotonic() - begun - self._cost)
             worked = True
             self._judge_asked()
-            if self._stopping:
+            if self._stopping or time.monotonic() > until:
                 break
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1.0
@@ -190,9 +196,13 @@ class Watch:
         self._said = counted
 
     def _due(self) -> list[LiveStream]:
-        """Streams with enough to scan, or that have waited long enough."""
+        """Streams with enough to scan, or that have waited long enough: longer while there are so many that to scan
+        each so often would leave no time for anything else."""
         now = time.monotonic()
         with self._holding.lock:
+            patience = self._timing.scan
+            if not self._holding.is_half_full:
+                patience = max(patience, _REST * self._cost * len(self._holding.unscanned))
             return [
                 stream
                 for stream in self._holding.unscanned
@@ -200,7 +210,7 @@ class Watch:
                 and (
                     not stream.ready
                     or stream.unscanned_bytes >= _SEGMENT
-                    or now - (stream.waiting_since or now) >= self._timing.scan
+                    or now - (stream.waiting_since or now) >= patience
                     or stream.attempt.asked
                 )
             ]

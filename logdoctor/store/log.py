@@ -9,7 +9,7 @@ bytes, not on what a reader remembers: rows may be read again, and what is known
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -81,6 +81,16 @@ class Standing(NamedTuple):
     problem: str = ""
 
 
+class Reached(NamedTuple):
+    """Where a stream stands after an append: the byte to come, newlines before it, and how many lines were scanned and
+    kept by the filter rules when that was last said."""
+
+    next: int = 0
+    lines: int = 0
+    scanned: int = 0
+    kept: int = 0
+
+
 class DoneRows(NamedTuple):
     """Rows of an owned shard that are not needed any more: those up to a number, but for some."""
 
@@ -99,50 +109,41 @@ class _Note(NamedTuple):
     length: int
 
 
-class _StreamEnd:
-    """Where a stream ends while a group is entered."""
-
-    __slots__ = ("lines", "moved", "next")
-
-    def __init__(self, next_offset: int, lines: int) -> None:
-        self.next, self.lines, self.moved = next_offset, lines, False
-
-
 class _Append:
     """Entries while they are entered in one transaction, which holds their shards: nobody else moves their streams."""
 
     def __init__(self, connection: sa.Connection, limits: LogLimits, entries: Sequence[NewBytes]) -> None:
         self._connection, self._limits, self._entries = connection, limits, entries
-        self._streams = _known(connection, {entry.key for entry in entries})
+        wanted = {entry.key for entry in entries if entry.key.stream}
+        self._streams = _known(connection, wanted)
+        self._attempts = _attempts(connection, {key[:2] for key in wanted - self._streams.keys()})
         self._marks = _repeated(connection, entries)
+        self._moved: set[Key] = set()
         self._new_marks: list[tuple[Key, str]] = []
-        self._counts: dict[tuple[str, int], int] = {}
 
-    def place(self, entry: NewBytes, held: int) -> tuple[int | LogdoctorError, bool]:
-        """Move the end of a stream whose shard holds so many bytes; the end, or why the entry is not taken, and whether
-        it has bytes that are to be written."""
+    def place(self, entry: NewBytes, held: int) -> tuple[Reached | LogdoctorError, bool]:
+        """Move the end of a stream whose shard holds so many bytes; where it stands, or why the entry is not taken, and
+        whether it has bytes that are to be written."""
         if not entry.key.stream:
-            return 0, True
+            return Reached(), True
         stream = self._streams.get(entry.key)
-        reached = stream.next if stream else 0
+        reached = stream or Reached()
         if entry.mark and (entry.key, entry.mark) in self._marks:
             return reached, False
-        refused = self._refused(entry, stream, reached, held)
+        refused = self._refused(entry, stream, reached.next, held)
         if refused is not None:
             return refused, False
         if not entry.data:
             return reached, False
-        if stream is None:
-            stream = self._streams[entry.key] = _StreamEnd(0, 0)
-        stream.next += len(entry.data)
-        stream.lines += entry.data.count(b"\n")
-        stream.moved = True
+        next_offset, lines = reached.next + len(entry.data), reached.lines + entry.data.count(b"\n")
+        reached = self._streams[entry.key] = reached._replace(next=next_offset, lines=lines)
+        self._moved.add(entry.key)
         if entry.mark:
             self._marks.add((entry.key, entry.mark))
             self._new_marks.append((entry.key, entry.mark))
-        return stream.next, True
+        return reached, True
 
-    def _refused(self, entry: NewBytes, stream: _StreamEnd | None, reached: int, held: int) -> LogdoctorError | None:
+    def _refused(self, entry: NewBytes, stream: Reached | None, reached: int, held: int) -> LogdoctorError | None:
         if entry.offset is not None and entry.offset != reached:
             return OffsetMismatch(str(entry.key), entry.offset, reached)
         if held > self._limits.shard_bytes:
@@ -154,19 +155,14 @@ class _Append:
 
     def _refused_stream(self, key: Key) -> LimitReached | None:
         """Count one stream more of an attempt, or say why it may have no more."""
-        of = key.job, key.attempt
-        if of not in self._counts:
-            mine = (streams.c.job == key.job, streams.c.attempt == key.attempt)
-            query = sa.select(sa.func.count()).select_from(streams).where(*mine)
-            self._counts[of] = self._connection.scalar(query) or 0
-        deleted = sa.select(attempts.c.deleted).where(attempts.c.job == key.job, attempts.c.number == key.attempt)
-        if self._connection.scalar(deleted) is not None:
+        count = self._attempts[key.job, key.attempt]
+        if count is None:
             cause = "its log was deleted, and its verdict is final"
             return LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Start another attempt.")
-        if self._counts[of] >= self._limits.streams:
-            cause = f"it has {self._counts[of]} streams"
+        if count >= self._limits.streams:
+            cause = f"it has {count} streams"
             return LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Send fewer streams, one for each node.")
-        self._counts[of] += 1
+        self._attempts[key.job, key.attempt] = count + 1
         return None
 
     def finish(self, at: float) -> None:
@@ -174,7 +170,7 @@ class _Append:
         rows = [
             {**key._asdict(), "shard": shard_of(key.job, key.attempt), "next": s.next, "lines": s.lines, "changed": at}
             for key, s in sorted(self._streams.items())  # as `say` does, or they block each other
-            if s.moved
+            if key in self._moved
         ]
         if rows:
             statement, order = _upsert(self._connection.dialect)
@@ -188,11 +184,6 @@ class _Append:
 
 
 _STANDING = [streams.c[name] for name in Standing._fields]
-_ENDS = sa.select(streams.c.stream, streams.c.next, streams.c.lines).where(
-    streams.c.job == sa.bindparam("job"),
-    streams.c.attempt == sa.bindparam("attempt"),
-    streams.c.stream.in_(sa.bindparam("names", expanding=True)),
-)
 _NEW_ROW = sa.insert(log_rows)
 _NEW_HEAD = (
     sa.update(shards)
@@ -250,33 +241,34 @@ class LogTable:
     def __init__(self, database: Database, limits: LogLimits, recent: int = 0) -> None:
         self._database, self._limits, self._recent = database, limits, _Recent(recent)
 
-    def append(self, entries: Sequence[NewBytes], at: float) -> list[int | LogdoctorError]:
-        """Return for each entry the offset behind it, now that it is durable, or why it was not taken: it does not
-        continue its stream (`OffsetMismatch`), the stream is too long or one too many (`LimitReached`), or too much of
-        its shard waits to be archived (`Busy`).
+    def append(self, entries: Sequence[NewBytes], at: float) -> list[Reached | LogdoctorError]:
+        """Return for each entry where its stream stands behind it, now that it is durable, or why it was not taken: it
+        does not continue its stream (`OffsetMismatch`), the stream is too long or one too many (`LimitReached`), or too
+        much of its shard waits to be archived (`Busy`).
 
         Entries of one stream are taken in their order. `StoreError` when the database fails: then nothing was taken,
         or nobody knows, and whoever asks where the stream ends will learn it.
         """
         places = _by_shard(entries)
         packed = {shard: _packed(entries[place].data for place in of) for shard, of in places.items()}
-        results: list[int | LogdoctorError] = [0] * len(entries)
+        results: list[Reached | LogdoctorError] = [Reached()] * len(entries)
         with self._database.appending() as connection:
             room = _lock(connection, places)
             group = _Append(connection, self._limits, entries)
             written: list[tuple[int, Row]] = []
+            frames: list[tuple[int, bytes]] = []
             for shard, of in places.items():
                 taken: list[StreamBytes] = []
                 for place in of:
                     entry = entries[place]
                     results[place], writes = result, writes = group.place(entry, room[shard].bytes)
-                    if writes and isinstance(result, int):
-                        taken.append(StreamBytes(entry.key, max(result - len(entry.data), 0), entry.data))
+                    if writes and isinstance(result, Reached):
+                        taken.append(StreamBytes(entry.key, max(result.next - len(entry.data), 0), entry.data))
                 if taken:
                     whole = packed[shard] if len(taken) == len(of) else _packed(one.data for one in taken)
-                    row = Row(room[shard].head + 1, taken)
-                    _insert(connection, shard, row.seq, whole.raw, framed(_encoded(taken), whole))
-                    written.append((shard, row))
+                    written.append((shard, Row(room[shard].head + 1, taken)))
+                    frames.append((whole.raw, framed(_encoded(taken), whole)))
+            _insert(connection, written, frames)
             group.finish(at)
         for shard, row in written:
             self._recent.put(shard, row)
@@ -409,32 +401,53 @@ def _lock(connection: sa.Connection, groups: Iterable[int]) -> dict[int, Any]:
     return {row.shard: row for row in connection.execute(_LOCK, {"shards": list(groups)})}
 
 
-def _known(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, _StreamEnd]:
-    """The streams that exist; whoever holds their shard is alone with them."""
-    names: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for key in keys:
-        names[key.job, key.attempt].append(key.stream)
-    known = {}
-    for (job, attempt), wanted in names.items():
-        found = connection.execute(_ENDS, {"job": job, "attempt": attempt, "names": wanted})
-        for stream, reached, lines in found:
-            known[Key(job, attempt, stream)] = _StreamEnd(reached, lines)
-    return known
+def _known(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Reached]:
+    """Where the streams that exist stand; whoever holds their shard is alone with them."""
+    names, ends = streams.c["job", "attempt", "stream"], streams.c["next", "lines", "scanned", "kept"]
+    rows = _rows_of(connection, sa.select(*names, *ends), names, keys)
+    return {Key(*row[:3]): Reached(*row[3:]) for row in rows}
+
+
+def _attempts(connection: sa.Connection, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+    """How many streams each attempt has; None for one whose log was deleted."""
+    found: dict[tuple[str, int], int | None] = dict.fromkeys(keys, 0)
+    names = streams.c["job", "attempt"]
+    counts = sa.select(*names, sa.func.count()).group_by(*names)
+    found |= {(job, attempt): count for job, attempt, count in _rows_of(connection, counts, names, found)}
+    names = attempts.c["job", "number"]
+    deleted = sa.select(*names).where(attempts.c.deleted.is_not(None))
+    return found | {(job, attempt): None for job, attempt in _rows_of(connection, deleted, names, found)}
+
+
+def _rows_of(
+    connection: sa.Connection, query: sa.Select[Any], names: Iterable[Any], keys: Iterable[tuple[Any, ...]]
+) -> Iterator[Any]:
+    """The rows of a query that have one of these keys in these columns."""
+    names, wanted = sa.tuple_(*names), [tuple(key) for key in keys]
+    for begin in range(0, len(wanted), _AT_ONCE):
+        yield from connection.execute(query.where(names.in_(wanted[begin : begin + _AT_ONCE])))
 
 
 def _repeated(connection: sa.Connection, entries: Iterable[NewBytes]) -> set[tuple[Key, str]]:
     """The marks among those of the entries that were taken before."""
-    columns = (marks.c.job, marks.c.attempt, marks.c.stream, marks.c.mark)
+    names = marks.c["job", "attempt", "stream", "mark"]
     wanted = [(*entry.key, entry.mark) for entry in entries if entry.mark]
-    found: set[tuple[Key, str]] = set()
-    for begin in range(0, len(wanted), _AT_ONCE):
-        query = sa.select(*columns).where(sa.tuple_(*columns).in_(wanted[begin : begin + _AT_ONCE]))
-        found |= {(Key(job, attempt, stream), mark) for job, attempt, stream, mark in connection.execute(query)}
-    return found
+    found = _rows_of(connection, sa.select(*names), names, wanted)
+    return {(Key(job, attempt, stream), mark) for job, attempt, stream, mark in found}
+
+
+class _Packers(threading.local):
+    """A packer for each thread: to make one costs more than to pack a few lines."""
+
+    def __init__(self) -> None:
+        self.packer = Packer()
+
+
+_packers = _Packers()
 
 
 def _packed(parts: Iterable[bytes]) -> Packed:
-    return Packer().packed(b"".join(parts))
+    return _packers.packer.packed(b"".join(parts))
 
 
 def _encoded(taken: Iterable[StreamBytes]) -> bytes:
@@ -452,9 +465,13 @@ def _upsert(dialect: sa.Dialect) -> tuple[str, tuple[str, ...]]:
     return str(compiled), tuple(compiled.positiontup or ())
 
 
-def _insert(connection: sa.Connection, shard: int, seq: int, size: int, frame: bytes) -> None:
-    connection.execute(_NEW_ROW, {"shard": shard, "seq": seq, "bytes": size, "frame": frame})
-    connection.execute(_NEW_HEAD, {"of": shard, "to": seq, "more": size})
+def _insert(connection: sa.Connection, rows: Sequence[tuple[int, Row]], frames: Sequence[tuple[int, bytes]]) -> None:
+    """Enter a row for each of several shards; of each frame is told how many bytes it holds."""
+    if not rows:
+        return
+    both = [(shard, row.seq, size, frame) for (shard, row), (size, frame) in zip(rows, frames, strict=True)]
+    connection.execute(_NEW_ROW, [dict(zip(("shard", "seq", "bytes", "frame"), one, strict=True)) for one in both])
+    connection.execute(_NEW_HEAD, [{"of": shard, "to": seq, "more": size} for shard, seq, size, _ in both])
 
 
 def row_of(shard: int, seq: int, frame: bytes) -> Row:

@@ -244,8 +244,12 @@ class Records:
 
     def open_attempt(self, job: str, number: int, at: float) -> Attempt:
         """Return the attempt, which now exists, and so does its job."""
+        return self.attempt(job, number) or self.open_attempts([(job, number)], at)[0]
+
+    def open_attempts(self, names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
+        """Return the attempts, each of a job and a number, which now exist, and so do their jobs."""
         with self.database.writing() as connection:
-            return _open_attempt(connection, job, number, at)
+            return [_open_attempt(connection, job, number, at) for job, number in names]
 
     def end(self, job: str, number: int, end: End) -> Attempt:
         """Return the attempt with this end of a stream; a later one replaces it.

@@ -15,7 +15,7 @@ from logdoctor.errors import Busy, LogdoctorError, OffsetMismatch
 from logdoctor.store.database import Database
 from logdoctor.store.log import LogTable, NewBytes
 from logdoctor.store.names import Key
-from tests.store.logs import LIMITS, data_of
+from tests.store.logs import LIMITS, appended, data_of
 
 STREAMS = [Key(f"job-{n // 4}", 1, f"rank {n % 4}") for n in range(16)]
 """What all such processes append to at once."""
@@ -61,7 +61,7 @@ class Appender:
         entries += [line] * self._chance.choice([0, 1, 1, 2])
         self._chance.shuffle(chosen)
         self._at = {key: at for key, at in self._at.items() if key not in chosen}
-        for entry, result in zip(entries, self._log.append(entries, time.time()), strict=True):
+        for entry, result in zip(entries, appended(self._log, entries, time.time()), strict=True):
             self._told_of(entry, result)
 
     def _told_of(self, entry: NewBytes, result: int | LogdoctorError) -> None:

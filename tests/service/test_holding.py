@@ -19,6 +19,7 @@ from logdoctor.store.records import End, Records
 from logdoctor.store.schema import shards
 from logdoctor.store.shards import Fenced, Leases, Owned, shard_of
 from tests.databases import url_in
+from tests.store.logs import appended
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
@@ -43,7 +44,7 @@ class Stored(NamedTuple):
 
     def append(self, data: bytes, key: Key = KEY) -> int:
         """Bytes that continue a stream."""
-        (end,) = self.log.append([NewBytes(key, None, data)], time.time())
+        (end,) = appended(self.log, [NewBytes(key, None, data)], time.time())
         assert isinstance(end, int)
         return end
 

@@ -32,13 +32,13 @@ def content(service: Service, key: Key) -> bytes:
 
 def test_bytes_are_taken_where_the_stream_ends_and_nowhere_else(service: Service) -> None:
     service.intake.open(KEY)
-    assert service.intake.take(KEY, 0, b"one\n").result(90) == 4
+    assert service.intake.take(KEY, 0, b"one\n").result(90).next == 4
     for offset in (0, 3, 5, 10**15, -1):
         with pytest.raises(OffsetMismatch) as mismatch:
             service.intake.take(KEY, offset, b"other\n").result(90)
         assert mismatch.value.next_offset == 4
-    assert service.intake.take(KEY, 4, b"two\n").result(90) == 8
-    assert service.intake.take(KEY, 8, b"").result(90) == 8
+    assert service.intake.take(KEY, 4, b"two\n").result(90).next == 8
+    assert service.intake.take(KEY, 8, b"").result(90).next == 8
     assert service.logs.standing(KEY).next == 8
     assert content(service, KEY) == b"one\ntwo\n"
     assert service.intake.figures().refused == 5
@@ -48,7 +48,7 @@ def test_many_may_be_on_their_way_at_once(service: Service) -> None:
     lines = [b"%05d\n" % n for n in range(5000)]
     service.intake.open(KEY)
     futures = [service.intake.take(KEY, 6 * n, line) for n, line in enumerate(lines)]
-    assert [future.result(90) for future in futures] == [6 * n + 6 for n in range(5000)]
+    assert [future.result(90).next for future in futures] == [6 * n + 6 for n in range(5000)]
     assert service.logs.standing(KEY)[:2] == (30_000, 5000)
     assert content(service, KEY) == b"".join(lines)
     assert service.intake.figures().groups < 2500
@@ -96,7 +96,7 @@ def test_one_who_no_longer_waits_disturbs_nobody(service: Service) -> None:
     service.intake.open(KEY)
     for n in range(200):
         service.intake.take(KEY, n * 10_000, bytes(10_000)).cancel()
-    assert service.intake.take(KEY, 200 * 10_000, b"last\n").result(90) == 200 * 10_000 + 5
+    assert service.intake.take(KEY, 200 * 10_000, b"last\n").result(90).next == 200 * 10_000 + 5
 
 
 def test_what_is_refused_does_not_count_as_news_of_a_stream(service: Service) -> None:

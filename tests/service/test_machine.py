@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         data = TEXT[len(known) % len(TEXT) :][:size]
         self.service.intake.open(key)
         try:
-            reached = self.service.intake.take(key, len(known) + wrong, data).result(90)
+            reached = self.service.intake.take(key, len(known) + wrong, data).result(90).next
         except OffsetMismatch as mismatch:
             assert wrong and mismatch.next_offset == len(known)
         else:

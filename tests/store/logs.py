@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from logdoctor.errors import LogdoctorError
 from logdoctor.store.archive import Archive, StreamPiece
 from logdoctor.store.database import Database
-from logdoctor.store.log import DoneRows, LogLimits, LogTable, NewBytes, StreamBytes
+from logdoctor.store.log import DoneRows, LogLimits, LogTable, NewBytes, Reached, StreamBytes
 from logdoctor.store.names import Key
 from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import SHARDS, log_rows, shards
@@ -62,11 +63,16 @@ def owner_of(database: Database, key: Key, worker: str = "worker") -> Owned:
     return of_all(database, worker)[shard_of(key.job, key.attempt)]
 
 
+def appended(log: LogTable, entries: Sequence[NewBytes], at: float) -> list[int | LogdoctorError]:
+    """Append entries as one group; the offset behind each, or why it was not taken."""
+    return [result.next if isinstance(result, Reached) else result for result in log.append(entries, at)]
+
+
 def sent(log: LogTable, key: Key, *parts: bytes) -> list[int]:
     """Append parts of a stream, each as a group of its own; the offsets behind them."""
     found = []
     for data in parts:
-        (result,) = log.append([NewBytes(key, None, data)], 5.0)
+        (result,) = appended(log, [NewBytes(key, None, data)], 5.0)
         assert isinstance(result, int), result
         found.append(result)
     return found

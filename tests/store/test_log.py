@@ -26,7 +26,7 @@ from logdoctor.store.schema import log_rows, marks
 from logdoctor.store.shards import Fenced, Owned, shard_of
 from tests.crash.appending import PUSHED, STREAMS, acknowledged, pushed_line
 from tests.postgres import own_server
-from tests.store.logs import KEY, LIMITS, Parts, chunks_of, data_of, held, joined, opened, owner_of, sent
+from tests.store.logs import KEY, LIMITS, Parts, appended, chunks_of, data_of, held, joined, opened, owner_of, sent
 
 OTHER = KEY._replace(stream="rank 1")
 FAR = Key("far", 1, "rank 0")
@@ -65,7 +65,7 @@ def test_entries_of_a_group_continue_each_other(log: LogTable) -> None:
         NewBytes(KEY, None, b"three\n"),
         NewBytes(KEY, 14, b""),
     ]
-    assert log.append(group, 7.0) == [4, 4, 8, 1, 14, 14]
+    assert appended(log, group, 7.0) == [4, 4, 8, 1, 14, 14]
     assert whole(log, KEY) == b"one\ntwo\nthree\n" and whole(log, FAR) == b"far\n"
     assert log.standing(KEY) == Standing(next=14, lines=3, changed=7.0)
     assert log.streams_of("job", 1) == {"rank 0": log.standing(KEY), "rank 1": Standing(next=1, changed=7.0)}
@@ -73,8 +73,8 @@ def test_entries_of_a_group_continue_each_other(log: LogTable) -> None:
 
 
 def test_one_group_is_one_row_of_each_shard(log: LogTable) -> None:
-    log.append([NewBytes(KEY, None, b"one\n"), NewBytes(OTHER, None, b"two\n"), NewBytes(FAR, None, b"far\n")], 1.0)
-    log.append([NewBytes(KEY, None, b"more\n")], 1.0)
+    appended(log, [NewBytes(KEY, None, b"one\n"), NewBytes(OTHER, None, b"two\n"), NewBytes(FAR, None, b"far\n")], 1.0)
+    appended(log, [NewBytes(KEY, None, b"more\n")], 1.0)
     assert log.read(shard(KEY), 0) == [
         Row(1, [StreamBytes(KEY, 0, b"one\n"), StreamBytes(OTHER, 0, b"two\n")]),
         Row(2, [StreamBytes(KEY, 4, b"more\n")]),
@@ -92,7 +92,8 @@ def test_bytes_that_do_not_continue_their_stream_are_refused_and_cost_the_others
     log: LogTable, wrong: int
 ) -> None:
     sent(log, KEY, b"1234")
-    first, refused, chained, pushed = log.append(
+    first, refused, chained, pushed = appended(
+        log,
         [NewBytes(OTHER, 0, b"a"), NewBytes(KEY, wrong, b"no"), NewBytes(OTHER, 1, b"b"), NewBytes(KEY, None, b"56")],
         1.0,
     )
@@ -103,38 +104,38 @@ def test_bytes_that_do_not_continue_their_stream_are_refused_and_cost_the_others
 
 
 def test_what_is_refused_alone_leaves_no_trace(log: LogTable) -> None:
-    (refused,) = log.append([NewBytes(KEY, 4, b"no")], 1.0)
+    (refused,) = appended(log, [NewBytes(KEY, 4, b"no")], 1.0)
     assert isinstance(refused, OffsetMismatch)
-    assert log.append([NewBytes(OTHER, None, b"")], 1.0) == [0]
-    assert log.streams_of("job", 1) == {} and log.read(shard(KEY), 0) == [] and log.append([], 1.0) == []
+    assert appended(log, [NewBytes(OTHER, None, b"")], 1.0) == [0]
+    assert log.streams_of("job", 1) == {} and log.read(shard(KEY), 0) == [] and appended(log, [], 1.0) == []
 
 
 def test_empty_entries_count_as_no_stream(database: Database) -> None:
     log = LogTable(database, LIMITS._replace(streams=1))
     empty = [NewBytes(KEY._replace(stream=f"s{n}"), 0, b"") for n in range(5)]
-    assert log.append([*empty, NewBytes(KEY, 0, b"x")], 1.0) == [0, 0, 0, 0, 0, 1]
+    assert appended(log, [*empty, NewBytes(KEY, 0, b"x")], 1.0) == [0, 0, 0, 0, 0, 1]
 
 
 def test_a_push_is_taken_once_for_its_mark(log: LogTable) -> None:
     push = NewBytes(KEY, None, b"line\n", "mark")
-    assert log.append([push, push], 1.0) == [5, 5]
-    assert log.append([push], 2.0) == [5]
-    assert log.append([push._replace(mark="next"), push], 3.0) == [10, 10]
-    assert log.append([push._replace(key=OTHER)], 4.0) == [5], "the mark is of its stream"
-    assert log.append([push._replace(mark="")] * 2, 5.0) == [15, 20], "without a mark each counts"
+    assert appended(log, [push, push], 1.0) == [5, 5]
+    assert appended(log, [push], 2.0) == [5]
+    assert appended(log, [push._replace(mark="next"), push], 3.0) == [10, 10]
+    assert appended(log, [push._replace(key=OTHER)], 4.0) == [5], "the mark is of its stream"
+    assert appended(log, [push._replace(mark="")] * 2, 5.0) == [15, 20], "without a mark each counts"
     assert whole(log, KEY) == b"line\n" * 4
 
 
 def test_a_mark_is_not_spent_on_a_push_that_was_refused(database: Database) -> None:
     small, large = (LogTable(database, LIMITS._replace(stream_bytes=size)) for size in (3, 9))
     push = NewBytes(KEY, None, b"line\n", "mark")
-    assert isinstance(small.append([push], 1.0)[0], LimitReached)
-    assert large.append([push], 1.0) == [5]
+    assert isinstance(appended(small, [push], 1.0)[0], LimitReached)
+    assert appended(large, [push], 1.0) == [5]
 
 
 def test_old_marks_are_forgotten(log: LogTable) -> None:
     for at in (1.0, 2.0, 3.0):
-        log.append([NewBytes(KEY, None, b"x", f"m{at}")], at)
+        appended(log, [NewBytes(KEY, None, b"x", f"m{at}")], at)
     log.forget_marks(2.5)
     with log._database.reading() as connection:
         assert list(connection.scalars(sa.select(marks.c.mark))) == ["m3.0"]
@@ -144,7 +145,7 @@ def test_wishes_come_to_the_owner_after_what_was_sent_before(database: Database)
     log = LogTable(database, LIMITS._replace(shard_bytes=4))
     sent(log, KEY, b"12345")
     wish = NewBytes(Key("job", 1, ""), None, b"ended")
-    assert log.append([wish], 1.0) == [0], "too much that waits is no reason to forget how it ended"
+    assert appended(log, [wish], 1.0) == [0], "too much that waits is no reason to forget how it ended"
     assert chunks_of(log, KEY) == [StreamBytes(KEY, 0, b"12345"), StreamBytes(wish.key, 0, b"ended")]
     assert log.streams_of("job", 1).keys() == {"rank 0"}
 
@@ -154,7 +155,9 @@ def test_wishes_come_to_the_owner_after_what_was_sent_before(database: Database)
 
 def test_a_stream_ends_at_its_limit(database: Database) -> None:
     log = LogTable(database, LIMITS._replace(stream_bytes=10))
-    full, over, fits = log.append([NewBytes(KEY, 0, b"x" * 10), NewBytes(KEY, 10, b"y"), NewBytes(OTHER, 0, b"z")], 1.0)
+    full, over, fits = appended(
+        log, [NewBytes(KEY, 0, b"x" * 10), NewBytes(KEY, 10, b"y"), NewBytes(OTHER, 0, b"z")], 1.0
+    )
     assert (full, fits) == (10, 1) and isinstance(over, LimitReached) and "rank 0" in str(over)
     assert whole(log, KEY) == b"x" * 10
 
@@ -162,10 +165,12 @@ def test_a_stream_ends_at_its_limit(database: Database) -> None:
 def test_an_attempt_has_so_many_streams(database: Database) -> None:
     log = LogTable(database, LIMITS._replace(streams=3))
     keys = [KEY._replace(stream=f"s{n}") for n in range(5)]
-    results = log.append([NewBytes(key, 0, b"x") for key in keys[:2]], 1.0)
-    results += log.append([NewBytes(key, 0, b"x") for key in keys[2:]], 1.0)
+    results = appended(log, [NewBytes(key, 0, b"x") for key in keys[:2]], 1.0)
+    results += appended(log, [NewBytes(key, 0, b"x") for key in keys[2:]], 1.0)
     assert results[:3] == [1, 1, 1] and all(isinstance(result, LimitReached) for result in results[3:])
-    assert log.append([NewBytes(keys[0], 1, b"y"), NewBytes(FAR, 0, b"z")], 1.0) == [2, 1], "those that are there go on"
+    assert appended(log, [NewBytes(keys[0], 1, b"y"), NewBytes(FAR, 0, b"z")], 1.0) == [2, 1], (
+        "those that are there go on"
+    )
 
 
 def test_a_shard_over_its_budget_takes_no_more_and_costs_other_shards_nothing(
@@ -173,13 +178,13 @@ def test_a_shard_over_its_budget_takes_no_more_and_costs_other_shards_nothing(
 ) -> None:
     with opened(database_url, tmp_path / "archive", LIMITS._replace(shard_bytes=10)) as parts:
         sent(parts.log, KEY, b"x" * 11)
-        busy, far = parts.log.append([NewBytes(KEY, 11, b"y"), NewBytes(FAR, 0, b"z" * 11)], 1.0)
+        busy, far = appended(parts.log, [NewBytes(KEY, 11, b"y"), NewBytes(FAR, 0, b"z" * 11)], 1.0)
         assert isinstance(busy, Busy) and far == 11
-        wrong, _ = parts.log.append([NewBytes(KEY, 0, b"y"), NewBytes(KEY, 11, b"y")], 1.0)
+        wrong, _ = appended(parts.log, [NewBytes(KEY, 0, b"y"), NewBytes(KEY, 11, b"y")], 1.0)
         assert isinstance(wrong, OffsetMismatch), "who is wrong learns it, however much waits"
         owned = owner_of(parts.database, KEY)
         parts.archive.store(DoneRows(owned, 1), "job", 1, [StreamPiece("rank 0", 0, 1, b"x" * 11)])
-        assert parts.log.append([NewBytes(KEY, 11, b"y")], 1.0) == [12]
+        assert appended(parts.log, [NewBytes(KEY, 11, b"y")], 1.0) == [12]
 
 
 # Many at once
@@ -191,7 +196,7 @@ def test_two_threads_push_the_same_marks(log: LogTable) -> None:
 
     def push(place: int) -> None:
         for begin in range(0, len(pushes), 3):
-            results[place] += log.append(pushes[begin : begin + 3], 1.0)
+            results[place] += appended(log, pushes[begin : begin + 3], 1.0)
 
     in_threads(push, 2)
     assert whole(log, KEY) == b"".join(push.data for push in pushes)
@@ -207,7 +212,7 @@ def test_many_threads_append_to_the_same_streams(log: LogTable) -> None:
             chosen = chance.sample([key for key in keys if at[key] < 4000], 1)
             chosen += chance.sample(keys, 3)
             group = [NewBytes(key, at[key], data_of(key, at[key], at[key] + chance.randint(1, 900))) for key in chosen]
-            for entry, result in zip(group, log.append(group, 1.0), strict=True):
+            for entry, result in zip(group, appended(log, group, 1.0), strict=True):
                 assert isinstance(result, int | OffsetMismatch), result
                 at[entry.key] = result if isinstance(result, int) else result.next_offset
 
@@ -320,7 +325,7 @@ def test_what_a_killed_database_did_not_take_can_be_sent_again(tmp_path: Path) -
             sent(parts.log, KEY, b"one\n")
             server.stop("immediate")
             for call in (
-                lambda: parts.log.append([NewBytes(KEY, 4, b"two\n")], 1.0),
+                lambda: appended(parts.log, [NewBytes(KEY, 4, b"two\n")], 1.0),
                 lambda: parts.log.standing(KEY),
                 parts.log.heads,
                 lambda: parts.log.read(shard(KEY), 0),
@@ -328,7 +333,7 @@ def test_what_a_killed_database_did_not_take_can_be_sent_again(tmp_path: Path) -
                 with pytest.raises(StoreError):
                     call()
             server.start()
-            assert parts.log.append([NewBytes(KEY, 4, b"two\n")], 1.0) == [8]
+            assert appended(parts.log, [NewBytes(KEY, 4, b"two\n")], 1.0) == [8]
             assert whole(parts.log, KEY) == b"one\ntwo\n"
 
 
@@ -443,7 +448,7 @@ class Machine(RuleBasedStateMachine):
     def send(self, key: Key, size: int, wrong: int) -> None:
         at = len(self.sent[key])
         data = data_of(key, at, at + size)
-        (result,) = self.parts.log.append([NewBytes(key, at + wrong, data)], 1.0)
+        (result,) = appended(self.parts.log, [NewBytes(key, at + wrong, data)], 1.0)
         if wrong:
             assert isinstance(result, OffsetMismatch) and result.next_offset == at
         else:
@@ -455,7 +460,7 @@ class Machine(RuleBasedStateMachine):
         before = len(self.sent[OTHER])
         data = data_of(OTHER, before, before + 64)
         entry = NewBytes(OTHER, None, data, f"{mark}")
-        results = self.parts.log.append([entry] * times, 1.0)
+        results = appended(self.parts.log, [entry] * times, 1.0)
         assert len(set(results)) == 1 and results[0] in (before, before + 64)
         if results[0] == before + 64:
             self.sent[OTHER] += data

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from logdoctor import tracing
 from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
+from logdoctor.store.log import Reached
 from logdoctor.store.records import JobFacts
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import Sender, TheService, state_of
@@ -136,16 +137,16 @@ def _trace(pushed: Sequence[Placed], begun: int) -> None:
         tracing.spent("post", job, number, begun, streams=streams, bytes=size)
 
 
-def _push_safely(service: Service, placed: Placed) -> Future[int]:
+def _push_safely(service: Service, placed: Placed) -> Future[Reached]:
     try:
         return _push(service, placed)
     except LogdoctorError as error:
-        failed: Future[int] = Future()
+        failed: Future[Reached] = Future()
         failed.set_exception(error)
         return failed
 
 
-def _push(service: Service, placed: Placed) -> Future[int]:
+def _push(service: Service, placed: Placed) -> Future[Reached]:
     facts = placed.batch.facts
     if facts and service.records.job(placed.key.job) is None:
         service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
