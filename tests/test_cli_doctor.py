@@ -135,7 +135,7 @@ def test_a_lost_database_is_refused_and_filled_from_the_archive(run: Run, data: 
     assert "dry run: job/1: list the object job/1/" in dry.output and dry.exit_code == 1
     repaired = run("doctor", "--repair")
     assert "list the object job/1/" in repaired.output
-    assert "give the archive the id of this database" in repaired.output
+    assert "let the archive and this database belong to each other" in repaired.output
     assert repaired.exit_code == 0 or "orphans" in repaired.output
     with serving(data, scanner) as service:
         assert b"".join(service.logs.view(KEY).chunks()) == LOG
