@@ -84,8 +84,7 @@ def _marked(settings: Settings) -> str:
 def scale(settings: Settings, address: str, count: int) -> dict[str, str]:
     """Let so many workers run on the Ray cluster at an address (`auto` for that of this machine), and return the node
     that each is on. They go on when this process ends; what is too much is stopped, and what runs with other settings
-    or another version is stopped and begun again. `RayUnusable` when there is no such
-    cluster, or no room in it."""
+    or another version is stopped and begun again. `RayUnusable` when there is no such cluster, or no room in it."""
     _require_shared(settings)
     with translated():
         import ray

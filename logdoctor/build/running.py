@@ -28,7 +28,7 @@ def plan(settings: Settings) -> Plan:
             settings.max_streams,
             shard_bytes=2 * settings.log_bytes,
             behind=settings.log_bytes,
-            unscanned=48 << 20,
+            unscanned=24 << 20,
             unarchived=settings.log_bytes // 4,
         ),
         Timing(

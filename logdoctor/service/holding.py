@@ -207,9 +207,9 @@ class Holding:
     def pull(self) -> bool:
         """Read what came to the log of the owned shards, unless too much of it waits already; whether anything did."""
         with self.lock:
-            wanted = self._hurried if self.is_behind else self._shards.keys()
+            hurried, self._hurried = self._hurried, set()  # who asks from here on may mean rows that come later
+            wanted = hurried if self.is_behind else self._shards.keys()
             behind = {number: shard for number, shard in self._shards.items() if number in wanted}
-            hurried = set(self._hurried)
         if not behind:
             return False
         at, heads = time.monotonic(), self._log.heads()
@@ -219,8 +219,8 @@ class Holding:
             if (heads[number][0] > shard.last or shard.is_cut) and time.monotonic() >= shard.retry_at:
                 pulled |= self._pull_safely(shard, heads[number][0])
             shard.looked_at(heads[number][0], at)
-            if number in hurried and not shard.is_behind:
-                self._hurried.discard(number)
+        with self.lock:
+            self._hurried |= {number for number, shard in behind.items() if number in hurried and shard.is_behind}
         return pulled
 
     def hurry(self, job: str, number: int) -> None:
