@@ -287,3 +287,30 @@ def test_only_the_owner_trims_a_log(stored: Stored) -> None:
     with pytest.raises(Fenced):
         stored.log.lost(owned, KEY, "all of it")
     assert rows(stored) == [1] and stored.log.standing(KEY).problem == ""
+
+
+def test_what_has_ended_is_read_although_too_much_waits(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    holding, other = stored.holding("a"), Key("other", 1, "rank 0")
+    assert shard_of(other.job, other.attempt) != SHARD
+    stored.append(b"x" * 5000 + b"\n")
+    pull(holding)
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=100))
+    assert holding.is_behind
+    stored.append(b"of one that goes on\n")
+    stored.append(b"of one that has ended\n", other)
+    assert not holding.pull() and (other.job, 1) not in holding.attempts
+    heads = stored.log.heads
+
+    def asked_meanwhile() -> dict[int, tuple[int, int]]:
+        found = heads()
+        stored.append(b"and its last words\n", other)
+        holding.hurry(other.job, other.attempt)
+        return found
+
+    holding.hurry(other.job, other.attempt)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored.log, "heads", asked_meanwhile)
+        assert holding.pull()
+    pull(holding)
+    assert held(holding, other) == b"of one that has ended\nand its last words\n"
+    assert b"goes on" not in held(holding)

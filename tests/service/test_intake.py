@@ -4,7 +4,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from logdoctor.service import silence
 from logdoctor.service.service import Service
 from logdoctor.store.archive import FRAME
 from logdoctor.store.names import Key
+from logdoctor.store.records import Attempt
 from logdoctor.store.shards import shard_of
 from tests.service.disks import Away, fill, small_disk
 from tests.service.services import BOUNDS, PATIENT, end, eventually, final, killed, looked, opened, plan, send, serving
@@ -42,6 +43,38 @@ def test_bytes_are_taken_where_the_stream_ends_and_nowhere_else(service: Service
     assert service.logs.standing(KEY).next == 8
     assert content(service, KEY) == b"one\ntwo\n"
     assert service.intake.figures().refused == 5
+
+
+def test_attempts_that_begin_at_once_share_transactions_and_no_error(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_at_once, opening = [], service.records.open_attempts
+    refused: dict[str, LogdoctorError] = {}
+
+    def slowly(names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
+        opened_at_once.append(len(names))
+        time.sleep(0.05)
+        if ("job-7", 1) in names:
+            raise StoreError("job-7", "cannot be opened", "Try again.")
+        return opening(names, at)
+
+    def begin(number: int) -> None:
+        try:
+            service.intake.open(Key(f"job-{number}", 1, "main"))
+        except LogdoctorError as error:
+            refused[f"job-{number}"] = error
+
+    monkeypatch.setattr(service.records, "open_attempts", slowly)
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused.keys() == {"job-7"} and max(opened_at_once) > 5
+    for number in set(range(20)) - {7}:
+        assert service.records.attempt(f"job-{number}", 1) is not None
+        assert service.intake.is_open(Key(f"job-{number}", 1, "main"))
+    assert not service.intake.is_open(Key("job-7", 1, "main"))
 
 
 def test_many_may_be_on_their_way_at_once(service: Service) -> None:
