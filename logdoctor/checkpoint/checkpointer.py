@@ -1,0 +1,303 @@
+"""Saves that training does not wait for.
+
+`save` copies what is small and returns; the writer's thread copies the rest and writes it, while the next step computes
+its gradients. Before an optimizer changes the state, `before_optimizer_step` waits for the copy if it is not done;
+every `torch.optim.Optimizer` calls it by itself. One save is written at a time, from one copy; the next one waits for
+it.
+
+A thread, not a process: one that is killed with the trainer leaves no orphan, needs no `__main__` guard and no second
+process group, and cannot die alone. It takes processor time of the trainer instead (docs/checkpoints.md has figures).
+"""
+
+import logging
+import math
+import operator
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from logdoctor.checkpoint import reading
+from logdoctor.checkpoint.folders import Manifest
+from logdoctor.checkpoint.reading import Loaded
+from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
+from logdoctor.checkpoint.staging import Copy, Stager, plain
+from logdoctor.checkpoint.team import CLOSING, LeftOut, Team
+from logdoctor.checkpoint.writing import Folder
+
+_log = logging.getLogger("logdoctor.checkpoint")
+_AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an exception
+_LOOK = 0.2  # seconds between looks whether the writer's thread is alive
+
+
+class _Job:
+    """A save with its number, which is the same on all ranks, and its copy."""
+
+    def __init__(self, number: int, save: Save) -> None:
+        self.number, self.save = number, save
+        self.copy: Copy | None = None
+        self.problem: str | None = None
+        self.begun = time.monotonic()
+
+
+class Checkpointer:
+    """Saves and loads checkpoints of a training job in a folder that all of its nodes share. Make one on every rank, at
+    the same place of the program, after `torch.distributed` was initialised.
+
+    `keep` newest good ones stay. `copy="at once"` lets `save` return only when all is copied: for programs that change
+    the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most for the last
+    one to be written before it leaves a save out, and how long the end waits. `on_report` is called from the writer's
+    thread with what happened. Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`),
+    reported and counted in `stats`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 3,
+        copy: Literal["behind", "at once"] = "behind",
+        patience: float = 300.0,
+        on_report: Callable[[Report], None] | None = None,
+    ) -> None:
+        if keep < 1:
+            raise ValueError("keep is at least 1")
+        if copy not in ("behind", "at once"):
+            raise ValueError("copy is 'behind' or 'at once'")
+        self.stats = Stats()
+        self._at_once, self._patience, self._on_report = copy == "at once", patience, on_report
+        self._loading, self._writing = Team(), Team()
+        self._folder = Folder(Path(folder), keep, self._writing)
+        self._stager = Stager()
+        self._number = 0
+        self._last: Save | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._closed, self._orderly = False, True
+        self._hook = _hooked(self)
+        self._take_lease()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self._orderly = kind is None
+        self.close(None if kind is None else min(self._patience, _AFTER_ERROR))
+
+    def save(
+        self, state: Mapping[str, Any], *, step: int, data_position: int | None = None, loss: float | None = None
+    ) -> Save:
+        """Save the state of this moment, and return before it is written.
+
+        `state` holds tensors, numbers and text in dicts and lists, and objects with a `state_dict`. `step` names the
+        checkpoint; `data_position` counts the samples or batches that were consumed, `loss` is that of the step. All
+        ranks call it at the same step. Only a step that is no number, or such a position or loss, is raised
+        (`TypeError`, `ValueError`).
+        """
+        begin = time.perf_counter()
+        position = None if data_position is None else operator.index(data_position)
+        save = Save(operator.index(step), position, None if loss is None else float(loss))
+        if save.step < 0:
+            raise ValueError("step is not negative")
+        self._number += 1
+        self.stats.asked += 1
+        job = _Job(self._number, save)
+        if self._closed:
+            self._failed(save, "the Checkpointer was closed before")
+        elif self._begin(job, state):
+            self._hand_over(job)
+            if self._at_once:
+                self._wait(save.copied)
+        save.stall.returned = time.perf_counter() - begin - save.stall.backpressure
+        self.stats.stall.returned += save.stall.returned
+        return save
+
+    def before_optimizer_step(self) -> None:
+        """Wait until the last state is copied, so that it may be changed. Optimizers of torch call it by themselves."""
+        last = self._last
+        if last is not None and not last.copied.is_set():
+            begin = time.perf_counter()
+            self._wait(last.copied)
+            waited = time.perf_counter() - begin
+            last.stall.staging += waited
+            self.stats.stall.staging += waited
+
+    def load(
+        self, state: dict[str, Any], step: int | None = None, *, path: str = "", strict: bool = True
+    ) -> Loaded | None:
+        """Load the newest good checkpoint, or that of a step or path (as `LOGDOCTOR_RESUME` gives one), into the
+        tensors and objects of `state`, on all ranks, however many had saved it. Each file is read and compared with its
+        hash first; a checkpoint that is torn or changed is passed over.
+
+        Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
+        `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
+        """
+        return reading.load_with(self._loading, self._folder.path, state, step, path, strict)
+
+    def latest(self) -> Manifest | None:
+        """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
+        return reading.latest(self._folder.path)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until the last save is written, at most `timeout` seconds (without one `patience`)."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hook.remove()
+        if self._writer is not None:
+            self._jobs.put(None)
+            self._writer.join(self._patience if timeout is None else timeout)
+            if self._writer.is_alive():
+                step = self._last.step if self._last else None
+                return self._report("failed", step, "the last save is not written at the end, and is given up")
+        for team in (self._loading, self._writing):
+            team.end()
+
+    def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
+        """Copy what is small, once the last save is written. False when this save is left out."""
+        try:
+            state = plain(state)  # also where it is left out: on some ranks this talks to the others
+            if not self._wait_for_last(job.save):
+                self._left_out(job.save, f"the one before is not written after {self._patience:g} seconds")
+                return False
+            job.copy, job.begun = self._stager.begin(state), time.monotonic()
+        except Exception as error:  # noqa: BLE001 - the state's own, torch's, the allocator's
+            job.problem = sentence_of(error)
+        return True
+
+    def _hand_over(self, job: _Job) -> None:
+        if self._writer is None or not self._writer.is_alive():
+            self._jobs = queue.SimpleQueue()
+            self._writer = threading.Thread(
+                target=self._work, args=(self._jobs,), name="checkpoint-writer", daemon=True
+            )
+            try:
+                self._writer.start()
+            except RuntimeError as error:  # no more threads are allowed
+                self._failed(job.save, sentence_of(error))
+                job.save.copied.set()
+                return job.save.done.set()
+        self._last = job.save
+        self._jobs.put(job)
+
+    def _wait_for_last(self, save: Save) -> bool:
+        """Wait for the last save to be written; False when that takes too long."""
+        if self._last is None or self._last.done.is_set():
+            return True
+        begin = time.perf_counter()
+        free = self._wait(self._last.done, self._patience)
+        save.stall.backpressure = time.perf_counter() - begin
+        self.stats.stall.backpressure += save.stall.backpressure
+        return free
+
+    def _wait(self, event: threading.Event, patience: float = math.inf) -> bool:
+        """Wait for the writer's thread to set an event; it may have died before."""
+        end = time.monotonic() + patience
+        while not event.wait(max(0.0, min(_LOOK, end - time.monotonic()))):
+            if self._writer is None or not self._writer.is_alive():
+                self.stats.writers_replaced += 1
+                if self._last is not None and not self._last.done.is_set():
+                    self._failed(self._last, "the writer's thread has died; the next save begins another")
+                return True
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def _work(self, jobs: "queue.SimpleQueue[_Job | None]") -> None:
+        while (job := jobs.get()) is not None:
+            try:
+                self._perform(job)
+            except LeftOut as error:
+                self._left_out(job.save, str(error))
+            except BaseException as error:  # noqa: BLE001 - a save that fails is reported, whatever it was
+                self._failed(job.save, sentence_of(error))
+            finally:
+                job.save.copied.set()
+                job.save.done.set()
+                job.copy = None
+        if self._orderly:  # else the other ranks may never come
+            with suppress(Exception):
+                self._writing.agree(CLOSING)
+
+    def _perform(self, job: _Job) -> None:
+        save = job.save
+        if job.copy is not None:
+            try:
+                job.copy.run()
+            except Exception as error:  # noqa: BLE001 - the other ranks must hear of it
+                job.problem = sentence_of(error)
+        save.state = "writing"
+        save.copied.set()
+        self._writing.agree(job.number, job.problem)
+        assert job.copy is not None
+        self._folder.write(save, job.copy.tree, job.begun)
+        save.state = "verifying"
+        if changed := self._folder.verify(save):
+            save.state, save.problem = "failed", changed
+            self.stats.changed += 1
+            return self._report("changed", save.step, changed, save)
+        self._saved(save)
+        try:
+            self.stats.deleted += self._folder.prune()
+        except Exception as error:  # noqa: BLE001 - the save is good
+            self._report("kept", save.step, f"an old checkpoint could not be deleted: {sentence_of(error)}", save)
+
+    def _saved(self, save: Save) -> None:
+        save.state = "verified"
+        self.stats.saved += 1
+        self.stats.bytes_written += save.bytes
+        self.stats.last_saved_step, self.stats.last_saved = save.step, self._folder.path / save.name
+        said = f"step {save.step} is saved as {save.name}: {save.bytes / 1e6:.1f} MB of this rank, {save.seconds:.1f} s"
+        self._report("saved", save.step, said, save)
+
+    def _failed(self, save: Save, problem: str) -> None:
+        self.stats.failed += 1
+        self._ended(save, "failed", problem, f"step {save.step} is not saved: {problem}")
+
+    def _left_out(self, save: Save, problem: str) -> None:
+        self.stats.left_out += 1
+        self._ended(save, "left out", problem, f"the save of step {save.step} is left out: {problem}")
+
+    def _ended(self, save: Save, state: Literal["failed", "left out"], problem: str, sentence: str) -> None:
+        save.state, save.problem = state, problem
+        self._report(state, save.step, sentence, save)
+        save.copied.set()
+        save.done.set()
+
+    def _take_lease(self) -> None:
+        if self._writing.leads:
+            try:
+                self._folder.lease.take()
+            except Exception as error:  # noqa: BLE001 - the first save tries again
+                self._report("lease", None, f"{self._folder.path} cannot be written now: {sentence_of(error)}")
+
+    def _report(self, kind: str, step: int | None, sentence: str, save: Save | None = None) -> None:
+        if kind != "saved":
+            self.stats.last_problem = sentence
+        _log.log(logging.INFO if kind == "saved" else logging.ERROR, "%s", sentence)
+        if self._on_report is not None:
+            try:
+                self._on_report(Report(kind, step, sentence, save))
+            except Exception:  # noqa: BLE001 - a hook must not end a save
+                self.stats.hook_failures += 1
+                _log.exception("the hook for reports failed")
+
+
+def _hooked(checkpointer: Checkpointer) -> Any:
+    """Let every optimizer of this process wait for the copy, as long as the Checkpointer lives."""
+    known = weakref.ref(checkpointer)
+
+    def wait(*_: Any) -> None:
+        if found := known():
+            found.before_optimizer_step()
+
+    return register_optimizer_step_pre_hook(wait)

@@ -1,0 +1,213 @@
+"""A folder of checkpoints: names, manifests, pins.
+
+    step-N.attempt-K/      a checkpoint; written once, never again
+        *.distcp .metadata files of torch.distributed.checkpoint
+        manifest.json      renamed into place when all others are on the disk: without it the checkpoint is torn
+    pins/step-N.attempt-K  this one is never deleted
+    writer.lease           who may write (lease.py)
+
+Which one is the latest is seen from what is there, and stored nowhere.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from logdoctor.checkpoint.hashing import File, hash_file, sync_folder
+from logdoctor.errors import CheckpointDamaged, CheckpointError
+
+FORMAT = "logdoctor-checkpoint/1"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
+_HASH = re.compile(r"[0-9a-f]{32}")
+_LARGEST = 256 << 20  # bytes of a manifest: a million files
+_AGAIN = "Load another one, or restore it from a copy."
+
+
+def parsed(name: str) -> tuple[int, int] | None:
+    """Return step and attempt of a checkpoint's name; None for other names."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def name_of(step: int, attempt: int) -> str:
+    """Return the name of a checkpoint."""
+    return f"step-{step}.attempt-{attempt}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of a complete checkpoint. `saved_at` is when the state was copied, `seconds` from then until it was
+    whole on the disk, `epoch` that of the writer: a later run of the job has a higher one."""
+
+    step: int
+    attempt: int
+    data_position: int | None
+    loss: float | None
+    saved_at: str
+    seconds: float
+    world_size: int
+    epoch: int
+    files: tuple[File, ...]
+
+    @property
+    def name(self) -> str:
+        return name_of(self.step, self.attempt)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether nothing tells that the state is poisoned: its loss is a number, or not known."""
+        return self.loss is None or math.isfinite(self.loss)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sorts the newest last. A run that went back to an earlier step counts as newer than what it left behind."""
+        return self.epoch, self.step, self.attempt
+
+    def as_json(self) -> bytes:
+        """Return the text of `manifest.json`. JSON knows no NaN: such a loss is a text, for nobody should go on from
+        that state unawares."""
+        loss = self.loss if self.is_finite else str(self.loss)
+        whole = {"format": FORMAT} | asdict(self) | {"loss": loss, "files": [file._asdict() for file in self.files]}
+        return json.dumps(whole, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def timestamp(seconds: float) -> str:
+    """Return seconds since the epoch as manifests hold them."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of all checkpoints of a folder, complete or not; none where there is no such folder.
+    `CheckpointError` when it cannot be read."""
+    try:
+        return [each.name for each in os.scandir(folder) if parsed(each.name) and each.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        todo = "Name a folder that this user may read."
+        raise CheckpointError(str(folder), f"cannot be read ({error.strerror})", todo) from error
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Return the manifest of a checkpoint; None when it has none: then it is not complete. `CheckpointDamaged` when
+    what is there is no manifest of it."""
+    try:
+        with (path / MANIFEST).open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _damaged(path, f"cannot be read ({error.strerror})") from error
+    try:
+        if len(text) > _LARGEST:
+            raise ValueError("too long")
+        found = _manifest(json.loads(text))
+        if found.name != path.name:
+            raise ValueError(f"it is that of {found.name}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _damaged(path, f"has a {MANIFEST} that is none: {error}") from error
+    return found
+
+
+def _damaged(path: Path, cause: str) -> CheckpointDamaged:
+    return CheckpointDamaged(f"checkpoint {path.name}", cause, _AGAIN)
+
+
+def _manifest(given: Any) -> Manifest:
+    if given["format"] != FORMAT:
+        raise ValueError(f"format {given['format']!r:.40}")
+    numbers = {name: _number(given, name) for name in ("step", "attempt", "world_size")}
+    files = tuple(_file(each) for each in given["files"])
+    if len({file.name for file in files}) != len(files):
+        raise ValueError("a file is listed twice")
+    position, loss = given.get("data_position"), given.get("loss")
+    return Manifest(
+        **numbers,
+        data_position=None if position is None else int(position),
+        loss=None if loss is None else float(loss),
+        saved_at=str(given["saved_at"]),
+        seconds=float(given["seconds"]),
+        epoch=int(given.get("epoch", 0)),
+        files=files,
+    )
+
+
+def _number(given: Any, name: str) -> int:
+    if type(given[name]) is not int or given[name] < 0:
+        raise ValueError(f"{name} is no number")
+    return int(given[name])
+
+
+def _file(given: Any) -> File:
+    file = File(given["name"], _number(given, "bytes"), given["xxh3_128"])
+    if not isinstance(file.name, str) or file.name in ("", ".", "..") or set(file.name) & {"/", "\0"}:
+        raise ValueError(f"{file.name!r:.40} is no name of a file")
+    if not isinstance(file.xxh3_128, str) or not _HASH.fullmatch(file.xxh3_128):
+        raise ValueError(f"the hash of {file.name:.40} is none")
+    return file
+
+
+def complete(folder: Path) -> list[Manifest]:
+    """Return the manifests of all complete checkpoints, the newest first; those that cannot be read are left out."""
+    found = []
+    for name in names(folder):
+        with suppress(CheckpointDamaged):
+            if manifest := read_manifest(folder / name):
+                found.append(manifest)
+    return sorted(found, key=lambda each: each.order, reverse=True)
+
+
+def fault(path: Path, file: File, *, from_disk: bool = False) -> str | None:
+    """Return how a file of a checkpoint differs from what its manifest says, as the end of a sentence, or None."""
+    place = path / file.name
+    try:
+        if place.is_symlink() or not place.is_file():
+            return f"has no file {file.name}"
+        if (size := place.stat().st_size) != file.bytes:
+            return f"is torn: {file.name} has {size} bytes, not {file.bytes}"
+        if hash_file(place, from_disk=from_disk) != file:
+            return f"was changed: {file.name} has not the bytes that were written"
+    except OSError as error:
+        return f"cannot be read: {file.name} ({error.strerror})"
+    return None
+
+
+def pinned(folder: Path, name: str, now: float) -> bool:
+    """Whether a checkpoint must not be deleted: a pin that cannot be read holds, too."""
+    try:
+        until = json.loads((folder / "pins" / name).read_bytes()).get("until")
+        return until is None or datetime.fromisoformat(until).timestamp() > now
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError, TypeError):
+        return True
+
+
+def retire(folder: Path, name: str) -> None:
+    """Take a checkpoint's manifest away, so that what is being deleted is torn, never complete with files missing."""
+    with suppress(FileNotFoundError):
+        (folder / name / MANIFEST).unlink()
+        sync_folder(folder / name)
+
+
+def delete(folder: Path, name: str) -> None:
+    """Delete a checkpoint."""
+    retire(folder, name)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / name)
+
+
+def torn(folder: Path) -> Iterator[str]:
+    """Yield the names of checkpoints that have no manifest."""
+    for name in names(folder):
+        if not os.path.lexists(folder / name / MANIFEST):
+            yield name

@@ -1,0 +1,127 @@
+"""Who may write into a folder of checkpoints: the writer that came last.
+
+A restarted trainer must never wait for a dead one, so taking the lease always succeeds, and whoever had it before can
+commit nothing more. That holds by the order of operations alone: the new writer first puts its name into the lease and
+then deletes every checkpoint that has no manifest yet, so a manifest of the old writer either was there before the new
+one looked for the latest checkpoint, or its rename fails because its folder is gone. The lock closes the rest: between
+reading the lease and renaming, nobody else takes it.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from logdoctor.checkpoint import folders
+from logdoctor.checkpoint.hashing import sync_folder
+from logdoctor.errors import CheckpointFenced
+
+LEASE, LOCK = "writer.lease", "writer.lock"
+_PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_log = logging.getLogger("logdoctor.checkpoint")
+_in_process: defaultdict[Path, AbstractContextManager[Any]] = defaultdict(threading.Lock)
+"""Locks of folders for the threads of this process, which a lock of POSIX does not keep apart."""
+
+
+class Lease:
+    """The right to write into a folder; `epoch` counts its writers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._owner = folder, uuid.uuid4().hex
+        self.epoch = 0
+        """That of this writer; 0 until it took the lease."""
+
+    def take(self) -> None:
+        """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self._folder):
+            last = max((each.epoch for each in folders.complete(self._folder)), default=0)
+            epoch = 1 + max(last, self._read().get("epoch", 0))
+            self._write(epoch)
+            self.epoch = epoch
+            for path in self._folder.glob(f"{LEASE}.*.tmp"):  # of who was killed here
+                path.unlink(missing_ok=True)
+            for name in folders.torn(self._folder):
+                if not folders.pinned(self._folder, name, time.time()):
+                    folders.delete(self._folder, name)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody takes the lease meanwhile. `CheckpointFenced` when somebody has."""
+        with _locked(self._folder):
+            found = self._read()
+            if found and found["owner"] != self._owner:
+                who = f"process {found.get('pid')} on {found.get('host')}"
+                raise CheckpointFenced(str(self._folder), f"{who} writes there since {found.get('taken_at')}")
+            if not found:  # deleted by hand
+                self._write(self.epoch)
+            yield
+
+    def _read(self) -> dict[str, Any]:
+        """What the lease says; nothing when there is none that can be understood."""
+        with suppress(FileNotFoundError, ValueError):
+            found = json.loads((self._folder / LEASE).read_bytes())
+            if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
+                return found
+        return {}
+
+    def _write(self, epoch: int) -> None:
+        said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": self._owner, "host": socket.gethostname()}
+        said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
+        put(self._folder / LEASE, json.dumps(said).encode() + b"\n")
+        sync_folder(self._folder)
+
+
+def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None = None) -> None:
+    """Put a file in place of another, within a context: whoever reads it sees the one or the other."""
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with meanwhile or nullcontext():
+            unfinished.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, if its file system has locks and no stopped process holds it."""
+    with _in_process[folder.absolute()]:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            _lock(descriptor, folder)
+            yield
+        finally:
+            os.close(descriptor)  # and the lock with it
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return _log.debug("%s has no locks: the lease is kept without", folder)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if time.monotonic() > end:
+            return _log.warning("a stopped process holds %s: the lease is kept without", folder / LOCK)
+        time.sleep(0.02)

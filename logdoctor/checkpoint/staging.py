@@ -1,0 +1,174 @@
+"""A copy of the state in memory of the host, made while training goes on.
+
+What `begin` returns holds the state of that moment: containers, numbers and small tensors are copied at once, so only
+large tensors are copied later (`Copy.run`), and only what an optimizer step changes may change in between. That nothing
+did is checked: each large tensor must have the version and, at some of its elements, the values that it had. The memory
+is kept for the next copy: one copy of the state for the life of a `Stager`.
+"""
+
+import copy
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+
+from logdoctor.checkpoint.memory import available
+from logdoctor.errors import CheckpointError
+
+_SMALL = 64 << 10  # bytes; buffers that a forward pass changes (batch norm, amax histories) are smaller
+_SAMPLED = 16  # elements of a large tensor
+_SPARE = 256 << 20  # bytes of the host's memory that are left to others
+Path = tuple[Any, ...]
+
+
+def plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state with each object that has a `state_dict` replaced by what that returns."""
+    return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
+
+
+class _Large(NamedTuple):
+    """A tensor to be copied, where to, and what tells that it has not changed."""
+
+    source: Any
+    target: Any
+    version: int
+    sample: Any
+
+    def changed(self) -> bool:
+        return _version(self.source) != self.version or not torch.equal(_sample(self.source), self.sample)
+
+
+class Copy:
+    """A state that is being copied: `tree` has its form, and its values once `run` is done."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, Any] = {}
+        self._large: list[_Large] = []
+        self._stream: Any = None
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def run(self) -> None:
+        """Copy what was left for later. `CheckpointError` when the state has changed since `begin`."""
+        large, self._large = self._large, []
+        with self._stream or nullcontext():
+            for each in large:
+                each.target.copy_(each.source, non_blocking=self._stream is not None)
+            if self._stream is not None:
+                self._stream.synchronize()
+            changed = any(each.changed() for each in large)
+        if changed:
+            raise CheckpointError("the state", "was changed while it was copied", _WAIT)
+
+
+_WAIT = "Call before_optimizer_step() before anything changes it, or make the Checkpointer with copy='at once'."
+
+
+class Stager:
+    """Copies states of one form, one at a time, into memory that it keeps; `begin` overwrites the last copy."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, Any] = {}
+
+    @property
+    def bytes(self) -> int:
+        """The memory that is kept."""
+        return sum(each.nbytes for each in self._kept.values())
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def begin(self, state: Mapping[str, Any]) -> Copy:
+        """Copy what is small, and make room for the rest. `CheckpointError` when memory is short."""
+        making = _Making(self._kept)
+        begun = Copy()
+        begun.tree = {key: making.copied((key,), value) for key, value in state.items()}
+        self._kept = making.used
+        begun._large = [_Large(source, target, _version(source), _sample(source)) for source, target in making.large]
+        if any(each.source.device.type != "cpu" for each in begun._large):
+            begun._stream = torch.Stream()
+            begun._stream.wait_stream(torch.accelerator.current_stream())
+        return begun
+
+
+class _Making:
+    """Walks a state once: copies what is small, and notes which tensors are to be copied to which memory."""
+
+    def __init__(self, kept: dict[Path, Any]) -> None:
+        self._kept = kept
+        self.used: dict[Path, Any] = {}
+        self._shared: dict[tuple[Any, ...], Any] = {}
+        self._room = -1
+        self.large: list[tuple[Any, Any]] = []
+        """Each tensor to be copied later, with its place."""
+
+    def copied(self, path: Path, value: Any) -> Any:
+        """Return a copy, in which large tensors have no values yet."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(path, value.detach())
+        if isinstance(value, Mapping):
+            if odd := [key for key in value if not isinstance(key, str)]:
+                cause = f"has keys that are no text ({odd[0]!r})"
+                raise CheckpointError(_place(path), cause, "Save an optimizer with TrainingState.")
+            return {key: self.copied((*path, key), each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.copied((*path, place), each) for place, each in enumerate(value))
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+            return value.item()  # torch would not load it again
+        return copy.deepcopy(value)
+
+    def _tensor(self, path: Path, source: Any) -> Any:
+        if hasattr(source, "__tensor_flatten__"):  # DTensor, and others that wrap tensors
+            names, context = source.__tensor_flatten__()
+            parts = {name: getattr(source, name) for name in names}
+            inner = {
+                name: self._tensor((*path, name), part.detach()) if isinstance(part, torch.Tensor) else part
+                for name, part in parts.items()
+            }
+            return type(source).__tensor_unflatten__(inner, context, source.size(), source.stride())
+        if type(source) is not torch.Tensor or source.layout != torch.strided:
+            cause = (
+                f"is a {type(source).__name__} of layout {source.layout}, which cannot be copied while training goes on"
+            )
+            raise CheckpointError(_place(path), cause, "Save it as a DTensor or a plain tensor.")
+        return self._strided(path, source)
+
+    def _strided(self, path: Path, source: Any) -> Any:
+        """Copy at once what is small; keep one place for tensors that are the same memory."""
+        on_host = source.device.type == "cpu"
+        if source.nbytes < _SMALL and on_host:
+            return source.clone()
+        form = (source.device, source.data_ptr(), source.dtype, source.size(), source.stride())
+        if form not in self._shared:
+            place = self._place(path, source)
+            self.large.append((source.clone() if source.nbytes < _SMALL else source, place))
+            self._shared[form] = place
+        return self._shared[form]
+
+    def _place(self, path: Path, source: Any) -> Any:
+        """Memory for a tensor: what was kept of it, or new memory that no page is taken of until it is written."""
+        kept = self._kept.get(path)
+        if kept is None or (kept.dtype, kept.size()) != (source.dtype, source.size()):
+            self._room = (available() - _SPARE if self._room < 0 else self._room) - source.nbytes
+            if self._room < 0:
+                cause = f"is short of {-self._room >> 20} MiB for a copy of the state"
+                raise CheckpointError("the memory of the host", cause, "Give the job more, or save a smaller state.")
+            kept = torch.empty_like(source, device="cpu", pin_memory=source.device.type == "cuda")
+        self.used[path] = kept
+        return kept
+
+
+def _place(path: Path) -> str:
+    return "state" + "".join(f"[{key!r}]" for key in path)
+
+
+def _version(tensor: Any) -> int:
+    """The number of changes in place that torch has counted. Fused optimizers and `.data` do without."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def _sample(tensor: Any) -> Any:
+    """Return the bytes of some elements; none of tensors that are not contiguous."""
+    if not tensor.is_contiguous():
+        return torch.empty(0, dtype=torch.uint8)
+    flat = tensor.view(-1)
+    return flat[:: max(1, -(-flat.numel() // _SAMPLED))].clone().view(torch.uint8)

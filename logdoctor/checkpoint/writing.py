@@ -1,0 +1,186 @@
+"""From a copied state to a checkpoint that is whole on the disk: the work of the writer's thread, on every rank."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.metadata import StorageMeta
+
+from logdoctor.checkpoint import folders
+from logdoctor.checkpoint.folders import Manifest
+from logdoctor.checkpoint.hashing import File, HashedFile, sync_folder
+from logdoctor.checkpoint.lease import Lease, put
+from logdoctor.checkpoint.reports import Save
+from logdoctor.checkpoint.team import Team
+from logdoctor.errors import CheckpointError
+
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
+
+_SEEN_WITHIN = 30.0  # seconds that a file system over the network may take to show a folder that another node made
+
+
+class _HashedFiles(FileSystem):  # type: ignore[misc]
+    """Files of one checkpoint, hashed while they are written, and never written twice."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, File] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        file = HashedFile(Path(path))
+        try:
+            yield file
+            file.close()
+        except BaseException as error:
+            with suppress(OSError):
+                file.close()
+            raise file.error or error from error
+        self.written[Path(path).name] = file.as_file()
+
+    def mkdir(self, path: Any) -> None:
+        """Wait until the folder that the first rank made is seen; nobody else makes it."""
+        end = time.monotonic() + _SEEN_WITHIN
+        while not Path(path).is_dir():
+            if time.monotonic() > end:
+                todo = "Let all nodes share it, and only one trainer write into it."
+                raise CheckpointError(f"the folder {path}", "is gone, or this node does not see it", todo)
+            time.sleep(0.05)
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)._replace(name=Path(new_path).name)
+
+
+class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]
+    """The writer of torch, over files that hash. They sync themselves: torch syncs `.metadata` before it is flushed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync_files=False, per_thread_copy_ahead=0, overwrite=False)
+        self.fs = _HashedFiles()
+
+    def storage_meta(self) -> Any:
+        """What a folder is called may change."""
+        return StorageMeta(checkpoint_id=Path(self.path).name, save_id=self.save_id)
+
+
+class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
+    """Refuses objects that could not be loaded again."""
+
+    def transform_object(self, write_item: Any, object: Any) -> Any:
+        made = super().transform_object(write_item, object)
+        if not isinstance(made, torch.Tensor):
+            made.seek(0)
+            try:
+                torch.load(made, weights_only=True)
+            except Exception as error:  # pickle's, and torch's own
+                cause = f"holds a {type(object).__name__}, which is not loaded again because loading it could run code"
+                todo = "Save numbers, text and tensors, or allow its type with torch.serialization.add_safe_globals."
+                raise CheckpointError(f"the state at {write_item.index.fqn}", cause, todo) from error
+        return made
+
+
+class Folder:
+    """A folder of checkpoints that this job writes into. Its methods are collective operations of the team."""
+
+    def __init__(self, path: Path, keep: int, team: Team) -> None:
+        self.path, self._keep, self._team = path, keep, team
+        self.lease = Lease(path)
+        self._mine: list[File] = []
+        self._changed: set[str] = set()
+
+    def write(self, save: Save, tree: dict[str, Any], begun: float) -> None:
+        """Write and commit the state of the time `begun`, by the monotonic clock. Raises what went wrong, on all ranks;
+        then nothing is left of the attempt."""
+        save.name = self._team.leader(lambda: self._begin(save.step))
+        try:
+            every = self._team.everyone(lambda: self._files(self.path / save.name, tree))
+            self._mine = every[self._team.rank]
+            save.bytes = sum(file.bytes for file in self._mine)
+            made = self._manifest(save, begun, [file for each in every for file in each])
+            save.seconds = self._team.leader(lambda: self._commit(made, begun))
+        except BaseException:
+            if self._team.leads:
+                with suppress(OSError, CheckpointError), self.lease.held():  # who is fenced may not
+                    folders.delete(self.path, save.name)
+            raise
+
+    def verify(self, save: Save) -> str | None:
+        """Read back what was written. Return how it differs, as a sentence; None when it is good."""
+        place = self.path / save.name
+        every = self._team.everyone(lambda: [folders.fault(place, file, from_disk=True) for file in self._mine])
+        if faults := [fault for each in every for fault in each if fault]:
+            self._changed.add(save.name)
+            return f"checkpoint {save.name} {faults[0]}."
+        return None
+
+    def prune(self) -> int:
+        """Delete what is older than the checkpoints to keep, and what was left unfinished; return how many were."""
+        return self._team.leader(self._prune)
+
+    def _begin(self, step: int) -> str:
+        """Make the folder of a new attempt. Attempts are numbered so that no two writers use the same name."""
+        if not self.lease.epoch:
+            self.lease.take()
+        with self.lease.held():
+            found = (folders.parsed(name) for name in folders.names(self.path))
+            used = max((each[1] for each in found if each and each[0] == step), default=0)
+            name = folders.name_of(step, max(used + 1, self.lease.epoch))
+            (self.path / name).mkdir()
+            sync_folder(self.path)
+        return name
+
+    def _files(self, place: Path, tree: dict[str, Any]) -> list[File]:
+        """Write this rank's files, and return them once they are on the disk."""
+        writer = _Writer(place)
+        group = self._team.group
+        dcp.save(tree, storage_writer=writer, planner=_Planner(), process_group=group, no_dist=group is None)
+        sync_folder(place)
+        return list(writer.fs.written.values())
+
+    def _manifest(self, save: Save, begun: float, files: list[File]) -> Manifest:
+        step, attempt = folders.parsed(save.name) or (save.step, 0)
+        return Manifest(
+            step=step,
+            attempt=attempt,
+            data_position=save.data_position,
+            loss=save.loss,
+            saved_at=folders.timestamp(time.time() - (time.monotonic() - begun)),
+            seconds=0.0,
+            world_size=self._team.size,
+            epoch=self.lease.epoch,
+            files=tuple(sorted(files)),
+        )
+
+    def _commit(self, made: Manifest, begun: float) -> float:
+        """Put the manifest in place, and return the seconds since `begun`."""
+        place = self.path / made.name
+        for file in made.files:
+            if not (place / file.name).is_file() or (place / file.name).stat().st_size != file.bytes:
+                todo = "Let all nodes share the folder."
+                raise CheckpointError(f"{file.name} of {made.name}", "is not what its rank wrote", todo)
+        seconds = round(time.monotonic() - begun, 6)
+        put(place / folders.MANIFEST, replace(made, seconds=seconds).as_json(), self.lease.held())
+        sync_folder(place)
+        return seconds
+
+    def _prune(self) -> int:
+        found = folders.complete(self.path)
+        good = [each for each in found if each.name not in self._changed and each.is_finite]
+        last = good[self._keep - 1].order if len(good) >= self._keep else None
+        doomed = [each.name for each in found if last is not None and each.order < last]
+        doomed += folders.torn(self.path)
+        deleted = 0
+        for name in doomed:
+            if not folders.pinned(self.path, name, time.time()):
+                with self.lease.held():
+                    folders.retire(self.path, name)
+                folders.delete(self.path, name)
+                deleted += 1
+        return deleted

@@ -1,0 +1,182 @@
+"""A checkpoint holds the state of the moment in which it was asked for."""
+
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from logdoctor.checkpoint import Checkpointer, load
+from logdoctor.checkpoint import staging as staging_module
+from logdoctor.checkpoint.staging import Stager
+from tests.checkpoint.conftest import Gate
+from tests.checkpoint.states import empty, set_to, state_of, steps_in
+
+
+def loaded(folder: Path, step: int) -> set[float]:
+    into = empty()
+    assert load(folder, into, step)
+    return steps_in(into)
+
+
+def as_bytes(value: Any) -> Any:
+    """Values by their bits: NaN equals itself, -0.0 is not 0.0."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.size(), value.contiguous().flatten().view(torch.uint8).tolist()
+    if isinstance(value, dict):
+        return {key: as_bytes(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_bytes(each) for each in value)
+    return struct.pack("d", value) if isinstance(value, float) else value
+
+
+def odd_state(fill: int) -> dict[str, Any]:
+    """Tensors of many kinds, large and small."""
+    bits = torch.arange(70_000, dtype=torch.int32) * 7919 + fill
+    one = bits.view(torch.float32).clone()
+    return {
+        "nan": one,
+        "tied": one,
+        "transposed": bits.reshape(350, 200).clone().t(),
+        "every other": bits.clone()[::2],
+        "bfloat16": bits.to(torch.bfloat16),
+        "bool": bits % 3 == 0,
+        "complex": torch.complex(bits.double(), -bits.double()),
+        "fp8": bits.to(torch.float8_e4m3fn),
+        "scalar": torch.tensor(-0.0),
+        "none": torch.empty(0, 5),
+        "parameter": torch.nn.Parameter(bits.float().clone()),
+        "numbers": {"a": float("nan"), "b": -0.0, "c": 1 << 60, "d": True, "e": None, "f": (1.5, "x"), "g": [1, 2]},
+    }
+
+
+def test_it_is_bit_identical_to_a_synchronous_snapshot(tmp_path: Path) -> None:
+    state = odd_state(0)
+    expected = as_bytes(state)
+    with Checkpointer(tmp_path) as checkpoints:
+        assert checkpoints.save(state, step=1).wait(60)
+        checkpoints.save(odd_state(5), step=2)  # into the same memory
+    into = odd_state(9)
+    assert load(tmp_path, into, 1)
+    assert as_bytes(into) == expected
+    assert load(tmp_path, into)
+    assert as_bytes(into) == as_bytes(odd_state(5))
+
+
+def test_a_second_save_before_the_first_is_persisted(tmp_path: Path, storage: Gate) -> None:
+    state = state_of(1)
+    with Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(state, step=1)
+        assert storage.reached.wait(60)
+        set_to(state, 2)  # it is copied, so it may be changed
+        threading.Timer(0.3, storage.open).start()
+        second = checkpoints.save(state, step=2)
+        assert second.stall.backpressure > 0.1
+    assert (loaded(tmp_path, 1), loaded(tmp_path, 2)) == ({1}, {2})
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+def test_a_state_that_is_changed_while_it_is_copied_is_not_saved(
+    tmp_path: Path, copying: Gate, through_data: bool
+) -> None:
+    state = state_of(1)
+    with Checkpointer(tmp_path) as checkpoints:
+        save = checkpoints.save(state, step=1)
+        assert copying.reached.wait(60)
+        changed = state["model"]["weight"]
+        if through_data:
+            changed.data.add_(1)  # counts as no change to torch
+        else:
+            changed[12_345] = 7
+        copying.open()
+        assert save.wait(60)
+        assert save.problem and save.problem.startswith("the state was changed while it was copied. Call before_opt")
+        assert checkpoints.latest() is None
+        assert checkpoints.save(state, step=2).wait(60)
+    assert load(tmp_path, empty(), 2)
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
+def test_an_optimizer_waits_for_the_copy(tmp_path: Path, copying: Gate, options: dict[str, bool]) -> None:
+    weight = torch.nn.Parameter(torch.zeros(300, 300))
+    optimizer = torch.optim.AdamW([weight], lr=0.5, **options)
+    weight.grad = torch.ones_like(weight)
+    with Checkpointer(tmp_path) as checkpoints:
+        save = checkpoints.save({"weight": weight}, step=1)
+        threading.Timer(0.3, copying.open).start()
+        optimizer.step()
+        assert save.stall.staging > 0.1
+        assert save.stall.total == pytest.approx(checkpoints.stats.stall.total)
+        assert weight.detach().abs().min() > 0.4
+    into = {"weight": torch.ones(300, 300)}
+    assert load(tmp_path, into)
+    assert into["weight"].abs().max() == 0
+
+
+def test_what_a_forward_pass_changes_is_of_the_moment(tmp_path: Path, copying: Gate) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.BatchNorm1d(200))
+    before = model[1].running_mean.clone()
+    counts = {"step": 1, "history": [1, 2]}
+    with Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save({"model": model, "counts": counts}, step=1)
+        model(torch.randn(8, 200))
+        counts["history"].append(3)  # type: ignore[attr-defined]
+        copying.open()
+    assert not torch.equal(model[1].running_mean, before)
+    into = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.BatchNorm1d(200))
+    state = {"model": into, "counts": {"step": 0, "history": []}}
+    assert load(tmp_path, state)
+    assert torch.equal(into[1].running_mean, before) and into[1].num_batches_tracked == 0
+    assert state["counts"] == {"step": 1, "history": [1, 2]}
+
+
+def test_a_copy_at_once_is_done_when_save_returns(tmp_path: Path) -> None:
+    state = state_of(1)
+    with Checkpointer(tmp_path, copy="at once") as checkpoints:
+        assert checkpoints.save(state, step=1).copied.is_set()
+        set_to(state, 2)
+    assert loaded(tmp_path, 1) == {1}
+
+
+def test_memory_is_kept_from_save_to_save_and_no_more_than_one_copy() -> None:
+    stager, state = Stager(), state_of(1)
+    first, second = stager.begin(state), stager.begin(state)
+    places = [
+        (copy.tree["model"]["weight"].data_ptr(), copy.tree["optimizer"][0].data_ptr()) for copy in (first, second)
+    ]
+    assert places[0] == places[1]
+    assert stager.bytes == 4 * 40_000 + 8 * 40_000
+    stager.begin({"model": state["model"]})
+    assert stager.bytes == 4 * 40_000
+
+
+def test_short_memory_is_reported_and_saving_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpointer(tmp_path) as checkpoints:
+        monkeypatch.setattr(staging_module, "available", lambda: 0)
+        save = checkpoints.save(state_of(1), step=1)
+        assert save.wait(60) and save.state == "failed"
+        assert save.problem and save.problem.startswith("the memory of the host is short of 256 MiB")
+        monkeypatch.undo()
+        assert checkpoints.save(state_of(2), step=2).wait(60)
+        assert (checkpoints.stats.failed, checkpoints.stats.saved) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"a": {0: 1}}, "state['a'] has keys that are no text (0). Save an optimizer with TrainingState."),
+        ({"a": torch.eye(3).to_sparse()}, "state['a'] is a Tensor of layout torch.sparse_coo"),
+        ({"a": Path()}, "rank 0: the state at a holds a PosixPath, which is not loaded again"),
+        ({"a.b": 1, "a": {"b": 2}}, "rank 0: ValueError: duplicated flatten key a.b"),
+    ],
+    ids=["keys", "sparse", "object", "twice"],
+)
+def test_a_state_that_cannot_be_saved_is_reported(tmp_path: Path, state: dict[str, Any], problem: str) -> None:
+    with Checkpointer(tmp_path) as checkpoints:
+        save = checkpoints.save(state, step=1)
+        assert save.wait(60)
+        assert save.problem and save.problem.startswith(problem)
+        assert checkpoints.save(state_of(2), step=2).wait(60)
+    assert loaded(tmp_path, 2) == {2}
