@@ -1,0 +1,1 @@
+"""An archive of logs, diagnosed in one run: sources, shards, rows."""

@@ -1,0 +1,220 @@
+"""Work in forked processes that share what this one has loaded, and outlive the death of any of them."""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from logdoctor.errors import InputError, LogdoctorError, StoreError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_FORK = get_context("fork")
+_END_SECONDS = 5.0
+_ASKED = "the bucket or service"
+_TOGETHER = 1000  # items that are sent at once
+
+
+class Died(NamedTuple):
+    """What comes of an item whose process died, or on which the function raised: which of these, in words, and what to
+    do."""
+
+    how: str
+    next_step: str = "Give it more memory, or look at the log."
+
+    @classmethod
+    def process(cls, how: str) -> "Died":
+        """Return what to say of a process that ended so."""
+        return cls(f"its process died ({how})")
+
+    @classmethod
+    def raised(cls, error: Exception) -> "Died":
+        """Return what to say of an exception."""
+        return cls(f"{type(error).__name__}: {str(error)[:200]}", "Report it, with the log if you can share it.")
+
+    def of(self, name: str) -> InputError:
+        """Return what to say of a log."""
+        return InputError(name, f"cannot be diagnosed: {self.how}", self.next_step)
+
+
+class _Raised(NamedTuple):
+    """An error of logdoctor that the function raised: it ends the work."""
+
+    error: LogdoctorError
+
+
+def worked(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Result | Died]]:
+    """Yield items with what the function makes of them, as they are done, not in order; an item whose process dies,
+    or on which the function raises an exception, with `Died`. An error of logdoctor that it raises is raised here.
+
+    At most so many items are under way, and items are taken as they are needed. Ctrl-C is for this process alone.
+    """
+    given = iter(items)
+    idle: list[_Worker[Item, Result]] = []
+    busy: list[_Worker[Item, Result]] = []
+
+    def begin() -> None:
+        """Let workers that are idle, or may be started, begin what comes next."""
+        while len(busy) < workers:
+            for item in given:
+                worker = idle.pop() if idle else _Worker(function)
+                worker.begin(item)
+                busy.append(worker)
+                break
+            else:
+                return
+
+    try:
+        begin()
+        while busy:
+            ready = wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in ready]:
+                item, result = worker.item, worker.result()
+                busy.remove(worker)
+                if worker.is_alive:
+                    idle.append(worker)
+                if isinstance(result, _Raised):
+                    raise result.error
+                begin()
+                yield item, result
+    finally:
+        for worker in idle:
+            worker.end()
+        for worker in busy:
+            worker.end(at_once=True)
+
+
+def apart(function: Callable[[], Iterable[Item]]) -> Iterator[Item]:
+    """Yield what a function yields in a forked process, and raise the errors of logdoctor and of the system that it
+    raises: for a library whose threads a later fork would leave in pieces. `StoreError` when the process dies."""
+    child = _Child(partial(_send, function))
+    try:
+        while (some := _received(child)) is not None:
+            if isinstance(some, Exception):
+                raise some
+            if isinstance(some, Died):
+                raise StoreError(_ASKED, f"cannot be read: {some.how}", some.next_step)
+            yield from some
+    finally:
+        child.end(at_once=True)
+
+
+def _received(child: "_Child") -> Any:
+    try:
+        return child.pipe.recv()
+    except (EOFError, OSError):
+        cause = f"cannot be read: the process that asked it died ({child.ended()})"
+        raise StoreError(_ASKED, cause, "Give the same command again.") from None
+
+
+def _end_of(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    return f"killed by signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _send(function: Callable[[], Iterable[Any]], pipe: Connection) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):
+        try:
+            items = iter(function())
+            while some := list(islice(items, _TOGETHER)):
+                pipe.send(some)
+            pipe.send(None)
+        except (LogdoctorError, OSError) as error:
+            pipe.send(error)
+        except Exception as error:  # noqa: BLE001 -- told where it was asked for
+            pipe.send(Died.raised(error))
+
+
+class _Child:
+    """A forked process with a pipe. It leaves Ctrl-C to this one, and holds none of its other pipes: each child ends
+    when its own is closed."""
+
+    _ours: ClassVar[set[Connection]] = set()  # the ends of this process, of the pipes to all its children
+
+    def __init__(self, work: Callable[[Connection], None]) -> None:
+        self.pipe, theirs = _FORK.Pipe()
+        self._ours.add(self.pipe)
+        self._process = _FORK.Process(target=self._begin, args=(work, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @classmethod
+    def _begin(cls, work: Callable[[Connection], None], pipe: Connection) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for other in cls._ours:
+            other.close()
+        cls._ours.clear()
+        work(pipe)
+
+    def ended(self) -> str:
+        """Return how it ended, once it has."""
+        self.end()
+        return _end_of(self._process)
+
+    def end(self, at_once: bool = False) -> None:
+        """End the process, `at_once` also one that works."""
+        self._ours.discard(self.pipe)
+        self.pipe.close()
+        if at_once:
+            self._process.terminate()
+        self._process.join(_END_SECONDS)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+
+
+class _Worker(_Child, Generic[Item, Result]):
+    """A forked process that works on one item at a time."""
+
+    item: Item
+
+    def __init__(self, function: Callable[[Item], Result]) -> None:
+        super().__init__(partial(_serve, function))
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it can take another item."""
+        return not self.pipe.closed
+
+    def begin(self, item: Item) -> None:
+        """Give it an item."""
+        self.item = item
+        try:
+            self.pipe.send(item)
+        except OSError:
+            pass  # it died between two items, which its result will say
+
+    def result(self) -> "Result | Died | _Raised":
+        """Return what it made of its item, or the error that ends the work; it waits for that."""
+        try:
+            result: Result | Died | _Raised = self.pipe.recv()
+            return result
+        except (EOFError, OSError):  # it died before it sent its result, or while it did
+            return Died.process(self.ended())
+
+
+def _serve(function: Callable[[Any], object], pipe: Connection) -> None:
+    """Work on items until the pipe is closed, which it is when the parent has gone."""
+    while True:
+        try:
+            pipe.send(_outcome(function, pipe.recv()))
+        except (EOFError, OSError):
+            return
+
+
+def _outcome(function: Callable[[Any], object], item: Any) -> object:
+    try:
+        return function(item)
+    except LogdoctorError as error:
+        return _Raised(error)
+    except Exception as error:  # noqa: BLE001 -- told where the item was given
+        return Died.raised(error)

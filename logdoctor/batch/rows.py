@@ -1,0 +1,265 @@
+"""The table of a batch: one row for each attempt that was diagnosed, and for each file that could not be read.
+
+docs/batch.md describes the columns. Written as Parquet, whose metadata say which logdoctor made it. Arrow is used
+without its threads: they do not go along with processes that are forked.
+"""
+
+import datetime
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from logdoctor.batch.files import new_file
+from logdoctor.errors import InputError, LogdoctorError
+from logdoctor.extras import translated
+from logdoctor.types import Verdict, as_json
+
+with translated():
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+ROWS_VERSION = 1
+"""Raised when a column changes its meaning or is removed; added columns do not raise it."""
+
+LOGDOCTOR = version("logdoctor")
+"""The version that writes."""
+
+_METADATA = b"logdoctor"
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a table was made with: versions of its columns and of logdoctor, and the digest of the shipped rules. Of
+    tables that were joined, what their rows were made with stands in the columns `logdoctor` and `rulebook`."""
+
+    rows: int = ROWS_VERSION
+    logdoctor: str = LOGDOCTOR
+    rules: str = ""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, or one file that could not be read: then `error` says why, and the outcome and all that a verdict
+    says is None. Times are UTC; a log's own are taken as it prints them. docs/batch.md says more of each."""
+
+    source: str
+    attempt: str = ""
+    job: str | None = None
+    framework: str | None = None
+    kind: str = ""
+    user: str | None = None
+    nodes: tuple[str, ...] = ()
+    node_count: int | None = None
+    gpus: int | None = None
+    exit_code: int | None = None
+    started: datetime.datetime | None = None
+    ended: datetime.datetime | None = None
+    bytes: int = 0
+    lines: int = 0
+    outcome: str | None = None
+    reason: str | None = None
+    category: str | None = None
+    fault: str | None = None
+    recovery: str | None = None
+    suspects: tuple[str, ...] = ()
+    confidence: float | None = None
+    fingerprint: str | None = None
+    decided_by: str | None = None
+    rule: str | None = None
+    model: str | None = None
+    quote: str | None = None
+    quote_stream: str | None = None
+    quote_line: int | None = None
+    onset: datetime.datetime | None = None
+    step: int | None = None
+    steps: int | None = None
+    error: str | None = None
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
+    rulebook: str = ""
+    logdoctor: str = LOGDOCTOR
+    verdict: str | None = None
+
+
+_TYPES = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    datetime.datetime: pa.timestamp("ms", "UTC"),
+    tuple[str, ...]: pa.list_(pa.string()),
+}
+
+SCHEMA = pa.schema(
+    [
+        (name, _TYPES[kind if kind in _TYPES else next(one for one in get_args(kind) if one in _TYPES)])
+        for name, kind in get_type_hints(Row).items()
+    ]
+)
+"""The columns of a table: one for each field of `Row`."""
+
+COLUMNS = tuple(name for name in SCHEMA.names if name != "verdict")
+"""All columns but the whole verdict, which is larger than all others together."""
+
+WITH_VERDICTS = (*COLUMNS, "verdict")
+
+
+def diagnosed(verdict: Verdict, told: Row) -> Row:
+    """Return the row of a verdict, with what was `told` of its source and its job."""
+    proof = verdict.evidence[0] if verdict.evidence else None
+    first = next((one for one in verdict.ranks if proof and (one.stream, one.line) == (proof.stream, proof.line)), None)
+    return msgspec.structs.replace(
+        told,
+        nodes=tuple(map(shown, told.nodes or verdict.nodes)),
+        bytes=verdict.compression.bytes_in,
+        lines=verdict.compression.lines_in,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        category=verdict.category,
+        fault=verdict.fault,
+        recovery=verdict.recovery,
+        suspects=tuple(dict.fromkeys(shown(one.node) for one in verdict.suspects if one.node)),
+        confidence=verdict.confidence,
+        fingerprint=verdict.fingerprint or None,
+        decided_by=verdict.decided_by.kind,
+        rule=verdict.decided_by.rule or None,
+        model=verdict.decided_by.model or None,
+        quote=shown(proof.quote) if proof else None,
+        quote_stream=shown(proof.stream) if proof else None,
+        quote_line=proof.line if proof else None,
+        onset=_onset(first.time) if first else None,
+        step=verdict.progress.step,
+        steps=verdict.progress.total,
+        problems=tuple(map(shown, verdict.problems)),
+        seconds=verdict.seconds,
+        rulebook=verdict.decided_by.rulebook,
+        verdict=as_json(verdict).decode(),
+    )
+
+
+def unread(error: LogdoctorError, told: Row) -> Row:
+    """Return the row of a file that could not be read."""
+    return msgspec.structs.replace(told, error=shown(str(error)))
+
+
+def table(rows: Iterable[Row], provenance: Provenance) -> pa.Table:
+    """Return rows as a table."""
+    made = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], SCHEMA)
+    return made.replace_schema_metadata({_METADATA: msgspec.json.encode(provenance)})
+
+
+def rows(some: pa.Table) -> list[Row]:
+    """Return the rows of a table."""
+    return msgspec.convert(some.to_pylist(), list[Row])
+
+
+def provenance(some: pa.Table) -> Provenance:
+    """Return what a table was made with."""
+    return msgspec.json.decode(some.schema.metadata[_METADATA], type=Provenance)
+
+
+def packed(some: pa.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(some, sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def write(place: Path, parts: Iterable[pa.Table], made_with: Provenance) -> None:
+    """Write tables as one Parquet file, whole or not at all; what was there before is replaced. `StoreError` when it
+    cannot be written."""
+    schema = SCHEMA.with_metadata({_METADATA: msgspec.json.encode(made_with)})
+    with new_file(place) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
+
+
+def read(place: Path) -> pa.Table:
+    """Return the table of a batch: a Parquet file, or all parts in a folder. `InputError` when it cannot be read or was
+    not written by `logdoctor batch`."""
+    if not place.is_dir():
+        return _read(place)
+    parts = [_read(part) for part in sorted(place.glob("part-*.parquet"))]
+    if not parts:
+        raise InputError(str(place), "holds no table of `logdoctor batch`", "Name the file or folder given to --out.")
+    return pa.concat_tables([part.replace_schema_metadata(parts[0].schema.metadata) for part in parts])
+
+
+def read_rows(place: Path, columns: Collection[str] = COLUMNS) -> Iterator[Row]:
+    """Yield the rows of a table with some of its columns, few in memory at a time; what is not read is as in a row of
+    which nothing is known. `InputError` as for `read`."""
+    parts = sorted(place.glob("part-*.parquet")) if place.is_dir() else [place]
+    if not parts:
+        raise InputError(str(place), "holds no table of `logdoctor batch`", "Name the file or folder given to --out.")
+    for part in parts:
+        _require_ours(part)
+        try:
+            yield from (msgspec.convert(_known(one), Row) for one in records(part, columns))
+        except (OSError, msgspec.ValidationError) as error:
+            raise _unreadable(part, error) from error
+
+
+def _require_ours(place: Path) -> None:
+    """Raise `InputError` unless a file was written by `logdoctor batch`, with the columns of today."""
+    try:
+        said = msgspec.json.decode((pq.read_schema(place).metadata or {}).get(_METADATA, b"{}"), type=dict[str, Any])
+    except (OSError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise _unreadable(place, error) from error
+    if said.get("rows") != ROWS_VERSION:
+        cause = "was not written by `logdoctor batch`" if "rows" not in said else "has columns of another version"
+        raise InputError(str(place), cause, "Diagnose the logs again with `logdoctor batch`.")
+
+
+def _unreadable(place: Path, error: Exception) -> InputError:
+    cause = f"cannot be read as a table ({str(error).splitlines()[0][:200]})"
+    return InputError(str(place), cause, "Name the file or folder given to --out.")
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without what is null and has a default."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def records(place: Path, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none."""
+    try:
+        with pq.ParquetFile(place, pre_buffer=False) as file:
+            some = [name for name in columns if name in file.schema_arrow.names]
+            for part in file.iter_batches(columns=some, use_threads=False):
+                yield from part.to_pylist()
+    except pa.ArrowException as error:
+        cause = f"cannot be read as a table ({str(error).splitlines()[0][:200]})"
+        raise InputError(str(place), cause, "Give it a table as CSV or Parquet.") from error
+
+
+def _read(place: Path) -> pa.Table:
+    """Return the table in a file, with the columns of today; those that a file lacks are null."""
+    _require_ours(place)
+    try:
+        with pq.ParquetFile(place, pre_buffer=False) as file:
+            found = file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(place, error) from error
+    absent = [column for column in SCHEMA if column.name not in found.column_names]
+    for column in absent:
+        found = found.append_column(column, pa.nulls(len(found), column.type))
+    try:
+        return found.select(SCHEMA.names).cast(SCHEMA.with_metadata(found.schema.metadata))
+    except pa.ArrowException as error:
+        cause = f"has columns of other types ({str(error).splitlines()[0][:200]})"
+        raise InputError(str(place), cause, "Diagnose the logs again with `logdoctor batch`.") from error
+
+
+def _onset(seconds: float | None) -> datetime.datetime | None:
+    """A time of a log; None where the log names no year, for which the year 2000 stands."""
+    if seconds is None or seconds < 978_307_200:
+        return None
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return None
+
+
+def shown(text: str) -> str:
+    """Return a text that can be stored: bytes of names that are not UTF-8 are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

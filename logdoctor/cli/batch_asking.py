@@ -1,0 +1,56 @@
+"""`logdoctor batch --ask`: past cases and the model, for rows whose cause the rules leave open."""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from logdoctor import build
+from logdoctor.asking import Asking
+from logdoctor.batch.answers import Lines
+from logdoctor.batch.judging import Judge, fetched, reported
+from logdoctor.batch.rows import Row, diagnosed
+from logdoctor.batch.sources import Fetch, Source
+from logdoctor.cli.exits import complain
+from logdoctor.errors import LogdoctorError
+from logdoctor.failure_agent.ladder import is_unsure
+from logdoctor.failure_agent.once import Said
+from logdoctor.settings import Settings
+from logdoctor.types import Verdict
+
+
+class RowAsking:
+    """Asks about rows, each as a job of its own; the model once about the same failure, also when the run is resumed,
+    by what is kept beside its `parts`."""
+
+    def __init__(self, settings: Settings, judge: Judge, fetch: Fetch, parts: Path) -> None:
+        self._judge, self._limits, self._fetch = judge, build.limits(settings), fetch
+        self.digest = build.ladder_digest(settings)
+        """What the answers depend on beside the rules."""
+        memory = Lines(parts / f"asked-{self.digest}-{judge.digest}", tuple[str, Said])
+        climbing = build.rungs(settings, judge.scanner(""), memory)
+        self._ladder, self._taught = climbing.ladder, climbing.teacher.alive()
+        self._begun, self._number = time.time_ns(), 0
+        self._complaints: set[str] = set()
+
+    def is_open(self, row: Row) -> bool:
+        """Return whether somebody above the rules may know better."""
+        if row.outcome != "failed" or row.verdict is None:
+            return False
+        verdict = msgspec.json.decode(row.verdict, type=Verdict)
+        return is_unsure(verdict) or self._ladder.doubts(verdict)
+
+    def answer(self, source: Source, row: Row) -> Row | None:
+        """Return the row as the rungs above the rules have it; None where they cannot be asked, which is said once for
+        each cause."""
+        self._number += 1
+        job = f"batch-{self._begun}-{self._number}"
+        asking = Asking(self._judge.scanner(row.kind), self._limits, self._taught, self._ladder, job)
+        try:
+            with fetched(source, self._fetch, self._judge.folder) as attempt:
+                return diagnosed(asking.ask(asking.by_rule(attempt, reported(source))), row)
+        except LogdoctorError as error:
+            if str(error) not in self._complaints:
+                self._complaints.add(str(error))
+                complain(error)
+            return None

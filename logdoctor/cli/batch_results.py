@@ -1,0 +1,211 @@
+"""What is made of the table of a batch: a summary, a page, a comparison with an older table, entries in a service."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import click
+import msgspec
+
+from logdoctor.cli.options import Place, has_records, served_settings, settings_with
+
+if TYPE_CHECKING:
+    from logdoctor.batch.archived import Archive
+    from logdoctor.batch.comparing import Comparison, Truths
+    from logdoctor.batch.posting import Entry, Posted
+    from logdoctor.batch.sources import Source
+    from logdoctor.batch.summary import Summary
+
+CHANGED = 3
+"""The exit code when a comparison found a change."""
+
+
+class Wanted(NamedTuple):
+    """What is wanted beside the table: a page, a comparison with an older table, entries in a service, JSON."""
+
+    page: Path | None = None
+    old: Path | None = None
+    post: bool = False
+    as_json: bool = False
+
+
+class Prepared(NamedTuple):
+    """What is asked for before hours of work begin, so that what is wrong is said at once."""
+
+    known: "Truths"
+    entry: "Entry | None"
+
+
+class Results(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that was found, as JSON."""
+
+    summary: "Summary"
+    comparison: "Comparison | None" = None
+    posted: "Posted | None" = None
+
+
+def prepare(wanted: Wanted, place: Place) -> Prepared:
+    """Return what the results need from elsewhere. `InputError` when the old table cannot be read, `StoreError` and
+    `ServiceError` when a service cannot be asked."""
+    if wanted.page is not None:
+        from logdoctor.web import batch_page  # noqa: F401 -- its libraries are missed now, not in the end
+    if wanted.old is not None:
+        from logdoctor.batch.outputs import saved_rows
+
+        next(saved_rows(wanted.old), None)
+    return Prepared(known_truths(place) if wanted.old is not None else {}, _entry(place) if wanted.post else None)
+
+
+def conclude(table: Path, out: Path, wanted: Wanted, prepared: Prepared) -> bool:
+    """Make and print what is wanted of a table that stands in a Parquet file, and write it as `out`; return whether
+    something changed since the old one."""
+    from logdoctor.batch.files import moved
+    from logdoctor.batch.outputs import convert
+    from logdoctor.batch.rows import WITH_VERDICTS, read_rows
+    from logdoctor.batch.summary import summarise
+
+    found = summarise(read_rows(table))
+    if out != table:
+        convert(table, made := table.with_name(f"made{out.suffix}"))
+        moved(made, out)
+    if wanted.page is not None:
+        _write_page(wanted.page, found, out)
+    changes = None
+    if wanted.old is not None:
+        changes = compared(wanted.old, str(wanted.old), table, str(out), prepared.known)
+    posted = None
+    if prepared.entry is not None:
+        from logdoctor.batch.posting import post
+
+        posted = post(read_rows(table, WITH_VERDICTS), prepared.entry)
+    _print(Results(found, changes, posted), wanted.as_json)
+    return changes is not None and changes.changed > 0
+
+
+def _print(found: Results, as_json: bool) -> None:
+    from logdoctor.show import ascii_json
+
+    if as_json:
+        click.echo(ascii_json(found))
+        return
+    from logdoctor.cli import batch_tables
+
+    batch_tables.summary(found.summary)
+    if found.comparison is not None:
+        click.echo()
+        batch_tables.comparison(found.comparison)
+    if found.posted is not None:
+        batch_tables.posted(found.posted)
+
+
+def _write_page(place: Path, found: "Summary", out: Path) -> None:
+    from logdoctor.batch.files import new_file
+    from logdoctor.web.batch_page import batch_page
+
+    with new_file(place) as file:
+        file.write(batch_page(found, out.stem, time.time()).encode("utf-8", "backslashreplace"))
+
+
+def compare_tables(old: Path, new: Path, known: "Truths", as_json: bool) -> bool:
+    """Print what changed from one table to another, and return whether anything did."""
+    found = compared(old, str(old), new, str(new), known)
+    show_comparison(found, as_json)
+    return found.changed > 0
+
+
+def compared(old: Path, old_name: str, new: Path, new_name: str, known: "Truths") -> "Comparison":
+    """Return what changed from one table to another, which are called so."""
+    from logdoctor.batch.comparing import COLUMNS, compare
+    from logdoctor.batch.outputs import saved_rows
+
+    return compare(old_name, saved_rows(old, COLUMNS), new_name, saved_rows(new, COLUMNS), known)
+
+
+def show_comparison(found: "Comparison", as_json: bool) -> None:
+    """Print what changed."""
+    from logdoctor.show import ascii_json
+
+    if as_json:
+        click.echo(ascii_json(found))
+        return
+    from logdoctor.cli import batch_tables
+
+    batch_tables.comparison(found)
+
+
+def known_truths(place: Place) -> "Truths":
+    """Return what people said of failures, as the service or the data folder knows; nothing where there is neither."""
+    if place.service is None and place.data_dir is None and not has_records(settings_with(None)):
+        return {}
+    from logdoctor.batch.comparing import truths
+    from logdoctor.cli.cases import confirmed_cases, every_case
+
+    return truths(every_case(confirmed_cases(place)))
+
+
+def _entry(place: Place) -> "Entry":
+    """Return where past attempts are entered; `StoreError` when the data folder has no database."""
+    if place.service is not None:
+        from logdoctor.client.past import ServedPast
+
+        served = ServedPast(place.service)
+        served.require_open()
+        return served
+    from logdoctor import build
+    from logdoctor.store.past import PastRecords
+
+    return PastRecords(build.records(served_settings(place.data_dir)).database)
+
+
+Fetch = Callable[[str, IO[bytes]], None]
+
+
+class ServiceSource:
+    """What a service archived, as a source; it is reached when it is asked for."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._known: Archive | None = None
+
+    def archived(self, name: str) -> "Iterator[Source]":
+        """Return the attempts that a query asks for."""
+        from logdoctor.batch.archived import archived_sources
+
+        return archived_sources(self._archive(), name)
+
+    def fetch(self, other: Fetch) -> Fetch:
+        """Return what writes a log of the service to a file, and what is behind any `other` URL."""
+        from logdoctor.batch.sources import SERVICE
+
+        def fetched(url: str, file: IO[bytes]) -> None:
+            if not url.startswith(SERVICE):
+                other(url, file)
+                return
+            from logdoctor.batch.archived import save
+
+            save(self._archive(), url, file)
+            file.flush()
+
+        return fetched
+
+    def _archive(self) -> "Archive":
+        if self._known is None:
+            self._known = self._opened()
+        return self._known
+
+    def _opened(self) -> "Archive":
+        if self._place.service is not None:
+            from logdoctor.client.archived import ServedArchive
+
+            return ServedArchive(self._place.service)
+        from logdoctor.build.archived import StoredArchive
+
+        return StoredArchive(served_settings(self._place.data_dir))
+
+
+def leave(changed: bool) -> None:
+    """End with the exit code of a comparison."""
+    if changed:
+        sys.exit(CHANGED)

@@ -1,0 +1,30 @@
+"""A rule book that is not live yet: the rules in use, with the rule files of another folder laid over them."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from logdoctor.errors import RuleError
+
+_KINDS = ("filter", "diagnosis")
+
+
+@contextmanager
+def laid_over(rules: Path, folder: Path) -> Iterator[Path]:
+    """Yield a folder with the rules, and with those of another folder beside them or, where the path below it is the
+    same, in their place. `RuleError` when that has no folder `filter` or `diagnosis`, or cannot be read."""
+    kinds = [kind for kind in _KINDS if (folder / kind).is_dir()]
+    if not kinds:
+        cause = "has neither a folder `filter` nor `diagnosis`"
+        raise RuleError(str(folder), cause, "Name a folder like that of the rules, or of `logdoctor rules export`.")
+    with tempfile.TemporaryDirectory(prefix="logdoctor-rules-") as whole:
+        try:
+            shutil.copytree(rules, whole, dirs_exist_ok=True)
+            for kind in kinds:
+                shutil.copytree(folder / kind, Path(whole, kind), dirs_exist_ok=True)
+        except (OSError, shutil.Error) as error:
+            cause = f"cannot be read ({str(error)[:200]})"
+            raise RuleError(str(folder), cause, "Check its files and their permissions.") from error
+        yield Path(whole)

@@ -1,0 +1,158 @@
+"""Work in forked processes, some of which die."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import pytest
+
+from logdoctor.batch.processes import Died, apart, worked
+from logdoctor.errors import InputError, StoreError
+
+
+def squared(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 5:
+        raise ValueError("five")
+    return number * number
+
+
+@pytest.mark.parametrize("workers", [1, 2, 40])
+def test_each_item_has_its_result_whoever_dies(workers: int) -> None:
+    results = dict(worked(squared, range(20), workers))
+    assert results.pop(3) == Died.process("killed by signal SIGKILL")
+    assert results.pop(5) == Died.raised(ValueError("five"))
+    assert results == {number: number * number for number in range(20) if number not in (3, 5)}
+
+
+def half(number: int) -> int:
+    """Dies while it sends its result."""
+
+    def send(self: Connection, data: bytes) -> None:
+        os.write(self.fileno(), data[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection._send = send  # type: ignore[attr-defined] # in its own process
+    return number
+
+
+def test_who_dies_while_it_sends_has_died() -> None:
+    assert dict(worked(half, range(3), 2)) == {number: Died.process("killed by signal SIGKILL") for number in range(3)}
+
+
+def test_what_the_function_raised_is_said() -> None:
+    error = Died.raised(ValueError("five")).of("a.log")
+    assert str(error) == "a.log cannot be diagnosed: ValueError: five. Report it, with the log if you can share it."
+
+
+def returned(number: int) -> StoreError:
+    return StoreError("the bucket", "fails", str(number))
+
+
+def test_an_error_that_is_returned_is_a_result() -> None:
+    assert [str(error) for _, error in worked(returned, range(2), 1)] == [str(returned(0)), str(returned(1))]
+
+
+def failing(number: int) -> int:
+    raise StoreError("the bucket", "fails", "Wait.") if number == 3 else OSError(number)
+
+
+def test_an_error_of_ours_ends_the_work() -> None:
+    results = worked(failing, range(20), 1)
+    assert [next(results)[1] for _ in range(3)] == [Died.raised(OSError(number)) for number in range(3)]
+    with pytest.raises(StoreError, match="the bucket fails"):
+        next(results)
+
+
+def test_items_are_taken_as_they_are_needed() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = worked(abs, items(), 2)
+    next(results)
+    assert len(taken) <= 4
+
+
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_who_does_not_want_more_waits_for_nobody() -> None:
+    results = worked(slow, [0.01, 600.0], 2)
+    assert next(results) == (0.01, 0.01)
+    begin = time.monotonic()
+    del results
+    assert time.monotonic() - begin < 300
+
+
+def test_what_is_yielded_apart_comes_here_with_its_errors() -> None:
+    assert list(apart(lambda: range(2500))) == list(range(2500))
+    assert set(apart(lambda: [os.getpid()])) != {os.getpid()}
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise InputError("a log", "is bad", "Look.")
+
+    with pytest.raises(InputError, match="a log is bad"):
+        list(apart(failing))
+
+    def dying() -> Iterator[int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield 1
+
+    with pytest.raises(StoreError, match=r"died \(killed by signal SIGKILL\)"):
+        list(apart(dying))
+    assert next(apart(lambda: iter(int, 1))) == 0, "endless"
+
+
+def test_an_exception_apart_is_said_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("five")
+
+    with pytest.raises(StoreError, match="cannot be read: ValueError: five"):
+        list(apart(failing))
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_not_wanted_any_more_ends_whatever_a_signal_means_here() -> None:
+    def endless() -> Iterator[int]:
+        yield from range(1000)
+        time.sleep(600)
+
+    former = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        some = apart(endless)
+        next(some)
+        begin = time.monotonic()
+        del some
+        assert time.monotonic() - begin < 300
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {one for one in found if one.startswith("socket:")}
+
+
+def test_no_process_keeps_the_pipes_of_another() -> None:
+    before = sockets()
+    results = worked(slow, [0.01, 600.0], 2)
+    next(results)
+    pipes = sockets() - before
+    assert len(pipes) == 2 and not pipes & set(apart(sockets))
+    del results

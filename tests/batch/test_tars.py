@@ -1,0 +1,69 @@
+"""Logs in tars that others made."""
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from logdoctor.batch.sources import Source, Tar
+from logdoctor.batch.tars import members
+from logdoctor.pipeline import ReadLimits
+
+LIMITS = ReadLimits(1 << 20, 1, 1 << 30, 1000)
+
+
+def found(content: bytes, folder: Path) -> list[Source]:
+    tar = Tar("x.tar", len(content), "")
+    return [source for source, _ in members(tar, io.BytesIO(content), LIMITS, lambda name: True, lambda: folder)]
+
+
+def packed(*some: tarfile.TarInfo, style: int = tarfile.PAX_FORMAT) -> bytes:
+    """A tar with members of some bytes each."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=style) as tar:
+        for member in some:
+            member.size = 512
+            tar.addfile(member, io.BytesIO(b"x" * 512))
+    return file.getvalue()
+
+
+def test_a_sparse_file_is_an_error_and_costs_no_other(tmp_path: Path) -> None:
+    sparse = tarfile.TarInfo("sparse.log")
+    sparse.pax_headers = {"GNU.sparse.map": "0,512", "GNU.sparse.size": str(1 << 40)}
+    first, last = found(packed(sparse, tarfile.TarInfo("a.log")), tmp_path)
+    assert first.name == "x.tar/sparse.log" and "is a sparse file" in str(first.error)
+    assert (last.name, last.error) == ("x.tar/a.log", None)
+    assert [place.stat().st_size for place in tmp_path.iterdir()] == [512]
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix", "oldgnu", "posix --sparse-version=0.0"])
+def test_a_sparse_file_that_tar_packed_costs_no_other(tmp_path: Path, form: str) -> None:
+    with (tmp_path / "sparse.log").open("wb") as file:
+        for place in range(0, 64 << 20, 1 << 20):  # more holes than a header has room for
+            file.seek(place)
+            file.write(b"loss 1.0\n")
+    (tmp_path / "z.log").write_text("the last\n")
+    command = ["tar", "-S", *f"--format={form}".split(), "-C", str(tmp_path), "-cf", "-", "sparse.log", "z.log"]
+    packed = subprocess.run(command, check=True, capture_output=True).stdout
+    assert len(packed) < 8 << 20, "the holes were packed"
+    (to := tmp_path / "unpacked").mkdir()
+    first, last = found(packed, to)
+    assert first.name == "x.tar/sparse.log" and "is a sparse file" in str(first.error)
+    assert (last.name, last.error) == ("x.tar/z.log", None)
+    assert [place.read_text() for place in to.iterdir()] == ["the last\n"]
+
+
+def test_any_number_of_headers_is_no_end(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 6
+    one = header.tobuf(tarfile.GNU_FORMAT) + b"a.log\0".ljust(512, b"\0")
+    first, last = found(packed(tarfile.TarInfo("a.log"))[:1024] + one * 2000, tmp_path)
+    assert (first.name, first.error) == ("x.tar/a.log", None)
+    assert last.name == "x.tar" and "a member has too many headers" in str(last.error)
+
+
+def test_a_name_that_is_there_twice_gets_a_number(tmp_path: Path) -> None:
+    names = [one.name for one in found(packed(*map(tarfile.TarInfo, ["a.log", "b.log", "a.log", "a.log"])), tmp_path)]
+    assert names == ["x.tar/a.log", "x.tar/b.log", "x.tar/a.log (2)", "x.tar/a.log (3)"]
