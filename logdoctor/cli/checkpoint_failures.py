@@ -1,0 +1,46 @@
+"""How often jobs failed, as the records tell it."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from logdoctor.cli.options import Place, served_settings
+from logdoctor.recovery.catalogue.interval import Failures, Span, counted
+from logdoctor.store.records import Attempt, StoredVerdict, Wanted
+
+if TYPE_CHECKING:
+    from logdoctor.client.attempts import ServedAttempts
+    from logdoctor.store.records import Records
+
+_NEVER_RESUMES = ("fix_first", "none")
+"""Recoveries after which the job does not go on from a checkpoint as it was: they say nothing of how often to save."""
+
+
+def failures_of(jobs: Iterable[str], place: Place) -> Failures:
+    """Return how long the attempts of jobs ran, and how many failed so that the job can go on."""
+    records = _records(place)
+    spans = []
+    for job in jobs:
+        verdicts = {one.attempt: one for one in records.every(Wanted(job=job))}
+        spans += list(_spans(records.attempts(job), verdicts))
+    return counted(spans)
+
+
+def _records(place: Place) -> "Records | ServedAttempts":
+    if place.service is not None:
+        from logdoctor.client.attempts import ServedAttempts
+
+        return ServedAttempts(place.service)
+    from logdoctor import build
+
+    return build.records(served_settings(place.data_dir))
+
+
+def _spans(attempts: Iterable[Attempt], verdicts: dict[int, StoredVerdict]) -> Iterator[Span]:
+    """Yield how long each attempt ran that is known to have ended."""
+    for attempt in attempts:
+        judged = verdicts.get(attempt.number)
+        failed = judged is not None and judged.verdict.outcome == "failed"
+        ended = attempt.ended if attempt.ended is not None else judged.at if judged is not None and failed else None
+        if ended is not None:
+            resumes = failed and judged is not None and judged.verdict.recovery not in _NEVER_RESUMES
+            yield Span(ended - attempt.started, resumes)

@@ -1,0 +1,35 @@
+"""`logdoctor diagnose --follow -`: judge standard input while it comes, and once more when it ends."""
+
+import os
+import select
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logdoctor.diagnose.ending import ReportedEnd
+    from logdoctor.types import Verdict
+
+_BLOCK = 1 << 20
+_LOOK_SECONDS = 1.0
+
+
+def follow(reported: "ReportedEnd", told: "Callable[[Verdict], None]") -> "Verdict":
+    """Return the verdict on standard input when it has ended. Before that `told` gets each one that says that the job
+    hangs or that its loss has gone bad, or takes that back."""
+    from logdoctor import build
+    from logdoctor.live.log import LiveLog, Patience
+    from logdoctor.settings import read_settings
+
+    settings = read_settings()
+    patience = Patience(settings.hang_least_seconds, settings.hang_seconds)
+    log = LiveLog("stdin", build.scanner(settings), patience)
+    source = sys.stdin.fileno()
+    while True:
+        if select.select([source], [], [], _LOOK_SECONDS)[0]:
+            data = os.read(source, _BLOCK)
+            if not data:
+                return log.end(reported)
+            log.push(data)
+        if (verdict := log.look()) is not None:
+            told(verdict)

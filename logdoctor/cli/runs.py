@@ -1,0 +1,88 @@
+"""`logdoctor runs`: the attempts of a job, and where the time went."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from logdoctor.cli.exits import COULD_NOT_WORK
+from logdoctor.cli.options import Place, place_options, served_settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from logdoctor.timeline import Run
+
+
+@click.group()
+def runs() -> None:
+    """Show the attempts of a job, and what was lost between them."""
+
+
+@runs.command("show")
+@click.argument("job", metavar="JOB")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@place_options
+def runs_show(job: str, as_json: bool, place: Place) -> None:
+    """Show all attempts of JOB in order, and the time lost to detection, restarts and steps that were made twice."""
+    found = _run(job, place)
+    if found is None or not found.attempts:
+        click.echo(f"logdoctor: job {job!r}: is not known. List jobs: logdoctor incidents list --job JOB", err=True)
+        sys.exit(COULD_NOT_WORK)
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        _show(found)
+
+
+def _run(job: str, place: Place) -> "Run | None":
+    if place.service is not None:
+        from logdoctor.client.runs import served_run
+
+        return served_run(place.service, job)
+    from logdoctor import build
+    from logdoctor.store.runs import stored_run
+
+    records = build.records(served_settings(place.data_dir))
+    try:
+        return stored_run(records, job, time.time())
+    finally:
+        records.close()
+
+
+def _show(run: "Run") -> None:
+    from rich.console import Console
+
+    from logdoctor.report import length
+
+    console = Console(highlight=False)
+    console.print(_table(run))
+    if run.wall is not None and run.effective is not None:
+        lost = f"{length(run.detection)} until verdicts, {length(run.restart)} until restarts"
+        again = f"{length(run.lost)} in {run.lost_steps:,} steps that were made again"
+        console.print(f"{run.effective:.1%} effective of {length(run.wall)}; lost: {lost}, {again}", style="dim")
+
+
+def _table(run: "Run") -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from logdoctor.report import length
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("attempt", "outcome", "reason"):
+        table.add_column(name)
+    for name in ("steps", "made again", "lasted", "to verdict", "to restart"):
+        table.add_column(name, justify="right")
+    for one in run.attempts:
+        lasted = None if one.started is None or one.ended is None else one.ended - one.started
+        spans = ["-" if value is None else length(value) for value in (lasted, one.detection, one.restart)]
+        first, last = ("?" if step is None else f"{step:,}" for step in (one.first_step, one.last_step))
+        steps = "-" if one.last_step is None else f"{first} to {last}"
+        again = "-" if one.lost_steps is None else f"{one.lost_steps:,}"
+        reason = "" if one.reason == "None" else one.reason
+        table.add_row(str(one.number), one.outcome, Text(reason), steps, again, *spans)
+    return table

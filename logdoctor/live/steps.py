@@ -1,0 +1,27 @@
+"""The steps of a log that grows: of whole lines, and of a bar that is redrawn on one."""
+
+from math import isfinite
+
+from logdoctor.compress.cut import newlines_of
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import Gauges, Meter, read
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Segment
+
+
+def said_since(segment: Segment, meter: Meter) -> tuple[bool, bytes]:
+    """Return whether a segment has a step, and what was printed after its last one."""
+    text = segment.data
+    if not meter.readings and not meter.recent:
+        return False, text
+    series = [*meter.readings.values(), *(recent.readings for recent in meter.recent.values())]
+    last = max(int(readings.lines[-1]) for readings in series) - segment.line
+    return True, text[int(segment.newlines[last]) + 1 :] if last < len(segment.newlines) else b""
+
+
+def steps_of_bar(stream: str, state: bytes, scanner: Scanner, gauges: Gauges) -> list[float]:
+    """Return the steps that one state of a bar shows, whose line is not complete."""
+    line = state + b"\n"
+    alone = compress(Segment(stream, line, 0, 1, newlines_of(line)), scanner)
+    series = read(alone, gauges).readings.values()
+    return [step for readings in series for step in readings.steps.tolist() if isfinite(step)]

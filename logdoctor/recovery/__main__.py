@@ -1,0 +1,260 @@
+"""`python -m logdoctor.recovery run`: `logdoctor run` with `--restart`, for a node with nothing but Python."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from logdoctor.errors import LogdoctorError, SendError
+from logdoctor.recovery import contract
+from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
+from logdoctor.recovery.deciding import Limits
+from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge
+from logdoctor.recovery.lease import Lease, LeaseTaken
+from logdoctor.recovery.node_tests import NOBODY, NodeTests
+from logdoctor.recovery.running import Ended, Grace, Signals
+from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
+from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
+from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
+from logdoctor.send.child import die_by
+from logdoctor.send.environment import Environment, read_environment
+from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.target import ShippingTarget
+
+FindCheckpoints = Callable[[str], Checkpoints]
+"""Reads the checkpoints in a folder."""
+
+_MOST_KEY = 180  # characters, so that the number of the attempt fits behind it
+_SETTLING = 15.0  # seconds that the policy of the service may take to propose what follows
+_DRAIN_BESIDE = 10.0  # seconds, beside those for sending the rest
+
+
+def read_checkpoints(folder: str) -> Checkpoints:
+    """Return the checkpoints in a folder; `SendError` where only the sender is installed."""
+    try:
+        from logdoctor.recovery.catalogue.supervised import FolderCheckpoints
+    except ModuleNotFoundError as error:
+        raise SendError("--checkpoints", "needs more than the sender", "Install logdoctor here.") from error
+    return FolderCheckpoints(folder)
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    program: str = "python -m logdoctor.recovery",
+    find_checkpoints: FindCheckpoints = read_checkpoints,
+) -> int:
+    """Run `run` and return its exit code: the command's; with `--restart` one of `contract`, where that says more."""
+    given = options_of(sys.argv[1:] if arguments is None else arguments, program)
+    try:
+        return _supervised(given, find_checkpoints) if given.restart else _once(given)
+    except LeaseTaken as error:
+        print(f"logdoctor: {error}", file=sys.stderr)
+        return contract.HELD
+    except LogdoctorError as error:
+        print(f"logdoctor: {error}", file=sys.stderr)
+        return COULD_NOT_WORK
+
+
+def options_of(arguments: Sequence[str], program: str = "logdoctor") -> argparse.Namespace:
+    """Return the options in the arguments of a command line; `SystemExit` for one that is not known."""
+    return _parser(program).parse_args(arguments)
+
+
+def _once(given: argparse.Namespace) -> int:
+    defaults = vars(options_of(["run"]))
+    for name in _RESTART_ONLY:
+        if getattr(given, name) != defaults[name]:
+            raise SendError(f"--{name.replace('_', '-')}", "needs --restart", "Nothing is restarted without that.")
+    return run_given(given)
+
+
+class _Asked(NamedTuple):
+    """What was asked for: the options, the command, what the environment says, and where logs go."""
+
+    given: argparse.Namespace
+    command: Sequence[str]
+    environment: Environment
+    target: ShippingTarget
+
+
+def _supervised(given: argparse.Namespace, find_checkpoints: FindCheckpoints) -> int:
+    """Supervise the command as the options say; return the exit code, or die of the signal that the command died of."""
+    command, environment = command_of(given), read_environment()
+    asked = _Asked(given, command, environment, target_of(given, environment, command))
+    options = _options(asked)
+    folder = job_folder(_states(given, environment), asked.target.job)
+    lease = Lease(folder, asked.target.job)
+    signals = Signals()
+    parts = _parts(asked, folder, signals, options, find_checkpoints)
+    ended = Supervisor(folder, asked.target.job, asked.target.attempt_key, options, parts).supervise()
+    lease.release()
+    return _as_the_command(ended, signals) if isinstance(ended, Ended) else ended
+
+
+def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_checkpoints: FindCheckpoints) -> Parts:
+    """Return what a supervisor works with; without a URL nothing is sent, and the output is diagnosed here."""
+    given = asked.given
+    target = asked.target if given.url or asked.environment.names_service else None
+
+    def run_once(key: str, further: Sequence[str]) -> int:
+        from logdoctor.send.run import run
+
+        return run(
+            [*asked.command, *further],
+            target._replace(attempt_key=key, key_is_made_up=False) if target else None,
+            spool_folders=asked.environment.spool_folders,
+            spool_bytes=given.spool_bytes,
+            drain_seconds=given.drain_seconds,
+            slurm_job=asked.environment.slurm_job,
+            copy_folder=folder,
+        )
+
+    judges: list[Judge] = [LocalJudge(folder)]
+    if target:
+        judges.insert(0, ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole))
+    notices = ShippingNotices()
+    found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
+    nodes = NodeTests(target, min(_SETTLING, given.nodes_seconds / 4)) if target else lambda _: NOBODY
+    return Parts(run_once, FirstOf(judges), nodes, found, signals, notices, _watch(asked, folder, target, notices))
+
+
+def _watch(
+    asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices
+) -> Callable[[str], int] | None:
+    """Return what watches an attempt that runs; None when it is ended for no reason."""
+    reasons = tuple(filter(None, (name.strip() for name in asked.given.end_on.split(","))))
+    for name in reasons:
+        if name not in REASONS:
+            raise SendError(f"--end-on {name[:40]!r}", "is no such reason", f"Choose of {', '.join(REASONS)}.")
+    if not reasons:
+        return None
+
+    def look_at(key: str) -> Look:
+        return FirstLook(ServiceLook(target, key), LocalLook(folder)) if target else LocalLook(folder)
+
+    return Watching(folder, look_at, reasons, notices.say, asked.given.dry_run).watch
+
+
+def _options(asked: _Asked) -> Options:
+    """Return how the job is supervised; `SendError` for an option that cannot be used."""
+    given, environment, target = asked.given, asked.environment, asked.target
+    if given.attempt is not None:
+        raise SendError("--attempt", "does not go with --restart", "Every attempt gets a number of its own.")
+    if len(target.attempt_key) > _MOST_KEY:
+        raise SendError("--attempt-key", "is too long", f"Use at most {_MOST_KEY} characters.")
+    if environment.in_step:
+        raise SendError("--restart", "is in a task of a step of Slurm", "Put it around srun, in the batch script.")
+    by: By = given.restart_by or ("slurm" if environment.batch else "here")
+    if by == "slurm" and environment.batch is None:
+        raise SendError("--restart-by slurm", "is not in a batch script", "SLURM_JOB_ID is not set.")
+    limits = Limits(
+        max_restarts=given.max_restarts,
+        no_progress=given.no_progress,
+        doubt=given.doubt,
+        restart_unknown=given.restart_unknown,
+        delay=given.delay,
+    )
+    return Options(
+        limits,
+        by,
+        given.dry_run,
+        Grace(given.grace, given.drain_seconds + _DRAIN_BESIDE),
+        given.nodes_seconds,
+        _words("--resume-arg", given.resume_arg, "{checkpoint}"),
+        _words("--skip-arg", given.skip_arg, "{ranges}"),
+        given.skip_batches,
+        by == "exit-code" and not target.key_is_made_up,
+        environment.batch,
+        environment.master_port,
+    )
+
+
+def _words(option: str, template: str | None, place: str) -> tuple[str, ...]:
+    """Return the words of a template; `SendError` when it cannot be used."""
+    if template is None:
+        return ()
+    try:
+        words = tuple(shlex.split(template))
+    except ValueError as error:
+        raise SendError(f"{option} {template[:80]!r}", f"cannot be read ({error})", "Close its quotes.") from error
+    if not any(place in word for word in words):
+        raise SendError(f"{option} {template[:80]!r}", f"does not contain {place}", f"Write {option} '--x {place}'.")
+    return words
+
+
+def _states(given: argparse.Namespace, environment: Environment) -> str:
+    folder = given.state or environment.state_folder
+    if not folder:
+        raise SendError("--state", "no folder is known for the state of the job", "Give --state, or set HOME.")
+    return os.path.abspath(folder)
+
+
+def _as_the_command(ended: Ended, signals: Signals) -> int:
+    """Return the exit code of a command, or die of the signal that it died of."""
+    if os.WIFSIGNALED(ended.status):
+        signals.forget()
+        die_by(os.WTERMSIG(ended.status))
+    return ended.code
+
+
+_RESTART_ONLY = (
+    "max_restarts", "no_progress", "resume_arg", "skip_arg", "skip_batches", "checkpoints", "dry_run",
+    "end_on", "restart_unknown", "restart_by", "doubt", "delay", "grace", "nodes_seconds", "verdict_seconds", "state",
+)  # fmt: skip
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, allow_abbrev=False)
+    run = parser.add_subparsers(dest="task", required=True).add_parser(
+        "run",
+        allow_abbrev=False,
+        help="run a command and send its output to the service",
+        usage="%(prog)s --job JOB [OPTIONS] [--restart] -- COMMAND...",
+        description="Run a command and send its output to the service. Exits with the exit code of the command. With "
+        "--restart it is started again where its verdict says that this helps.",
+    )
+    add_run_options(run)
+    _add_restart_options(run)
+    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run")
+    return parser
+
+
+def _add_restart_options(run: argparse.ArgumentParser) -> None:
+    add = run.add_argument_group("starting it again", "see docs/recovery.md").add_argument
+    add("--restart", action="store_true", help="start the command again where its verdict says that this helps")
+    add("--dry-run", action="store_true", help="say after the first attempt what would be done, and do not do it")
+    add("--max-restarts", type=positive, default=8, help="most restarts without progress; default: 8")
+    add("--no-progress", type=positive, default=3, help="attempts without progress that end alike; default: 3")
+    add("--end-on", metavar="REASONS", default="", help="end it while it runs: hang, loss-spike, or both")
+    add("--restart-unknown", action="store_true", help="start it again although the cause is unknown")
+    add("--doubt", type=_share, default=0.7, help="a verdict less sure than this waits for a person; default: 0.7")
+    add("--delay", type=_seconds, default=10.0, help="first wait before a restart without progress; it doubles")
+    add("--grace", type=_seconds, default=60.0, help="seconds to save after SIGTERM or SIGINT; default: 60")
+    add("--checkpoints", metavar="FOLDER", help="folder of the checkpoints; the best one is chosen")
+    add("--resume-arg", metavar="TEXT", help="arguments that load a checkpoint, such as '--load {checkpoint}'")
+    add("--skip-arg", metavar="TEXT", help="arguments that leave batches out, such as '--skip {ranges}'")
+    add("--skip-batches", type=positive, default=200, help="batches left out from a loss spike on; default: 200")
+    add("--restart-by", choices=("here", "slurm", "exit-code"), help="who starts it; default: slurm in a batch script")
+    add("--verdict-seconds", type=_seconds, default=120.0, help="how long to wait for the verdict of the service")
+    add("--nodes-seconds", type=_seconds, default=600.0, help="how long to wait for the tests of nodes")
+    add("--state", metavar="FOLDER", help="folder for records of jobs; default: LOGDOCTOR_STATE_DIR")
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1e7:
+        raise argparse.ArgumentTypeError("must be a number of seconds")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

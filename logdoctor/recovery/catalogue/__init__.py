@@ -1,0 +1,34 @@
+"""The catalogue of checkpoints: what is in a folder, what of it is complete and healthy, and which one to go on from.
+
+>>> checkpoints = catalogue.read("/ckpt/llama-7b")  # doctest: +SKIP
+>>> chosen = catalogue.best(checkpoints, before_step=1200)  # doctest: +SKIP
+
+A supervisor says `tried(chosen)` before it loads a checkpoint and `loaded(chosen)` once a step was made from it.
+"""
+
+from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused
+from logdoctor.recovery.catalogue.choosing import best, passed_over, removable
+from logdoctor.recovery.catalogue.history import loaded, suspected, tried
+from logdoctor.recovery.catalogue.pins import pin, unpin
+from logdoctor.recovery.catalogue.reading import read
+from logdoctor.recovery.catalogue.removing import remove
+from logdoctor.recovery.catalogue.verifying import Verified, verify
+
+__all__ = [
+    "Checkpoint",
+    "Onset",
+    "Pin",
+    "Refused",
+    "Verified",
+    "best",
+    "loaded",
+    "passed_over",
+    "pin",
+    "read",
+    "removable",
+    "remove",
+    "suspected",
+    "tried",
+    "unpin",
+    "verify",
+]

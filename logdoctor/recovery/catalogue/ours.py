@@ -1,0 +1,102 @@
+"""Our own folder: `step-N.attempt-K/` with `manifest.json`, which is written last. It needs no torch."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from logdoctor.recovery.catalogue.checkpoint import Found
+from logdoctor.recovery.catalogue.files import Tree, json_in, real, whole_number
+from logdoctor.recovery.catalogue.pickled import NotRead
+from logdoctor.recovery.catalogue.place import Place
+from logdoctor.recovery.catalogue.times import seconds_of
+
+MANIFEST = "manifest.json"
+FORMAT = "logdoctor-checkpoint/1"
+_NAME = re.compile(r"step-(\d+)\.attempt-(\d+)")
+_LONGEST = 1e7  # seconds that a save may take
+_DID_NOT_END = f"{MANIFEST} is missing, which is written last: the save did not end"
+
+
+class ListedFile(msgspec.Struct, frozen=True):
+    """A file that a manifest lists."""
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a manifest says. `loss` may be NaN, also as a text; `epoch` is that of the writer: a later run of the job
+    has a higher one."""
+
+    format: str
+    step: int
+    attempt: int
+    saved_at: str
+    seconds: float
+    world_size: int
+    files: tuple[ListedFile, ...]
+    data_position: int | None = None
+    loss: Any = None
+    epoch: int = 0
+
+
+def look(place: Place) -> Found | None:
+    """Return our own checkpoint; None when it is none."""
+    named = _NAME.fullmatch(place.name)
+    if named is None or not place.is_folder:
+        return None
+    step, attempt = whole_number(named[1]), whole_number(named[2])
+    try:
+        manifest = read_manifest(place.tree)
+    except NotRead as error:
+        return Found(place.checkpoint("logdoctor", step, attempt=attempt, torn=str(error)))
+    torn = _other_name(manifest, step, attempt) or missing_or_short(place.tree, manifest)
+    loss = real(manifest.loss)
+    known: dict[str, Any] = {
+        "attempt": attempt,
+        "run": manifest.epoch,
+        "data_position": manifest.data_position,
+        "world_size": manifest.world_size,
+        "loss": loss,
+        "saved_at": seconds_of(manifest.saved_at),
+        "seconds": manifest.seconds if 0 < manifest.seconds < _LONGEST else None,
+        "torn": torn,
+    }
+    losses = () if loss is None or step is None else ((step, loss),)
+    return Found(place.checkpoint("logdoctor", step, **known), losses)
+
+
+def read_manifest(tree: Tree) -> Manifest:
+    """Return the manifest of a checkpoint; `NotRead` says why it is torn."""
+    if MANIFEST not in tree.files:
+        raise NotRead(_DID_NOT_END)
+    try:
+        manifest = msgspec.convert(json_in(tree.root / MANIFEST), Manifest)
+    except NotRead as error:
+        raise NotRead(f"{MANIFEST} {error}") from error
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
+        raise NotRead(f"{MANIFEST} has another form than ours ({str(error)[:200]})") from error
+    if manifest.format != FORMAT:
+        raise NotRead(f"{MANIFEST} has the format {manifest.format[:60]!r}, not {FORMAT!r}")
+    return manifest
+
+
+def _other_name(manifest: Manifest, step: int | None, attempt: int | None) -> str:
+    if (manifest.step, manifest.attempt) == (step, attempt):
+        return ""
+    return f"{MANIFEST} is of step {manifest.step}, attempt {manifest.attempt}: it was moved here"
+
+
+def missing_or_short(tree: Tree, manifest: Manifest) -> str:
+    """Return which file is missing or has another size than the manifest lists; "" when none has."""
+    if not manifest.files:
+        return f"{MANIFEST} lists no files"
+    for file in manifest.files:
+        found = tree.files.get(file.name) if "/" not in file.name else None
+        if found is None:
+            return f"{file.name[:200]} is missing"
+        if found.bytes != file.bytes:
+            return f"{file.name[:200]} has {found.bytes:,} bytes, {MANIFEST} lists {file.bytes:,}"
+    return ""

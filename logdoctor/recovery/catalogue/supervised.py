@@ -1,0 +1,52 @@
+"""The checkpoints of a job, as its supervisor asks for them: read from their folder by the catalogue."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from logdoctor.recovery import catalogue
+from logdoctor.recovery.catalogue import Checkpoint
+from logdoctor.recovery.checkpoints import Chosen
+
+
+class FolderCheckpoints:
+    """The checkpoints in one folder; it is read anew at each question, because attempts write into it.
+
+    `CheckpointError` when it cannot be read.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def complete(self) -> Mapping[str, int]:
+        """Return the paths of those that are complete and tell their step, each with that."""
+        return {one.path: one.step for one in self._read() if one.complete and one.step is not None}
+
+    def best(self, before_step: int | None = None) -> Chosen | None:
+        """Return the newest that is complete, healthy and before a step, if one is given; None when there is none."""
+        chosen = catalogue.best(self._read(), before_step)
+        if not isinstance(chosen, Checkpoint) or chosen.step is None:
+            return None
+        return Chosen(chosen.path, chosen.step, chosen.data_position if chosen.data_unit == "batches" else None)
+
+    def suspect(self, step: int) -> None:
+        """Note that those from a step on were saved after a loss spike, so that no later start takes one of them."""
+        for one in self._read():
+            if not one.suspect and one.step is not None and one.step >= step:
+                catalogue.suspected(one, f"saved at step {one.step}, after a loss spike at step {step}")
+
+    def tried(self, path: str) -> None:
+        """Note that an attempt is told to load one."""
+        for one in self._called(path):
+            catalogue.tried(one)
+
+    def loaded(self, path: str) -> None:
+        """Note that an attempt made steps after it loaded one."""
+        for one in self._called(path):
+            catalogue.loaded(one)
+
+    def _called(self, path: str) -> Iterable[Checkpoint]:
+        return (one for one in self._read() if one.path == path)
+
+    def _read(self) -> Sequence[Checkpoint]:
+        """Return what is there; nothing before the program has made the folder."""
+        return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()

@@ -1,0 +1,120 @@
+"""Get the verdict on an attempt: from the service, or from a diagnosis on this machine."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from logdoctor.errors import NotTaken
+from logdoctor.recovery.judged import Judged, judged, read_judged
+from logdoctor.send.client import Client
+from logdoctor.send.copy import read_copy
+from logdoctor.send.target import ShippingTarget
+
+_LOOK_SECONDS = 1.0
+_LOCAL_SECONDS = 900.0
+_DIAGNOSE = ("-m", "logdoctor.cli", "diagnose", "--json")
+
+Pause = Callable[[float], bool]
+"""Sleeps so many seconds; whether somebody asked to end meanwhile."""
+
+
+class Judge(Protocol):
+    """Whoever has the verdict on an attempt."""
+
+    def __call__(self, key: str, code: int) -> Judged | None:
+        """Return the verdict on the attempt with this key, which ended with this exit code (128 and the signal it died
+        of); None when there is none."""
+
+
+class ServiceJudge:
+    """Asks the service, until its verdict is final. With `whole` it is told that all of the attempt has ended; else the
+    service waits for its other senders."""
+
+    def __init__(self, target: ShippingTarget, seconds: float, pause: Pause, whole: bool = True) -> None:
+        self._target, self._seconds, self._pause, self._whole = target, seconds, pause, whole
+
+    def __call__(self, key: str, code: int) -> Judged | None:
+        """Return the final verdict; None when there is none in time, or somebody asked to end meanwhile."""
+        client = Client(self._target)
+        client.deadline = until = time.monotonic() + self._seconds
+        try:
+            number: int | None = None
+            while time.monotonic() < until:
+                with suppress(NotTaken, ValueError):
+                    number = number or self._number(client, key, code)
+                    if number and (found := _final(client, number)) is not None:
+                        return found
+                if self._pause(min(_LOOK_SECONDS, self._seconds)):
+                    return None
+            return None
+        finally:
+            client.close()
+
+    def _number(self, client: Client, key: str, code: int) -> int:
+        """Return the number of the attempt; `NotTaken` when the service is away."""
+        answer = client.number_attempt(key)
+        number = answer.body.get("attempt")
+        if answer.status >= 300 or not isinstance(number, int):
+            raise answer.refusal()
+        if self._whole:
+            end = {"exit_code": None, "signal": code - 128} if code > 128 else {"exit_code": code, "signal": None}
+            if (said := client.end(number, {**end, "scheduler_state": None})).status >= 300:
+                raise said.refusal()
+        return number
+
+
+class LocalJudge:
+    """Diagnoses the copy of the output with the same pipeline, where all of logdoctor is installed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, key: str, code: int) -> Judged | None:
+        """Return the verdict; None when logdoctor cannot diagnose here."""
+        told = ("--died",) if code > 128 else ("--exit-code", str(code))
+        try:
+            with subprocess.Popen(
+                [sys.executable, *_DIAGNOSE, *told, "-"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as process:
+                return self._answer(process)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return None
+
+    def _answer(self, process: "subprocess.Popen[bytes]") -> Judged | None:
+        assert process.stdin
+        try:
+            with suppress(BrokenPipeError):  # it cannot be started: its output says so
+                for data in read_copy(self._folder):
+                    process.stdin.write(data)
+            out, _ = process.communicate(timeout=_LOCAL_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+        return read_judged(out) if process.returncode in (0, 1) and out else None
+
+
+class FirstOf:
+    """Asks one judge after the other."""
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        self._judges = judges
+
+    def __call__(self, key: str, code: int) -> Judged | None:
+        """Return the first verdict that one of them has."""
+        for judge in self._judges:
+            if (found := judge(key, code)) is not None:
+                return found
+        return None
+
+
+def _final(client: Client, number: int) -> Judged | None:
+    answer = client.verdict(number)
+    if answer.status != 200 or answer.body.get("final") is not True:
+        return None
+    return judged(answer.body.get("verdict"))

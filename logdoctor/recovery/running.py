@@ -1,0 +1,190 @@
+"""Run one attempt: start it, pass signals on, give it its grace, and end what it leaves behind."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from logdoctor.recovery import orphans
+from logdoctor.recovery.judged import Judged, judged
+from logdoctor.recovery.orphans import Process
+from logdoctor.send import child as children
+from logdoctor.send import environment
+
+STOP = "stop.json"
+_SI_KERNEL = 0x80
+_LOOK_SECONDS = 0.5
+_ENDS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+_HEARD = children.FORWARDED | {signal.SIGCHLD}
+_MARKER_BYTES = 4 << 20
+
+
+class Ended(NamedTuple):
+    """How an attempt ended: its wait status, its seconds by a clock that nobody sets, whether somebody ended it from
+    outside, whether its grace was over before it had ended, and the verdict for which it was stopped."""
+
+    status: int
+    seconds: float
+    interrupted: bool = False
+    cut_short: bool = False
+    stopped_for: Judged | None = None
+
+    @property
+    def code(self) -> int:
+        """Return its exit code, or 128 and the signal it died of."""
+        return 128 + os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else os.WEXITSTATUS(self.status)
+
+
+class Signals:
+    """The signals of the supervisor: blocked, and waited for here. `mask` is what a command is started with."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._asked_to_end = False
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+
+    def wait(self, seconds: float) -> signal.struct_siginfo | None:
+        """Return the next signal, None when there is none in so many seconds."""
+        return signal.sigtimedwait(_HEARD, seconds)
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep; return whether a signal asked to end, since an attempt ended or meanwhile. It is not forgotten."""
+        until = time.monotonic() + seconds
+        while not self._asked_to_end:
+            left = max(until - time.monotonic(), 0.0)
+            heard = self.wait(left)
+            self._asked_to_end = heard is not None and heard.si_signo in _ENDS
+            if heard is None and not left:
+                break
+        return self._asked_to_end
+
+    def forget(self) -> None:
+        """Stop waiting for signals, before this process dies of one."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+
+class StopRequest:
+    """A file by which a watcher asks to end the running attempt: `{"attempt": KEY, "verdict": {...}}`.
+
+    Only a request that names the attempt that runs now is followed; what was left for an earlier one is removed.
+    """
+
+    def __init__(self, folder: str, key: str) -> None:
+        self._path = os.path.join(folder, STOP)
+        self._key = key
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove a request, whatever it names."""
+        with suppress(OSError):
+            os.unlink(self._path)
+
+    def verdict(self) -> Judged | None:
+        """Return the verdict for which this attempt is to be ended, None when nobody asks for that."""
+        try:
+            with open(self._path, "rb", opener=_private) as file:
+                request = json.loads(file.read(_MARKER_BYTES))
+            return judged(request["verdict"]) if request["attempt"] == self._key else None
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+
+
+def request_stop(folder: str, key: str, verdict: Mapping[str, Any]) -> None:
+    """Ask for the end of the attempt with a key; `OSError` when the state folder cannot be written."""
+    path = os.path.join(folder, STOP)
+    with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
+        json.dump({"attempt": key, "verdict": dict(verdict)}, file)
+    os.replace(f"{path}.new", path)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+
+
+class Grace(NamedTuple):
+    """Seconds that a job has to save after it was asked to end, and that its output has to be sent after that."""
+
+    save: float
+    drain: float
+
+
+def fork(run: Callable[[], int], variables: Mapping[str, str], mask: set[Any]) -> int:
+    """Return the process id of a new process, which runs a function with these variables and exits with its result."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        environment.set_variables(variables)
+        code = run()
+    except BaseException as error:  # noqa: BLE001 - the edge of the process
+        with suppress(OSError):
+            os.write(2, f"[logdoctor] {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(code)
+
+
+def attend(
+    pid: int,
+    signals: Signals,
+    grace: Grace,
+    stop: Callable[[], Judged | None],
+    began: float,
+    spared: Collection[Process] = (),
+) -> Ended:
+    """Wait for a process to end; pass signals on, end it for a verdict of `stop`, kill what outlasts its grace, but not
+    the `spared` processes and what they started."""
+    ending: float | None = None
+    interrupted = cut_short = False
+    verdict: Judged | None = None
+    while True:
+        heard = signals.wait(_LOOK_SECONDS)
+        if heard is not None and heard.si_signo in _ENDS:
+            interrupted, ending = True, ending or time.monotonic()
+        if (status := _reaped(pid)) is not None:
+            return Ended(status, time.monotonic() - began, interrupted, cut_short, verdict)
+        if heard is not None and heard.si_signo != signal.SIGCHLD:
+            _pass(pid, heard)
+        if ending is None and (verdict := stop()) is not None:
+            ending = time.monotonic()
+            os.kill(pid, signal.SIGTERM)
+        if ending is not None and time.monotonic() > ending + grace.save:
+            running = {one for one in orphans.descendants(os.getpid(), spared) if one.pid != pid}
+            cut_short |= bool(running)
+            orphans.send(running, signal.SIGKILL)
+            if time.monotonic() > ending + grace.save + grace.drain:
+                os.kill(pid, signal.SIGKILL)
+
+
+def clear_away(mark: str, seconds: float, spared: Collection[Process] = ()) -> set[Process]:
+    """End all that earlier attempts of a job left behind; return what is still there. What the `spared` processes
+    started is theirs: a batch script may have children of its own before it becomes this program."""
+
+    def left() -> set[Process]:
+        own = os.getpid()
+        return {one for one in orphans.marked(mark) | orphans.descendants(own, spared) if one.pid != own}
+
+    return orphans.end(left, seconds)
+
+
+def _reaped(pid: int) -> int | None:
+    """Return the wait status of a process that has ended; adopted orphans that have ended are taken away, too."""
+    found = None
+    with suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                break
+            found = status if ended == pid else found
+    return found
+
+
+def _pass(pid: int, heard: signal.struct_siginfo) -> None:
+    """Pass a signal on, unless the kernel sent it to the whole process group (Ctrl-C)."""
+    if heard.si_code != _SI_KERNEL:
+        with suppress(OSError):
+            os.kill(pid, heard.si_signo)

@@ -1,0 +1,374 @@
+"""Run a job again and again, as long as its verdicts say that this helps: the loop around `deciding.decide`."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple
+
+from logdoctor.errors import SendError
+from logdoctor.recovery import contract, orphans, running, slurm
+from logdoctor.recovery.checkpoints import Checkpoints
+from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
+from logdoctor.recovery.judging import Judge
+from logdoctor.recovery.orphans import Process
+from logdoctor.recovery.record import Record, attempts, facts_of
+from logdoctor.recovery.running import Ended, Grace, Signals, StopRequest
+from logdoctor.recovery.skipping import WIDENED, batches_seen, batches_to_skip, read_ranges, shown_ranges, spikes_before
+from logdoctor.send.copy import remove_copy
+from logdoctor.send.environment import BatchStep
+from logdoctor.send.notices import ShippingNotices
+
+_ORPHAN_SECONDS = 5.0
+_LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
+_ID = "id"
+
+By = Literal["here", "slurm", "exit-code"]
+"""Who starts the job again: this process, Slurm, or whoever reads the exit code."""
+RunOnce = Callable[[str, Sequence[str]], int]
+"""Runs the command with further arguments as the attempt with a key, in this process, and returns its exit code."""
+AskNodes = Callable[[str], NodesSaid]
+"""What is known about the nodes of the attempt with a key."""
+
+
+class Options(NamedTuple):
+    """How a job is supervised. `resume_words` and `skip_words` are put behind the command, with `{checkpoint}` and
+    `{ranges}` filled in; `skip_batches` is how many batches are left out from the onset of a loss spike on; with
+    `key_is_whole` the key belongs to this attempt alone, and other senders have it, too."""
+
+    limits: Limits = Limits()
+    by: By = "here"
+    dry_run: bool = False
+    grace: Grace = Grace(60.0, 35.0)
+    nodes_seconds: float = 600.0
+    resume_words: tuple[str, ...] = ()
+    skip_words: tuple[str, ...] = ()
+    skip_batches: int = 200
+    key_is_whole: bool = False
+    batch: BatchStep | None = None
+    master_port: int | None = None
+
+
+class Start(NamedTuple):
+    """How the next attempt begins: the checkpoint to load ("": the program chooses), the step of it when it goes back
+    before a loss spike, and the batches to leave out."""
+
+    resume: str = ""
+    back_to: int | None = None
+    skip: str = ""
+
+
+class Parts(NamedTuple):
+    """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
+    may ask for its end."""
+
+    run: RunOnce
+    judge: Judge
+    ask_nodes: AskNodes
+    checkpoints: Checkpoints
+    signals: Signals
+    notices: ShippingNotices
+    watch: Callable[[str], int] | None = None
+
+
+class Supervisor:
+    """Supervises one job, whose lease the caller holds. `key` is what the keys of its attempts begin with."""
+
+    def __init__(self, folder: str, job: str, key: str, options: Options, parts: Parts) -> None:
+        self._folder, self._key, self._options, self._parts = folder, key, options, parts
+        self._record = Record(folder, job)
+        self._id = _kept_id(folder)
+        self._attempts: list[Attempt] = []
+        self._spared: set[Process] = set()
+        self._number = 0
+
+    def supervise(self) -> Ended | int:
+        """Run the job until a decision ends it: return how its last attempt ended, when that decides, else the exit
+        code of the contract."""
+        self._spared = orphans.descendants(os.getpid())
+        orphans.adopt_orphans()
+        start = self._begin()
+        while True:
+            if (held := self._clear_away()) is not None:
+                return held
+            ended = self._run(start)
+            decision, start = self._decided(ended, start)
+            if self._options.dry_run:
+                return ended
+            if decision.ended:  # who evicts a job wants it to run on elsewhere
+                return contract.RESTART if self._options.by == "exit-code" and ended.interrupted else ended
+            if decision.kind != "restart" or self._options.by == "exit-code":
+                return self._left(decision)
+            if self._parts.signals.sleep(decision.delay):
+                self._record.add("left", why="Somebody ended the supervisor.")
+                return decision.code
+
+    def _begin(self) -> Start:
+        """Go on with what is on record, or begin anew when a person has started a job that was at its end."""
+        events = self._record.events()
+        self._number = max((_number(event) for event in events), default=0)
+        last = _last(events, "started", "decided", "left")
+        goes_on = last is not None and _goes_on(last)
+        self._record.add("begun", anew=not goes_on, by=self._options.by, dry_run=self._options.dry_run)
+        self._attempts = attempts(events) if goes_on else []
+        if goes_on and last is not None and last["event"] == "decided":
+            return _start_of(last)
+        return self._fresh_start(_start_of(_last(events, "started", "decided")), is_done=_is_done(events))
+
+    def _fresh_start(self, before: Start, is_done: bool) -> Start:
+        """Return how to begin where nothing was decided: from the best checkpoint of now, without the batches that were
+        left out, unless the job was at its end."""
+        best = self._parts.checkpoints.best()
+        if best is None:
+            return Start(skip="" if is_done else before.skip)
+        back_to = before.back_to if best.path == before.resume else None
+        return Start(best.path, back_to, "" if is_done else before.skip)
+
+    def _clear_away(self) -> int | None:
+        """End what earlier attempts left behind; return an exit code when that cannot be done."""
+        left = running.clear_away(f"{self._id}/", _ORPHAN_SECONDS, self._spared)
+        if left:
+            names = ", ".join(map(orphans.described, sorted(left)))
+            self._say("left", f"Processes of the last attempt cannot be ended: {names}. Restart the node.")
+            return contract.ASK
+        if self._options.master_port and (held := orphans.listeners(self._options.master_port)):
+            names = ", ".join(map(orphans.described, sorted(held)))
+            self._say("port", f"Port {self._options.master_port} is held by {names}, which this job did not start.")
+        return None
+
+    def _run(self, start: Start) -> Ended:
+        """Run one attempt; it is on record when this returns."""
+        self._number += 1
+        key = self._key_of_attempt()
+        checkpoints = self._parts.checkpoints
+        before = set(checkpoints.complete())
+        if start.resume:
+            checkpoints.tried(start.resume)
+        self._record.add("started", number=self._number, key=key, start=start._asdict())
+        stop = StopRequest(self._folder, key)
+        began = time.monotonic()
+        variables, words = self._told(start, key), self._words(start)
+        with self._watched(key) as spared:
+            pid = running.fork(lambda: self._parts.run(key, words), variables, self._parts.signals.mask)
+            ended = running.attend(pid, self._parts.signals, self._options.grace, stop.verdict, began, spared)
+        stop.clear()
+        self._enter(ended, start, key, before)
+        return ended
+
+    @contextmanager
+    def _watched(self, key: str) -> Iterator[Collection[Process]]:
+        """Have the attempt with a key watched within the block, to which the processes are given that are not its
+        own."""
+        remove_copy(self._folder)  # of the attempt before: it says nothing of this one
+        if self._parts.watch is None:
+            yield self._spared
+            return
+        watch = self._parts.watch
+        pid = running.fork(lambda: watch(key), {}, self._parts.signals.mask)
+        watchers = {one for one in orphans.descendants(os.getpid()) if one.pid == pid}
+        try:
+            yield self._spared | watchers
+        finally:
+            orphans.send(watchers, signal.SIGKILL)
+            with suppress(ChildProcessError):  # it had ended before
+                os.waitpid(pid, 0)
+
+    def _enter(self, ended: Ended, start: Start, key: str, before: set[str]) -> None:
+        """Put an attempt that has ended on record, with its verdict."""
+        judged = ended.stopped_for
+        if judged is None and ended.code != 0 and not ended.interrupted:
+            judged = self._parts.judge(key, ended.code)
+        complete = self._parts.checkpoints.complete()
+        saved = max((step for path, step in complete.items() if path not in before), default=None)
+        attempt = Attempt(
+            self._number,
+            ended.code,
+            round(ended.seconds, 3),
+            judged,
+            ended.interrupted,
+            saved,
+            start.resume,
+            start.back_to,
+            start.skip,
+        )
+        self._attempts.append(attempt)
+        self._record.add("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
+        if ended.cut_short:
+            self._say("grace", f"It was killed {self._options.grace.save:g} s after it was asked to end (--grace).")
+        if start.resume and judged is not None and judged.step is not None:
+            self._parts.checkpoints.loaded(start.resume)
+
+    def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
+        """Return the decision after the last attempt, and how the next one begins; both are on record."""
+        place = self._place()
+        best = None if ended.code == 0 and ended.stopped_for is None else self._parts.checkpoints.best()
+        other = best is not None and bool(start.resume) and best.path != start.resume
+        decision = decide(self._attempts, self._options.limits, None, place, other)
+        if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
+            decision = self._after_node_tests(decision, place, other)
+        following = Start(best.path if best else "", None, start.skip)
+        if decision.back:
+            decision, following = self._before_spike(decision, start)
+        facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
+        self._record.add("decided", number=self._number, **facts)
+        self._parts.notices.say(_sentence(decision, self._number, self._options.dry_run))
+        return decision, following
+
+    def _place(self) -> Place:
+        if self._options.by != "slurm" or self._options.batch is None:
+            return Place()
+        return Place(True, slurm.job_nodes(self._options.batch))
+
+    def _after_node_tests(self, decision: Decision, place: Place, other: bool) -> Decision:
+        """Wait until the nodes are known, or for as long as the options say; return the decision then."""
+        until = time.monotonic() + self._options.nodes_seconds
+        pause = _LOOK_SECONDS
+        self._say("nodes", decision.why)
+        while True:
+            said = self._parts.ask_nodes(self._key_of_attempt())
+            found = decide(self._attempts, self._options.limits, said, place, other)
+            left = until - time.monotonic()
+            if found.kind != "wait" or left <= 0:
+                return found._replace(kind="ask", code=contract.ASK) if found.kind == "wait" else found
+            if found.why != decision.why:
+                decision = found
+                self._say("nodes", found.why)
+            if self._parts.signals.sleep(min(pause, left)):
+                return found._replace(kind="ask", code=contract.ASK, why="Somebody ended the supervisor.")
+            pause = min(2 * pause, _LONGEST_LOOK)
+
+    def _before_spike(self, decision: Decision, start: Start) -> tuple[Decision, Start]:
+        """Return the decision after a loss spike, and a start before it; a person is asked where none is known."""
+        onset = self._attempts[-1].judged.onset if self._attempts[-1].judged else None
+        earlier = [one.judged.onset for one in self._attempts[:-1] if one.judged and one.judged.onset is not None]
+        spikes = 0 if onset is None else spikes_before(onset, earlier, self._options.skip_batches)
+        if onset is not None and not self._options.dry_run:
+            self._parts.checkpoints.suspect(onset)
+        chosen = None if onset is None else self._parts.checkpoints.best(onset)
+        if spikes > WIDENED:
+            why = f"The loss spiked again after the skip was widened {WIDENED} times. A person has to look at the data."
+        elif onset is None or chosen is None:
+            why = "It has to go back before a loss spike, and no checkpoint is known to be older than that. Choose one."
+        else:
+            before = read_ranges(start.skip)
+            position = batches_seen(chosen.step, before) if chosen.position is None else chosen.position
+            skip = batches_to_skip(position, chosen.step, onset, self._options.skip_batches, spikes, before)
+            return decision, Start(chosen.path, chosen.step, shown_ranges(skip))
+        return decision._replace(kind="ask", why=why, code=contract.ASK), start
+
+    def _left(self, decision: Decision) -> int:
+        """Do what is left to do before this process ends; return its exit code."""
+        batch = self._options.batch
+        if self._options.by == "slurm" and batch is not None and decision.kind in ("move", "wait"):
+            try:
+                if decision.kind == "move":
+                    slurm.requeue(batch, decision.nodes)
+                    self._say("requeued", f"Slurm starts job {batch.job} again without {', '.join(decision.nodes)}.")
+                else:
+                    slurm.hold(batch)
+                    release = f"Test its nodes, then: scontrol release {batch.job}"
+                    self._say("requeued", f"Job {batch.job} is held, so that its nodes are free. {release}")
+            except SendError as error:
+                self._say("requeued", str(error))
+        if decision.kind == "restart" and decision.delay:
+            self._parts.signals.sleep(decision.delay)
+        return decision.code
+
+    def _key_of_attempt(self) -> str:
+        """Return the key of the attempt: where others start it, they give every attempt its own."""
+        return self._key if self._options.key_is_whole else f"{self._key}.{self._number}"
+
+    def _told(self, start: Start, key: str) -> dict[str, str]:
+        """Return the variables that the command is started with, beside its own."""
+        told = {contract.ATTEMPT_KEY: key, orphans.MARK: f"{self._id}/{self._number}"}
+        given = {contract.RESUME: start.resume, contract.SKIP: start.skip}
+        return told | given  # one that is empty is taken away: a job that starts another hands down its own
+
+    def _words(self, start: Start) -> list[str]:
+        """Return the arguments that are put behind the command."""
+        resume = [word.replace("{checkpoint}", start.resume) for word in self._options.resume_words if start.resume]
+        return resume + [word.replace("{ranges}", start.skip) for word in self._options.skip_words if start.skip]
+
+    def _say(self, event: str, why: str) -> None:
+        self._record.add(event, why=why, number=self._number)
+        self._parts.notices.say(why)
+
+
+def job_folder(states: str, job: str) -> str:
+    """Return the state folder of a job, which exists then and is private; `SendError` when it cannot be."""
+    folder = os.path.join(states, job)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        about = os.stat(folder)
+    except OSError as error:
+        raise SendError(folder, f"cannot be made ({error.strerror})", "Give --state a folder of yours.") from error
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise SendError(folder, "can be written by others", "Give --state a folder of yours.")
+    return folder
+
+
+def _kept_id(folder: str) -> str:
+    """Return the id of a job's state folder, made at random at first; `SendError` when it cannot be kept."""
+    path = os.path.join(folder, _ID)
+    try:
+        with open(path, encoding="ascii") as file:
+            if (kept := file.read(64).strip()).isalnum():
+                return kept
+    except (FileNotFoundError, ValueError):
+        pass
+    except OSError as error:
+        raise SendError(path, f"cannot be read ({error.strerror})", "Check its permissions.") from error
+    made = os.urandom(12).hex()
+    try:
+        with open(f"{path}.new", "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(made)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise SendError(path, f"cannot be written ({error.strerror})", "Check its disk, or give --state.") from error
+    return made
+
+
+def _goes_on(last: Mapping[str, Any]) -> bool:
+    """Return whether a job was to be started again, or its supervisor died, by the last event on record."""
+    decided = last["event"] == "decided" and not last.get("dry_run")
+    return last["event"] == "started" or (decided and last.get("kind") in ("restart", "move", "wait"))
+
+
+def _last(events: Sequence[Mapping[str, Any]], *names: str) -> Mapping[str, Any] | None:
+    return next((one for one in reversed(events) if one["event"] in names), None)
+
+
+def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the job was at its end, by the last decision."""
+    decided = _last(events, "decided")
+    return decided is not None and decided.get("code") == contract.DONE
+
+
+def _start_of(event: Mapping[str, Any] | None) -> Start:
+    """Return how the next attempt was to begin, by the last event on record."""
+    known = event.get("start") if event else None
+    try:
+        start = Start(**known) if known else Start()
+        read_ranges(start.skip)
+        return start
+    except (TypeError, ValueError, AttributeError):
+        return Start()
+
+
+def _number(event: Mapping[str, Any]) -> int:
+    number = event.get("number")
+    return number if isinstance(number, int) else 0
+
+
+def _sentence(decision: Decision, number: int, dry_run: bool) -> str:
+    after = f" in {decision.delay:g} s" if decision.kind == "restart" and decision.delay else ""
+    done = {
+        "restart": f"start it again{after}",
+        "move": "start it again elsewhere",
+        "wait": "hold it until its nodes are tested",
+        "stop": "end",
+        "ask": "ask a person",
+    }
+    told = "it would be decided to " if dry_run else ""
+    return f"after attempt {number}: {told}{done[decision.kind]}. {decision.why}"

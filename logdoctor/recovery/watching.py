@@ -1,0 +1,161 @@
+"""Watch a running attempt, and ask for its end when its verdict says that it gets no further.
+
+A watcher is a process beside the attempt. It asks by the same file as anybody else (`running.StopRequest`), so that it
+may die, or be wrong, without harm to the supervisor.
+"""
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from logdoctor.errors import NotTaken
+from logdoctor.recovery.judged import Judged, judged
+from logdoctor.recovery.running import request_stop
+from logdoctor.send import environment
+from logdoctor.send.client import Client
+from logdoctor.send.copy import FollowedCopy
+from logdoctor.send.target import ShippingTarget
+
+REASONS = {"hang": "Hang", "loss-spike": "Loss Spike"}
+"""What may be the reason to end an attempt that runs, and the reason of the verdict that says so."""
+
+_LOOK_SECONDS = 0.25  # between two looks at the output: what comes within it looks like one burst of steps
+_ASK_SECONDS = 2.0  # between two questions to a service
+_STANDS_SECONDS = 4.0  # that a verdict must stand: the next step takes a hang back
+_LEAST_SECONDS = b"30"  # without a step that are no hang, where the output is followed on this machine
+_FOLLOW = ("-m", "logdoctor.cli", "diagnose", "--follow", "--json", "-")
+
+
+class Look(Protocol):
+    """Whoever knows what is wrong with the attempt that runs."""
+
+    def __call__(self) -> Mapping[str, Any] | None:
+        """Return the verdict that stands now, as its JSON object; None when there is none."""
+
+
+class Watching(NamedTuple):
+    """What is watched: the state folder of the job, what makes a look at the attempt with a key, the reasons for which
+    it may be ended, and who is told."""
+
+    folder: str
+    look_at: Callable[[str], Look]
+    reasons: Collection[str]
+    say: Callable[[str], None]
+    dry_run: bool = False
+
+    def watch(self, key: str) -> int:
+        """Watch until the attempt is to be ended, then ask for that; a dry run only says so."""
+        look, since = self.look_at(key), None
+        while True:
+            time.sleep(_LOOK_SECONDS)  # nobody says when a verdict changes
+            verdict, now = look(), time.monotonic()
+            found = _read(verdict)
+            if verdict is None or found is None or not self._ends(found):
+                since = None
+                continue
+            since = now if since is None else since
+            if now - since >= _STANDS_SECONDS:
+                break
+        if self.dry_run:
+            self.say(f"it would be ended now: its verdict is {found.reason}.")
+        else:
+            self.say(f"its verdict is {found.reason}: it is ended. {found.suggestion}".strip())
+            request_stop(self.folder, key, verdict)
+        return 0
+
+    def _ends(self, found: Judged) -> bool:
+        return found.outcome == "failed" and found.reason in {REASONS[name] for name in self.reasons}
+
+
+def _read(verdict: Mapping[str, Any] | None) -> Judged | None:
+    """Return what a verdict says; None when there is none, or it cannot be read."""
+    with suppress(ValueError):
+        return judged(verdict) if verdict else None
+    return None
+
+
+class ServiceLook:
+    """Asks the service."""
+
+    def __init__(self, target: ShippingTarget, key: str) -> None:
+        self._client, self._key = Client(target), key
+        self._number: int | None = None
+        self._asked_at = 0.0
+        self._verdict: Mapping[str, Any] | None = None
+
+    def __call__(self) -> Mapping[str, Any] | None:
+        """Return the verdict that stands; None when there is none, or the service does not answer."""
+        if time.monotonic() - self._asked_at >= _ASK_SECONDS:
+            self._verdict, self._asked_at = self._ask(), time.monotonic()
+        return self._verdict
+
+    def _ask(self) -> Mapping[str, Any] | None:
+        with suppress(NotTaken):
+            if self._number is None:
+                number = self._client.number_attempt(self._key).body.get("attempt")
+                self._number = number if isinstance(number, int) else None
+            if self._number is not None:
+                answer = self._client.verdict(self._number)
+                verdict = answer.body.get("verdict")
+                if answer.status == 200 and answer.body.get("final") is False and isinstance(verdict, Mapping):
+                    return verdict
+        return None
+
+
+class LocalLook:
+    """Follows the copy of the output with the same pipeline, where all of logdoctor is installed."""
+
+    def __init__(self, folder: str) -> None:
+        self._copy = FollowedCopy(folder)
+        self._verdict: Mapping[str, Any] | None = None
+        self._said = b""
+        told = {b"LOGDOCTOR_HANG_LEAST_SECONDS": _LEAST_SECONDS, **environment.for_child()}
+        self._process = subprocess.Popen(
+            [sys.executable, *_FOLLOW],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=told,
+        )
+
+    def __call__(self) -> Mapping[str, Any] | None:
+        """Return the last verdict that was said; None when it was taken back, or nothing can be diagnosed here."""
+        assert self._process.stdin
+        with suppress(OSError):  # it ended: nothing more is known
+            for data in self._copy.read():
+                self._process.stdin.write(data)
+                self._read(0.0)
+            self._process.stdin.flush()
+        self._read(_LOOK_SECONDS / 4)  # it may still be at the last lines
+        return self._verdict
+
+    def _read(self, seconds: float) -> None:
+        """Read what was said until now."""
+        assert self._process.stdout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while selector.select(seconds):
+                data = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not data:
+                    return
+                *lines, self._said = (self._said + data).split(b"\n")
+                for line in lines:
+                    with suppress(ValueError):
+                        self._verdict = json.loads(line)
+
+
+class FirstLook:
+    """Asks one after the other."""
+
+    def __init__(self, *looks: Look) -> None:
+        self._looks = looks
+
+    def __call__(self) -> Mapping[str, Any] | None:
+        """Return the first verdict that one of them knows."""
+        return next((found for look in self._looks if (found := look()) is not None), None)

@@ -1,0 +1,45 @@
+"""The run of a job: its attempts in order, and where the time went; as JSON and as a page."""
+
+import time
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from logdoctor.report import length
+from logdoctor.service.service import Service
+from logdoctor.store.names import checked
+from logdoctor.store.runs import stored_run
+from logdoctor.timeline import Run
+from logdoctor.web.dependencies import Reader, TheService
+from logdoctor.web.jobs.excerpts import Viewer
+from logdoctor.web.json_answer import Json
+from logdoctor.web.openapi import answers
+from logdoctor.web.parameters import JobName
+from logdoctor.web.problems import describe, existing, not_found
+from logdoctor.web.rendering import page
+from logdoctor.web.rendering import router as page_router
+
+router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
+pages = page_router()
+
+
+@router.get("/jobs/{job}/run", responses=answers(Run) | describe(400, 404, 422))
+def run(caller: Reader, service: TheService, job: JobName) -> Response:
+    """Return the attempts of a job in order, and what was lost to detection, restarts and steps that were made twice;
+    of more than 1,000 attempts the newest."""
+    return Json(_run(service, job))
+
+
+@pages.get("/jobs/{name}")
+def run_page(request: Request, caller: Reader, service: TheService, name: JobName) -> Response:
+    """Show the run of a job."""
+    if not caller.may("read", name):
+        raise not_found(f"job {name}")
+    found = _run(service, name)
+    viewers = {one.number: Viewer(name, one.number, service.streams(name, one.number)) for one in found.attempts[-50:]}
+    return page(request, "run.html", {"run": found, "viewers": viewers, "length": length})
+
+
+def _run(service: Service, job: str) -> Run:
+    existing(service.records.job(checked("job", job)), f"job {job}")
+    return stored_run(service.records, job, time.time())

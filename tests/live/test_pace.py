@@ -1,0 +1,112 @@
+"""How long a job may go without a step, by what its own log has shown."""
+
+import random
+
+import pytest
+
+from logdoctor.live.pace import Pace
+
+LEAST, MOST = 30.0, 900.0
+
+
+def paced(gaps: list[float], pauses: dict[int, tuple[bytes, float]] | None = None) -> Pace:
+    """A pace of steps after so many seconds each; some are replaced by pauses, with what was printed before them."""
+    pace, at = Pace(), 0.0
+    pace.step("main", at)
+    for number, gap in enumerate(gaps):
+        text, seconds = (pauses or {}).get(number, (b"", gap))
+        if text:
+            pace.say(text)
+        at += seconds
+        pace.step("main", at)
+    return pace
+
+
+SAVES = {30: (b"saving checkpoint at step 30", 20.0), 60: (b"saving checkpoint at step 60", 24.0)}
+
+
+def test_until_the_pace_is_known_the_most_counts() -> None:
+    assert Pace().patience(LEAST, MOST) == MOST
+    assert paced([1.0] * 19).patience(LEAST, MOST) == MOST
+    assert paced([1.0] * 500).patience(LEAST, MOST) == MOST, "it has never shown a pause"
+
+
+def test_three_times_the_longest_pause_may_pass() -> None:
+    pace = paced([1.0] * 100, SAVES)
+    assert pace.patience(LEAST, MOST) == 72.0
+    pace.say(b"Saving checkpoint")
+    assert pace.patience(LEAST, MOST) == 72.0
+    assert paced([0.5] * 100, {30: (b"saving", 9.0), 60: (b"saving", 9.0)}).patience(LEAST, MOST) == LEAST
+
+
+def test_a_pause_of_a_new_kind_may_last_the_most() -> None:
+    pace = paced([1.0] * 100, SAVES)
+    pace.say(b"Running evaluation on 3 sets")
+    assert pace.patience(LEAST, MOST) == MOST
+
+
+def test_a_pause_without_a_name_is_learned() -> None:
+    pace = paced([1.0] * 100, {30: (b"", 60.0), 60: (b"", 50.0)})
+    assert pace.patience(LEAST, MOST) == 180.0
+
+
+def test_steps_slower_than_the_most_are_no_hang() -> None:
+    assert paced([1000.0] * 3).patience(LEAST, MOST) == 3000.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_saves_and_evaluations_of_sixty_steps_raise_no_alarm(seed: int) -> None:
+    """The first of each may come at any time, named or not; the second not before twenty steps were made."""
+    chance = random.Random(seed)
+    pace, step = Pace(), chance.uniform(0.2, 20)
+    pace.step("main", 0.0)
+    at = 0.0
+    for number in range(600):
+        name = chance.choice([b"saving checkpoint", b"eval_start", b""]) if number % 50 == 49 else None
+        gap = step * (chance.uniform(0.8, 1.3) if name is None else chance.uniform(50, 60))
+        if name:
+            pace.say(name)
+        if number >= 20 or name is not None:
+            assert gap < pace.patience(LEAST, MOST * 2)
+        at += gap
+        pace.step("main", at)
+
+
+def test_output_in_bursts_is_judged_by_the_gaps_between_bursts() -> None:
+    gaps = ([0.0] * 9 + [40.0]) * 20
+    assert paced(gaps).patience(LEAST, MOST) >= 120.0
+
+
+def test_steps_that_vary_are_given_five_times_their_slowest() -> None:
+    gaps = [1.0] * 95 + [20.0 + 0.1 * number for number in range(5)]
+    assert (
+        paced([10.0, *([8.0] * 60), *([30.0] * 3), *([8.0] * 30)], {10: (b"", 41.0), 20: (b"", 41.0)}).patience(
+            LEAST, MOST
+        )
+        == 150.0
+    )
+    assert paced(gaps).patience(LEAST, MOST) >= 60.0
+
+
+def test_ranks_that_print_together_are_no_quicker_than_one() -> None:
+    """Eight ranks, 10 ms apart, a step each 10 s: the time from rank to rank is no pace, nor is that to the next step a
+    pause."""
+    pace = Pace()
+    for step in range(40):
+        for rank in range(8):
+            pace.step(f"rank {rank}", step * 10 + rank * 0.01)
+    assert pace.patience(LEAST, MOST) == MOST
+    for end in (460, 520):  # two pauses that all ranks make
+        for rank in range(8):
+            pace.step(f"rank {rank}", end - 55 + rank * 0.01)
+        for rank in range(8):
+            pace.step(f"rank {rank}", end + 5 + rank * 0.01)
+    assert 150 < pace.patience(LEAST, MOST) < 400
+
+
+def test_a_burst_is_one_step() -> None:
+    pace = Pace()
+    for burst in range(40):
+        for part in range(5):
+            pace.step("main", burst * 10 + part * 0.001)
+    assert pace.patience(LEAST, MOST) == MOST

@@ -1,0 +1,266 @@
+"""What follows after an attempt: a table of cases, each a story of attempts and the decision after the last."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
+from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide, without_progress
+from logdoctor.recovery.judged import Judged
+
+PASSES = Judged("failed", "S3 Storage Error", "restart", 0.9, "s3")
+OTHER = Judged("failed", "Connection Error", "restart", 0.9, "net")
+NODE = Judged("failed", "ECC Error", "isolate_and_restart", 0.9, "ecc", nodes=("n1",))
+NODES = Judged("failed", "NCCL Timeout Error", "isolate_and_restart", 0.9, "nccl")
+SPIKE = Judged("failed", "Loss Spike", "rollback_and_skip", 0.9, "spike", onset=90)
+UNKNOWN = Judged("failed", "Unknown", "ask_human", 0.0, "u")
+BROKEN = Judged("failed", "Name Error", "fix_first", 0.9, "name", "Define it.")
+
+HERE = Place()
+SLURM = Place(True, ("n1", "n2", "n3"))
+
+
+def story(*told: tuple[Any, ...]) -> list[Attempt]:
+    """Attempts from (verdict, last step, seconds, further facts); each lasts 100 s unless it says."""
+    made = []
+    for number, (verdict, step, *rest) in enumerate(told, 1):
+        facts = {"seconds": 100.0, "status": 1, **(rest[0] if rest else {})}
+        made.append(Attempt(number, judged=verdict._replace(step=step) if verdict else None, **facts))
+    return made
+
+
+Story = list[Attempt]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kind", "code", "word"),
+    [
+        # how it ended
+        (story((None, None, {"status": 0})), "stop", DONE, "exit code 0"),
+        (story((UNKNOWN, 5, {"status": 0})), "ask", ASK, ""),  # it was stopped for this verdict, and ended well then
+        (story((PASSES, 5, {"status": 0})), "restart", RESTART, "passes"),
+        (story((None, None, {"status": 143, "interrupted": True})), "stop", 143, "Somebody ended"),
+        (story((PASSES, 5, {"interrupted": True})), "stop", 1, "Somebody ended"),
+        (story((None, None)), "ask", ASK, "no verdict"),
+        (story((PASSES._replace(outcome="completed", reason="None", recovery="none"), 5)), "stop", 1, "completed"),
+        (story((PASSES._replace(outcome="recovered"), 5)), "stop", 1, "completed"),
+        (story((PASSES._replace(outcome="cancelled"), 5)), "stop", 1, "cancelled"),
+        # what the verdict says
+        (story((PASSES, 5)), "restart", RESTART, "passes"),
+        (story((SPIKE, 99)), "restart", RESTART, "goes back"),
+        (story((BROKEN, 5)), "stop", FIX_FIRST, "Define it."),
+        (story((UNKNOWN, 5)), "ask", ASK, "unknown"),
+        (story((PASSES._replace(recovery="ask_human"), 5)), "ask", ASK, "unknown"),
+        (story((PASSES._replace(reason="Unknown"), 5)), "ask", ASK, "unknown"),
+        (story((PASSES._replace(outcome="unknown"), 5)), "ask", ASK, "unknown"),
+        (story((PASSES._replace(outcome="running"), 5)), "ask", ASK, "unknown"),
+        (story((PASSES._replace(recovery="none"), 5)), "ask", ASK, "advises nothing"),
+        (story((PASSES._replace(confidence=0.69), 5)), "ask", ASK, "69% sure"),
+        (story((PASSES._replace(confidence=0.7), 5)), "restart", RESTART, "passes"),
+        (story((BROKEN._replace(confidence=0.1), 5)), "stop", FIX_FIRST, "restart fails again"),
+        (story((NODE, 5)), "wait", RESTART_ELSEWHERE, "test its nodes"),
+        # budget: never while it gets further
+        (story(*((PASSES, step) for step in range(10, 400, 10))), "restart", RESTART, "passes"),
+        (story((PASSES, 10), (PASSES, 10), (PASSES, 10)), "restart", RESTART, "passes"),
+        (story((PASSES, 10), (PASSES, 10), (PASSES, 10), (PASSES, 9)), "ask", ASK, "3 attempts in a row"),
+        (story((PASSES, 10), (PASSES, 9), (PASSES, 9), (PASSES, 11)), "restart", RESTART, "passes"),
+        (story((PASSES, 10), (PASSES, 9), (OTHER, 9), (PASSES, 9)), "restart", RESTART, "passes"),
+        (story((PASSES, 10), *([(PASSES, 9), (OTHER, 9)] * 4)), "restart", RESTART, "passes"),
+        (story((PASSES, 10), *([(PASSES, 9), (OTHER, 9)] * 4), (PASSES, 9)), "ask", ASK, "8 times without progress"),
+        # checkpoints count before steps, once there are any
+        (story(*((PASSES, 50, {"saved": 10 * n}) for n in range(1, 9))), "restart", RESTART, "passes"),
+        (
+            story((PASSES, 50, {"saved": 40}), (PASSES, 51), (PASSES, 52), (PASSES, 53)),
+            "ask",
+            ASK,
+            "none of which brought the job further",
+        ),
+        (
+            story((PASSES, 50, {"saved": 40}), (PASSES, 51, {"saved": 40}), (PASSES, 52, {"saved": 39}), (PASSES, 53)),
+            "ask",
+            ASK,
+            "3 attempts in a row",
+        ),
+        # going back moves the line from which on progress counts
+        (
+            story((PASSES, 50, {"saved": 40}), (SPIKE, 50, {"saved": 50}), (PASSES, 45, {"saved": 30, "back_to": 20})),
+            "restart",
+            RESTART,
+            "passes",
+        ),
+        # death before the first step
+        (story((PASSES, None)), "restart", RESTART, "passes"),
+        (story((PASSES, None), (OTHER, None)), "ask", ASK, "No step was seen in the last 2 attempts"),
+        (story((PASSES, 10), (PASSES, None)), "restart", RESTART, "passes"),
+        (story((PASSES, 10), (PASSES, None), (PASSES, None)), "ask", ASK, "No step was seen"),
+        (story((PASSES, None, {"saved": 5}), (PASSES, None, {"saved": 9})), "restart", RESTART, "passes"),
+        # faster each time
+        (
+            story(
+                (PASSES, 10, {"seconds": 500.0}),
+                (OTHER, 9, {"seconds": 100.0}),
+                (PASSES, 9, {"seconds": 50.0}),
+                (OTHER, 9, {"seconds": 20.0}),
+            ),
+            "ask",
+            ASK,
+            "faster each time, without progress: after 100 s, 50 s, 20 s",
+        ),
+        (
+            story(
+                (PASSES, 9), (OTHER, 9, {"seconds": 0.9}), (PASSES, 9, {"seconds": 0.5}), (OTHER, 9, {"seconds": 0.1})
+            ),
+            "restart",
+            RESTART,
+            "passes",
+        ),
+        (
+            story(
+                (PASSES, 10),
+                (OTHER, 9, {"seconds": 100.0}),
+                (PASSES, 9, {"seconds": 99.0}),
+                (OTHER, 9, {"seconds": 98.0}),
+            ),
+            "restart",
+            RESTART,
+            "passes",
+        ),
+    ],
+)
+def test_what_follows(attempts: Story, kind: str, code: int, word: str) -> None:
+    decision = decide(attempts, Limits())
+    assert (decision.kind, decision.code) == (kind, code), decision
+    assert word in decision.why and decision.why[0].isupper()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said", "place", "kind", "nodes"),
+    [
+        (NODE, None, HERE, "wait", ()),
+        (NODES, None, HERE, "wait", ()),
+        (NODE, NodesSaid("pending", "P."), HERE, "wait", ()),
+        (NODE, NodesSaid("person", "P."), HERE, "ask", ()),
+        (NODE, NodesSaid("healthy", "H."), HERE, "restart", ()),
+        (NODE, NodesSaid("out", "O.", ("n2",)), HERE, "move", ("n2",)),
+        # a scheduler leaves nodes out: those of the job alone, and few
+        (NODE, None, SLURM, "move", ("n1",)),
+        (NODES, None, SLURM, "wait", ()),
+        (NODE._replace(nodes=("n9",)), None, SLURM, "wait", ()),
+        (NODE._replace(nodes=("n9", "n3")), None, SLURM, "move", ("n3",)),
+        (NODE._replace(nodes=("n1", "n2", "n3")), None, SLURM, "wait", ()),
+        (NODE._replace(nodes=tuple("abcde")), None, Place(True, tuple("abcdefgh")), "wait", ()),
+        (NODE, None, Place(True, ("n1",)), "move", ("n1",)),
+        (NODE, None, Place(True, ()), "wait", ()),
+        # a verdict that asks for no node takes none out
+        (PASSES._replace(nodes=("n1",)), None, SLURM, "restart", ()),
+        (NODE._replace(confidence=0.5), None, SLURM, "ask", ()),
+        (BROKEN._replace(nodes=("n1",)), None, SLURM, "stop", ()),
+    ],
+)
+def test_nodes_come_first(verdict: Judged, said: NodesSaid | None, place: Place, kind: str, nodes: tuple[str]) -> None:
+    decision = decide(story((verdict, 10)), Limits(), said, place)
+    assert (decision.kind, decision.nodes) == (kind, nodes)
+    if said:
+        assert decision.why == said.why
+
+
+def test_tests_of_nodes_do_not_give_a_crash_loop_more_restarts() -> None:
+    attempts = story((NODE, 10), (NODE, 10), (NODE, 10), (NODE, 10))
+    assert decide(attempts, Limits(), NodesSaid("healthy", "H.")).kind == "ask"
+    assert decide(attempts, Limits(), None, SLURM).kind == "ask"
+
+
+def test_an_unknown_is_started_again_only_when_told() -> None:
+    told = Limits(restart_unknown=True)
+    assert decide(story((UNKNOWN, 5)), told).kind == "restart"
+    assert decide(story((UNKNOWN, 5), (UNKNOWN, 5), (UNKNOWN, 5), (UNKNOWN, 5)), told).kind == "ask"
+    assert decide(story((BROKEN, 5)), told).kind == "stop"
+
+
+def test_another_checkpoint_is_tried_before_it_is_given_up() -> None:
+    attempts = story((PASSES, 10), (PASSES, None), (PASSES, None))
+    assert decide(attempts, Limits()).kind == "ask"
+    assert decide(attempts, Limits(), other_start=True).kind == "restart"
+    assert decide([*attempts, attempts[-1]], Limits(), other_start=True).kind == "ask"
+
+
+def test_the_wait_doubles_without_progress_and_is_bounded() -> None:
+    limits = Limits(max_restarts=40, no_progress=40, delay=10)
+    delays = [decide(story((PASSES, 9), *[(PASSES, 9)] * n), limits).delay for n in range(9)]
+    assert delays == [0, 10, 20, 40, 80, 160, 320, 600, 600]
+    assert decide(story((PASSES, 9), *[(PASSES, 9)] * 30, (PASSES, 10)), limits).delay == 0
+
+
+def test_a_spike_asks_to_go_back() -> None:
+    assert decide(story((SPIKE, 99)), Limits()).back
+    assert not decide(story((PASSES, 99)), Limits()).back
+
+
+VERDICTS = st.builds(
+    Judged,
+    st.sampled_from(["failed", "completed", "running", "cancelled", "recovered", "unknown"]),
+    st.sampled_from(["S3 Storage Error", "Unknown", "Hang"]),
+    st.sampled_from(["restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none"]),
+    st.floats(0, 1),
+    st.sampled_from(["a", "b"]),
+    step=st.none() | st.integers(0, 50),
+)
+ATTEMPTS = st.lists(
+    st.builds(
+        Attempt,
+        st.integers(1, 99),
+        st.sampled_from([0, 1, 137]),
+        st.floats(0, 1e6),
+        st.none() | VERDICTS,
+        st.booleans(),
+        st.none() | st.integers(0, 50),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(ATTEMPTS, st.sampled_from([HERE, SLURM]))
+def test_nothing_is_started_again_that_may_not_be(attempts: Story, place: Place) -> None:
+    decision = decide(attempts, Limits(), None, place)
+    last = attempts[-1]
+    assert decision.why.endswith((".", "?"))
+    if decision.kind in ("restart", "move", "wait"):
+        assert last.status != 0 and not last.interrupted and last.judged is not None
+        assert last.judged.outcome == "failed" and not last.judged.is_unknown and last.judged.confidence >= 0.7
+        assert last.judged.recovery in ("restart", "isolate_and_restart", "rollback_and_skip")
+        assert len(without_progress(attempts)) <= Limits().max_restarts
+
+
+@settings(max_examples=30)
+@given(ATTEMPTS)
+def test_a_crash_loop_ends(attempts: Story) -> None:
+    same = attempts[-1]._replace(saved=None, judged=PASSES, interrupted=False, status=1)
+    assert decide([*attempts, same, same, same], Limits()).kind == "ask"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (PASSES, RESTART),
+        (SPIKE, RESTART),
+        (NODE, RESTART_ELSEWHERE),
+        (BROKEN, FIX_FIRST),
+        (UNKNOWN, ASK),
+        (PASSES._replace(outcome="completed"), DONE),
+        (PASSES._replace(outcome="cancelled"), ASK),
+        (PASSES._replace(recovery="none"), ASK),
+        (PASSES._replace(confidence=0.1), ASK),
+    ],
+)
+def test_exit_codes_of_verdicts(verdict: Judged, code: int) -> None:
+    assert exit_code(verdict, 0.7) == code
+
+
+def test_a_decision_is_a_sentence_and_a_code() -> None:
+    assert decide(story((PASSES, 5)), Limits()) == Decision(
+        "restart", "The verdict is S3 Storage Error, which passes.", RESTART
+    )

@@ -1,0 +1,61 @@
+"""The supervisor's questions about checkpoints, answered from a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from logdoctor.recovery.catalogue.supervised import FolderCheckpoints
+from logdoctor.recovery.checkpoints import Chosen, Forgiving
+from tests.recovery.makers import ours
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> FolderCheckpoints:
+    for step in (10, 20, 30):
+        ours(tmp_path, step, data_position=step + 5, loss=1.0)
+    (tmp_path / "step-30.attempt-1" / "manifest.json").unlink()
+    return FolderCheckpoints(str(tmp_path))
+
+
+def path_of(tmp_path: Path, step: int) -> str:
+    return str(tmp_path / f"step-{step}.attempt-1")
+
+
+def test_the_newest_complete_one_is_chosen(checkpoints: FolderCheckpoints, tmp_path: Path) -> None:
+    assert checkpoints.complete() == {path_of(tmp_path, 10): 10, path_of(tmp_path, 20): 20}
+    assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20)
+
+
+def test_who_goes_back_before_a_spike_never_comes_to_what_was_saved_after_it(
+    checkpoints: FolderCheckpoints, tmp_path: Path
+) -> None:
+    before = Chosen(path_of(tmp_path, 10), 10)
+    assert checkpoints.best(before_step=20) == before
+    assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20), "to ask changes nothing"
+    checkpoints.suspect(20)
+    assert checkpoints.best() == before
+
+
+def test_one_that_kills_who_loads_it_is_passed_over_after_two_tries(
+    checkpoints: FolderCheckpoints, tmp_path: Path
+) -> None:
+    for tries in range(2):
+        assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20), tries
+        checkpoints.tried(path_of(tmp_path, 20))
+    assert checkpoints.best() == Chosen(path_of(tmp_path, 10), 10)
+    checkpoints.loaded(path_of(tmp_path, 20))
+    assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20)
+
+
+def test_a_folder_that_is_empty_or_not_there_yet_has_none(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "later"):
+        checkpoints = FolderCheckpoints(str(folder))
+        assert checkpoints.best() is None and not checkpoints.complete()
+
+
+def test_a_folder_that_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    said: list[str] = []
+    checkpoints = Forgiving(FolderCheckpoints(str(tmp_path / "file")), said.append)
+    assert checkpoints.best() is None and checkpoints.complete() == {}
+    assert len(said) == 2 and "file" in said[0]

@@ -1,0 +1,419 @@
+"""A supervised job: a real supervisor process, a trainer in plain Python, faults as they happen."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logdoctor.recovery.contract import ASK, FIX_FIRST, HELD, RESTART, RESTART_ELSEWHERE
+from logdoctor.recovery.deciding import Attempt
+from logdoctor.recovery.judged import Judged
+from logdoctor.recovery.record import Record, facts_of
+from tests.recovery.conftest import Job, Judging, is_alive
+
+Until = Callable[[Callable[[], Any]], None]
+WITH_CHECKPOINTS = "tests.recovery.catalogue"
+S3, BUG, UNKNOWN = {"say": "S3", "exit": 1}, {"say": "BUG", "exit": 1}, {"say": "what?", "exit": 1}
+
+
+def steps(*span: int, **further: Any) -> dict[str, Any]:
+    """An attempt that makes these steps and then dies of the store."""
+    return {"steps": list(span), **S3, **further}
+
+
+def test_it_comes_back_while_it_gets_further_and_ends_with_the_job(job: Job, service: Judging) -> None:
+    plan = [*(steps(0, 10 * n) for n in range(1, 7)), {"steps": [0, 99]}]
+    assert job.run(plan) == 0
+    assert job.decisions == ["restart"] * 6 + ["stop"]
+    assert len(service.keys) == 7  # attempts of their own
+    keys = [start["env"]["LOGDOCTOR_ATTEMPT_KEY"] for start in job.starts]
+    assert keys == service.keys and [key.rpartition(".")[2] for key in keys] == list("1234567")
+    assert [event["judged"]["step"] for event in job.events("ended")[:-1]] == [9, 19, 29, 39, 49, 59]
+    assert "after attempt 1: start it again. The verdict is S3 Storage Error, which passes." in job.err
+
+
+def test_without_restart_nothing_is_different(job: Job, service: Judging) -> None:
+    from tests.send.conftest import Sender
+
+    sender = Sender(service, job.folder)
+    process = sender.start("run", "--stream", "s", "--", "sh", "-c", "echo S3; exit 3")
+    assert process.wait(60) == 3 and not job.state.exists() and len(service.keys) == 1
+    sender.stop()
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "kind"),
+    [(UNKNOWN, ASK, "ask"), (BUG, FIX_FIRST, "stop"), ({"say": "DOUBT", "exit": 1}, ASK, "ask")],
+)
+def test_what_is_not_to_be_restarted_ends_with_a_code(job: Job, last: dict[str, Any], code: int, kind: str) -> None:
+    assert job.run([{"steps": [0, 5], **last}]) == code
+    assert job.decisions == [kind] and len(job.starts) == 1
+
+
+def test_an_unknown_is_restarted_when_told(job: Job) -> None:
+    assert job.run([{"steps": [0, 5], **UNKNOWN}, {}], "--restart-unknown") == 0
+    assert len(job.starts) == 2
+
+
+def test_a_crash_loop_ends_after_three_attempts_without_progress(job: Job) -> None:
+    assert job.run([steps(0, 10), steps(0, 10)]) == ASK
+    assert len(job.starts) == 4 and job.decisions == ["restart"] * 3 + ["ask"]
+
+
+def test_death_before_the_first_step_ends_it(job: Job) -> None:
+    assert job.run([steps(0, 10), S3]) == ASK
+    assert len(job.starts) == 3
+    assert "No step was seen in the last 2 attempts" in job.err
+
+
+def test_a_restart_that_fails_faster_each_time_ends_it(job: Job) -> None:
+    """It goes on with attempts on record: one that made 20 steps, and two that died earlier and earlier."""
+    job.state.mkdir(parents=True, mode=0o700)
+    record = Record(str(job.state), "job")
+    for number, (step, seconds) in enumerate(((19, 5000.0), (9, 900.0), (8, 500.0)), 1):
+        verdict = Judged("failed", "S3 Storage Error", "restart", 0.9, f"s{number}", step=step)
+        record.add("ended", **facts_of(Attempt(number, 1, seconds, verdict)))
+    record.add("decided", number=3, kind="restart")
+    assert job.run([{"steps": [0, 9], "say": "NET", "exit": 1}]) == ASK
+    assert len(job.starts) == 1 and "fails faster each time, without progress: after 900 s, 500 s, " in job.err
+
+
+def test_a_dry_run_says_what_it_would_do(job: Job) -> None:
+    assert job.run([steps(0, 10, exit=7)], "--dry-run") == 7
+    assert len(job.starts) == 1
+    assert "after attempt 1: it would be decided to start it again" in job.err
+    assert job.run([steps(0, 10, exit=7)], "--dry-run") == 7
+    assert [event["anew"] for event in job.events("begun")] == [True, True]
+
+
+def test_the_death_of_the_command_is_died_again(job: Job) -> None:
+    assert job.run([steps(0, 5, kill=9)], "--dry-run") == -signal.SIGKILL
+
+
+def test_the_checkpoint_and_the_batches_are_told(job: Job) -> None:
+    plan = [
+        steps(0, 60, save={"step": 50}),
+        steps(0, 80, save={"step": 70}),
+        {"steps": [0, 95], "save": {"step": 92}, "say": "SPIKE", "exit": 1},
+        {"steps": [70, 85], "say": "SPIKE", "exit": 1},
+        {},
+    ]
+    words = ("--resume-arg", "--load {checkpoint}", "--skip-arg=--skip={ranges}", "--skip-batches", "10")
+    assert job.run(plan, "--checkpoints", str(job.folder / "ckpt"), *words, module=WITH_CHECKPOINTS) == 0
+    ckpt = job.folder / "ckpt"
+    assert [start["argv"] for start in job.starts] == [
+        [],
+        ["--load", f"{ckpt}/50"],
+        ["--load", f"{ckpt}/70"],
+        ["--load", f"{ckpt}/70", "--skip=71-100"],  # not 92, which is newer than the spike; 20 to its onset, 10 more
+        ["--load", f"{ckpt}/70", "--skip=71-110"],  # the second spike: twice as many behind the onset
+    ]
+    told = [(start["env"].get("LOGDOCTOR_RESUME"), start["env"].get("LOGDOCTOR_SKIP_BATCHES")) for start in job.starts]
+    assert told[0] == (None, None) and told[1] == (f"{ckpt}/50", None) and told[3] == (f"{ckpt}/70", "71-100")
+    noted = (job.folder / "noted").read_text().split("\n")
+    assert noted[:4] == ["tried 50", "loaded 50", "tried 70", "loaded 70"]
+
+
+def test_a_spike_that_comes_again_and_again_is_for_a_person(job: Job) -> None:
+    spike = {"steps": [0, 95], "say": "SPIKE", "exit": 1}
+    plan = [steps(0, 60, save={"step": 50}), spike]
+    options = ("--checkpoints", str(job.folder / "ckpt"), "--no-progress", "9", "--skip-batches", "10")
+    assert job.run(plan, *options, module=WITH_CHECKPOINTS) == ASK
+    assert [start["env"].get("LOGDOCTOR_SKIP_BATCHES") for start in job.starts] == [
+        None,
+        None,
+        "51-100",
+        "51-110",
+        "51-130",
+    ]
+    assert "spiked again after the skip was widened 2 times" in job.err
+
+
+def test_a_spike_without_an_older_checkpoint_is_for_a_person(job: Job) -> None:
+    assert job.run([{"steps": [0, 95], "say": "SPIKE", "exit": 1}]) == ASK
+    assert "no checkpoint is known to be older" in job.err and len(job.starts) == 1
+
+
+def test_checkpoints_that_advance_are_no_crash_loop(job: Job) -> None:
+    plan = [*(steps(0, 50, save={"step": 10 * n}) for n in range(1, 7)), {}]
+    assert job.run(plan, "--checkpoints", str(job.folder / "ckpt"), module=WITH_CHECKPOINTS) == 0
+    assert len(job.starts) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_the_job_may_save(job: Job, until: Until, number: signal.Signals) -> None:
+    saves = {"hang": True, "steps": [0, 5], "on_term": {"save": {"step": 5, "seconds": 0.5}, "exit": 0}}
+    code = {"hang": True, "steps": [0, 5]} if number == signal.SIGINT else saves
+    run = job.start([code])
+    until(lambda: job.starts)
+    run.process.send_signal(number)
+    assert run.wait() in (0, 1, -number)
+    assert job.decisions == ["stop"] and job.events("ended")[0]["interrupted"]
+    assert (job.folder / "ckpt" / "5").exists() == (number == signal.SIGTERM)
+
+
+def test_a_grace_shorter_than_a_save_ends_it_and_says_so(job: Job, until: Until) -> None:
+    run = job.start([{"hang": True, "on_term": {"save": {"step": 5, "seconds": 300}}}], "--grace", "0.5")
+    until(lambda: job.starts)
+    run.process.terminate()
+    assert run.wait() == -signal.SIGKILL
+    assert "It was killed 0.5 s after it was asked to end (--grace)." in job.err
+    assert job.events("ended")[0]["cut_short"] and not (job.folder / "ckpt" / "5").exists()
+    assert not is_alive(job.starts[0]["pid"])
+
+
+def test_an_orphan_that_holds_a_port_is_ended_before_the_next_attempt(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job.environment["MASTER_PORT"] = str(port)
+    assert job.run([steps(0, 5, orphan=port), {"listen": port}]) == 0
+    assert not is_alive(int((job.folder / "orphan").read_text()))
+    assert job.events("port") == []
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_counts_on(job: Job, until: Until) -> None:
+    run = job.start([steps(0, 5), {"hang": True, "orphan": 0}])
+    until(lambda: (job.folder / "orphan").exists() and len(job.starts) == 2)
+    orphan, trainer = int((job.folder / "orphan").read_text()), job.starts[1]["pid"]
+    runner = int(Path(f"/proc/{trainer}/stat").read_text().rpartition(")")[2].split()[1])
+    run.process.kill()
+    os.kill(runner, signal.SIGKILL)
+    run.wait()
+    assert is_alive(orphan) and is_alive(trainer)
+    assert job.run([{}]) == 0
+    assert not is_alive(orphan) and not is_alive(trainer)
+    assert [event["anew"] for event in job.events("begun")] == [True, False]
+    assert job.events("started")[-1]["number"] == 3
+
+
+def test_a_foreign_process_on_the_port_is_named_and_left_alone(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        job.environment["MASTER_PORT"] = str(held.getsockname()[1])
+        assert job.run([{}]) == 0
+        assert f"is held by {os.getpid()} (" in job.err
+
+
+def test_two_supervisors_exclude_each_other(job: Job, until: Until) -> None:
+    first = job.start([{"hang": True}])
+    until(lambda: job.starts)
+    second = job.start([{"hang": True}])
+    assert second.wait() == HELD
+    assert f"job job is supervised by process {first.process.pid} on " in job.err
+    assert len(job.starts) == 1 and first.process.poll() is None
+    first.process.terminate()
+    first.wait()
+    assert job.run([{}]) == 0  # the lease ended with its holder
+
+
+def test_an_attempt_whose_supervisor_was_killed_goes_on_alone(job: Job, until: Until) -> None:
+    first = job.start([{"hang": True}])
+    until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    assert job.start([{}]).wait() == HELD
+    assert is_alive(job.starts[0]["pid"])
+    os.kill(job.starts[0]["pid"], signal.SIGKILL)
+    until(lambda: job.start([{}]).wait() == 0)
+
+
+def test_a_request_to_stop_ends_the_attempt_that_it_names(job: Job, service: Judging, until: Until) -> None:
+    hang = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.9, "fingerprint": "h"}
+    run = job.start([{"hang": True, "steps": [0, 5]}, {}])
+    until(lambda: job.starts)
+    key = job.starts[0]["env"]["LOGDOCTOR_ATTEMPT_KEY"]
+    part = job.state / "part"
+    part.write_text(json.dumps({"attempt": key, "verdict": {**hang, "progress": {"step": 4}}}))
+    part.rename(job.state / "stop.json")
+    assert run.wait() == 0
+    assert [event["judged"] and event["judged"]["reason"] for event in job.events("ended")] == ["Hang", None]
+
+
+def test_a_stale_request_to_stop_does_not_end_the_next_attempt(job: Job, until: Until) -> None:
+    hang = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.9, "fingerprint": "h"}
+    run = job.start([steps(0, 5), {"steps": [0, 9], "hang": True, "on_term": {"exit": 1}}])
+    until(lambda: len(job.starts) == 2)
+    for key in (job.starts[0]["env"]["LOGDOCTOR_ATTEMPT_KEY"], None, 2):
+        (job.state / "stop.json").write_text(json.dumps({"attempt": key, "verdict": hang}))
+        with pytest.raises(AssertionError):
+            _soon(lambda: run.process.poll() is not None or len(job.events("ended")) == 2)
+    run.process.kill()
+    run.wait()
+
+
+def _soon(holds: Callable[[], bool]) -> None:
+    import time
+
+    until = time.monotonic() + 1.2  # more than two looks at the request
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_stale_request_is_gone_when_a_supervisor_begins(job: Job) -> None:
+    job.state.mkdir(parents=True, mode=0o700)
+    (job.state / "stop.json").write_text("{}")
+    assert job.run([{"seconds": 0.6}]) == 0
+    assert not (job.state / "stop.json").exists()
+
+
+def test_clocks_that_jump_change_no_decision(job: Job) -> None:
+    """Times on record lie in the future, and the order of events is the order of lines."""
+    assert job.run([steps(0, 10)], "--no-progress", "2") == ASK
+    record = job.state / "record.jsonl"
+    events = [json.loads(line) | {"at": 9e9 - number * 1e6} for number, line in enumerate(record.open())]
+    events = [event for event in events if event["event"] != "decided" or event["kind"] != "ask"]
+    record.write_text("".join(json.dumps(event) + "\n" for event in events))
+    seconds = [event["seconds"] for event in job.events("ended")]
+    assert all(0 <= one < 60 for one in seconds)
+    assert job.run([steps(0, 10)], "--no-progress", "4") == ASK
+    assert len(job.starts) == 3 + 2  # the attempts before count
+
+
+def test_a_person_who_starts_it_again_begins_anew(job: Job) -> None:
+    assert job.run([steps(0, 10)]) == ASK
+    assert job.run([steps(0, 10)]) == ASK
+    assert [event["anew"] for event in job.events("begun")] == [True, True]
+    assert len(job.starts) == 8
+
+
+def test_the_service_is_away_and_the_job_is_not_lost(job: Job, service: Judging, until: Until) -> None:
+    """The output is diagnosed here then, by the rules that the service has."""
+    service.stop()
+    plan = [{"steps": [0, 6], "say": 'botocore.exceptions.EndpointConnectionError: "https://s3"', "exit": 1}, {}]
+    assert job.run(plan, "--verdict-seconds", "0.5", "--drain-seconds", "0.5") == 0
+    assert job.decisions == ["restart", "stop"]
+    assert job.events("ended")[0]["judged"]["reason"] == "S3 Storage Error"
+
+
+def test_the_service_comes_back_in_time(job: Job, service: Judging, until: Until) -> None:
+    service.fail_with = 503
+    run = job.start([steps(0, 6), {}], "--drain-seconds", "40", "--verdict-seconds", "60")
+    until(lambda: job.starts)
+    service.fail_with = None
+    assert run.wait() == 0
+    assert job.events("ended")[0]["judged"]["reason"] == "S3 Storage Error"
+
+
+def test_a_verdict_that_is_not_final_is_not_acted_upon(job: Job, service: Judging) -> None:
+    service.final = False
+    assert job.run([steps(0, 6)], "--verdict-seconds", "1.5") == ASK  # its log is no cause to a diagnosis here
+    assert len(job.starts) == 1
+
+
+def test_it_works_without_a_service(alone: Job) -> None:
+    error = 'botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "https://s3"'
+    assert alone.run([{"steps": [0, 6], "say": error, "exit": 1}, {}]) == 0
+    assert alone.decisions == ["restart", "stop"]
+    assert not (alone.folder / "spool").exists()  # nothing waits to be sent
+
+
+def action(kind: str, state: str, test: int | None = None, *nodes: str, attempt: int = 1) -> dict[str, Any]:
+    """An action as the service tells it."""
+    deed = {"kind": kind, "nodes": list(nodes), "mode": "auto", "why": "w", "verdict": 1, "test": test}
+    return {"id": 7, "job": "job", "attempt": attempt, "state": state, "action": deed}
+
+
+ECC = {"steps": [0, 6], "say": "ECC", "exit": 1}
+
+
+def test_nodes_that_are_tested_and_healthy_let_it_go_on(job: Job, service: Judging, until: Until) -> None:
+    service.actions = [action("test_nodes", "waiting", None, "n1")]
+    run = job.start([ECC, {}])
+    until(lambda: job.events("nodes"))
+    until(lambda: len(job.events("nodes")) == 2)
+    assert "A person has to decide: action 7 (test n1)." in job.events("nodes")[1]["why"]
+    service.actions = [action("test_nodes", "done", None, "n1"), action("restart", "waiting", 3)]
+    assert run.wait() == 0
+    assert "Test 3 found all of its nodes healthy." in job.events("decided")[0]["why"]
+
+
+def test_a_cordoned_node_sends_it_elsewhere(job: Job, service: Judging) -> None:
+    service.faulty = ["n1"]
+    service.actions = [
+        action("cordon", "done", 3, "n1"),
+        action("restart", "waiting", 3),
+        action("test_nodes", "done", None, "n1"),
+    ]
+    assert job.run([ECC]) == RESTART_ELSEWHERE
+    assert job.events("decided")[0]["nodes"] == ["n1"] and job.decisions == ["move"]
+
+
+def test_a_node_that_nobody_tests_is_for_a_person(job: Job, service: Judging) -> None:
+    service.actions = [action("cordon", "done", 3, "n1", attempt=99)]
+    assert job.run([ECC], "--nodes-seconds", "2") == ASK
+    assert "Nobody tests the nodes of this job" in job.err and job.decisions == ["ask"]
+
+
+def test_an_action_that_comes_a_little_later_is_waited_for(job: Job, service: Judging, until: Until) -> None:
+    run = job.start([ECC, {}], "--nodes-seconds", "120")
+    until(lambda: len(job.events("nodes")) == 2)  # nobody has proposed anything yet
+    service.actions = [action("test_nodes", "done", None, "n1"), action("restart", "waiting", 3)]
+    assert run.wait() == 0
+
+
+def test_a_signal_while_the_verdict_is_waited_for_ends_it(job: Job, service: Judging, until: Until) -> None:
+    service.final = False
+    run = job.start([steps(0, 6)], "--verdict-seconds", "300")
+    until(lambda: any(status == 200 and path.endswith("/verdict") for _, path, status in service.requests))
+    run.process.terminate()
+    assert run.wait() == ASK
+    assert len(job.starts) == 1
+
+
+def test_a_signal_before_a_restart_ends_it(job: Job, until: Until) -> None:
+    run = job.start([steps(0, 6), steps(0, 6)], "--delay", "300")
+    until(lambda: len(job.events("decided")) == 2)
+    run.process.terminate()
+    assert run.wait() == RESTART
+    assert len(job.starts) == 2 and job.events("left")
+
+
+def test_a_test_that_takes_too_long_is_for_a_person(job: Job, service: Judging) -> None:
+    service.actions = [action("test_nodes", "approved", None, "n1")]
+    assert job.run([ECC], "--nodes-seconds", "0.3") == ASK
+    assert job.decisions == ["ask"] and "Its nodes are being tested." in job.err
+
+
+def test_whoever_reads_the_exit_code_starts_it_again(job: Job) -> None:
+    plan = [steps(0, 6), steps(0, 6), steps(0, 6), steps(0, 6)]
+    assert [job.run(plan, "--restart-by", "exit-code") for _ in plan] == [RESTART, RESTART, RESTART, ASK]
+    assert len(job.starts) == 4  # the budget is kept in the state folder
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--resume-arg", "--load x"), "does not contain {checkpoint}"),
+        (("--skip-arg", "'{ranges}"), "cannot be read"),
+        (("--attempt", "3"), "does not go with --restart"),
+        (("--restart-by", "slurm"), "not in a batch script"),
+    ],
+)
+def test_options_that_cannot_be_used_start_nothing(job: Job, options: tuple[str, ...], told: str) -> None:
+    assert job.run([{}], *options) == 2
+    assert told in job.err and job.starts == []
+
+
+def test_options_of_restarts_need_restart(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    from logdoctor.recovery.__main__ import main
+
+    assert main(["run", "--job", "j", "--max-restarts", "3", "--", "true"]) == 2
+    assert "--max-restarts needs --restart" in capsys.readouterr().err
+
+
+def test_it_does_not_supervise_the_tasks_of_a_step(job: Job) -> None:
+    job.environment |= {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert job.run([{}]) == 2
+    assert "Put it around srun" in job.err
+
+
+def test_whoever_starts_it_gives_the_attempt_its_key(job: Job, service: Judging) -> None:
+    """Other senders of the attempt have the same key; the service waits for them."""
+    options = ("--restart-by", "exit-code", "--attempt-key", "uid.0")
+    assert job.run([steps(0, 6)], *options) == RESTART
+    assert service.keys == ["uid.0"] and all("stream" in end for end in service.ends)
