@@ -80,7 +80,10 @@ bench: setup
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
 	$(BIN)/python -m eval.bench_scale --json
+	$(BIN)/python -m eval.bench_failures --json
+	$(BIN)/python -m eval.bench_batch --logs 2000 --mb 400 --files 100000 --json # without sizes: 10,000 logs, 2 GB; 1,000,000 files
 	$(BIN)/python eval/bench_nodes.py
+	$(BIN)/python eval/bench_checkpoint.py --json # up to 4 GiB: 16 GB of memory, 10 GB of disk
 	$(BIN)/python eval/bench_pages.py
 	$(BIN)/python eval/bench_parsing.py $(LOGHUB)
 	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB

@@ -157,7 +157,7 @@ def _chart(looks: Looks, mode: str, minutes: float) -> str:
 
 def measure(minutes: float, postgresql: bool, svg: Path | None) -> Row:
     """Let a service run for so long, and return what it had meanwhile."""
-    mode = MODES[-1] if postgresql else MODES[0]
+    mode = MODES[-1 if postgresql else 1]
     with place_of(mode) as place, place.service() as running:
         lines = biglog(place.folder / "big.log", 6, "nemo").split(b"\n")
         looks, jobs, before = Looks(place, running), Jobs(running, lines, minutes * 60), place.cpu()

@@ -1,4 +1,4 @@
-"""Speed of one service as several processes: embedded, with workers, and over PostgreSQL, on this machine.
+"""Speed of one service as one process, with workers beside it as by default, and over PostgreSQL, on this machine.
 
     python eval/bench_scale.py [--quick] [--json [FILE]] [PART...]
 
@@ -50,7 +50,7 @@ class Mode(NamedTuple):
 
 
 MODES = (
-    Mode("embedded", False, 0),
+    Mode("one process", False, 0),
     Mode("one worker", False, 1),
     Mode("two workers", False, 2),
     Mode("postgresql, one worker", True, 1),
@@ -104,7 +104,7 @@ class Place:
         """All processes of the mode."""
         with ExitStack() as stack:
             if self.mode.workers == 0:
-                yield stack.enter_context(self.serving())
+                yield stack.enter_context(self.serving("--workers", "0"))
                 return
             running = stack.enter_context(self.serving("--role", "web"))
             for number in range(self.mode.workers):

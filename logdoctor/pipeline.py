@@ -1,6 +1,7 @@
 """The whole pipeline on one page: bytes -> segments -> residuals -> records -> verdict."""
 
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -9,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -19,12 +20,17 @@ from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
+from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Segment, Verdict
 
 _ALONE_BYTES = 12 << 20
 """Below this size one process reads a file faster than several."""
+
+
+_FEW, _SOME = 200, 50  # streams that one process reads alone, and at a time of more
+Part = TypeVar("Part")
 
 
 class ReadLimits(NamedTuple):
@@ -45,20 +51,45 @@ class LogFile(NamedTuple):
 
 
 def diagnose(
-    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, reported: ReportedEnd = NOTHING
+    streams: Sequence[LogFile],
+    scanner: Scanner,
+    limits: ReadLimits,
+    reported: ReportedEnd = NOTHING,
+    taught: Taught = Taught(()),  # noqa: B008 - immutable
+    done: "Done" = lambda count: None,
 ) -> Verdict:
-    """Return the verdict on one attempt with these streams and this `reported` end; `InputError` when a stream cannot
-    be read."""
+    """Return the verdict on one attempt with these streams and this `reported` end, by the rules of the scanner and
+    those that are `taught`; `InputError` when a stream cannot be read. `done` is told how many streams were read."""
     begin = time.perf_counter()
-    verdict = judge(records(streams, scanner, limits), scanner.book, reported=reported)
+    read, book = taught.applied(records(streams, scanner, limits, done), scanner.book)
+    verdict = judge(read, book, reported=reported)
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 
-def records(streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits) -> list[Record]:
-    """Return what diagnosis needs to know of each stream; `InputError` when one cannot be read."""
-    gauges = Gauges(scanner.book)
-    with _processes(streams, scanner, gauges, limits) as submit:
-        return [_record(stream, scanner, limits, submit) for stream in streams]
+def records(
+    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, done: "Done" = lambda count: None
+) -> list[Record]:
+    """Return what diagnosis needs to know of each stream; `InputError` when one cannot be read. `done` is told how many
+    were read."""
+    found: list[Record] = []
+    has_large = any(_is_large(stream.path) for stream in streams)
+    with _processes(has_large or len(streams) > _FEW, scanner, Gauges(scanner.book), limits) as submit:
+        for some in _read(streams, scanner, limits, submit, has_large):
+            found += some
+            done(len(found))
+    return found
+
+
+def _read(
+    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, submit: "Submit", has_large: bool
+) -> Iterator[list[Record]]:
+    """Yield the records of streams in order: all processes read a large one together, but each some of many that are
+    small."""
+    if has_large:
+        yield from ([_record(stream, scanner, limits, submit)] for stream in streams)
+    else:
+        parts = ((streams[at : at + _SOME], limits) for at in range(0, len(streams), _SOME))
+        yield from submit(_read_some, parts)
 
 
 def _record(stream: LogFile, scanner: Scanner, limits: ReadLimits, submit: "Submit") -> Record:
@@ -114,10 +145,29 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-Submit = Callable[[Callable[..., list[SegmentExcerpt]], Iterable[tuple[object, ...]]], Iterator[list[SegmentExcerpt]]]
-"""Call a function with each of many arguments, here or in other processes; results come in order."""
+class Submit(Protocol):
+    """Call a function with each of many arguments, here or in other processes; results come in order."""
+
+    def __call__(
+        self, function: Callable[..., list[Part]], arguments: Iterable[tuple[object, ...]]
+    ) -> Iterator[list[Part]]:
+        """Yield what the function returns."""
+        ...
+
+
+Done = Callable[[int], None]
+"""Is told how many streams were read."""
 
 _parts: tuple[Scanner, Gauges] | None = None  # of this process; set before others are forked from it
+
+
+def _here(function: Callable[..., list[Part]], arguments: Iterable[tuple[object, ...]]) -> Iterator[list[Part]]:
+    return (function(*given) for given in arguments)
+
+
+def _read_some(streams: Sequence[LogFile], limits: ReadLimits) -> list[Record]:
+    assert _parts is not None
+    return [_record(stream, _parts[0], limits, _here) for stream in streams]
 
 
 def _examine_segment(segment: Segment) -> list[SegmentExcerpt]:
@@ -133,16 +183,21 @@ def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[Seg
 
 
 @contextmanager
-def _processes(streams: Sequence[LogFile], scanner: Scanner, gauges: Gauges, limits: ReadLimits) -> Iterator[Submit]:
-    """Yield a way to call functions: in this process for small logs, else in forked ones that share the rules."""
+def _processes(is_much: bool, scanner: Scanner, gauges: Gauges, limits: ReadLimits) -> Iterator[Submit]:
+    """Yield a way to call functions: in this process, or when there is much to read in forked ones that share the
+    rules."""
     global _parts
     _parts = (scanner, gauges)
     workers = limits.workers or cores()
-    if workers == 1 or not any(_is_large(stream.path) for stream in streams):
-        yield lambda function, arguments: (function(*given) for given in arguments)
+    if workers == 1 or not is_much:
+        yield _here
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+    ignoring = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for this process, which ends them
+    pool = ProcessPoolExecutor(workers, get_context("fork"), signal.signal, ignoring)
+    try:
         yield lambda function, arguments: _in_order(pool, function, arguments, 2 * workers)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _is_large(path: Path) -> bool:
@@ -156,12 +211,12 @@ def _is_large(path: Path) -> bool:
 
 def _in_order(
     pool: ProcessPoolExecutor,
-    function: Callable[..., list[SegmentExcerpt]],
+    function: Callable[..., list[Part]],
     arguments: Iterable[tuple[object, ...]],
     ahead: int,
-) -> Iterator[list[SegmentExcerpt]]:
+) -> Iterator[list[Part]]:
     """Yield results in the order of the arguments, with at most `ahead` calls under way, so that memory is bounded."""
-    waiting: deque[Future[list[SegmentExcerpt]]] = deque()
+    waiting: deque[Future[list[Part]]] = deque()
     for given in arguments:
         waiting.append(pool.submit(function, *given))
         if len(waiting) >= ahead:

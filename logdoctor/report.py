@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logdoctor import taxonomy
-from logdoctor.store.report import Failures, ReportedFailure
+from logdoctor.types import Failures, ReportedFailure
 
 Floats = npt.NDArray[np.float64]
 
@@ -70,7 +70,8 @@ class Report(msgspec.Struct, frozen=True):
     """The failures of a period, `since` <= time < `until` (None means open), in seconds since the epoch.
 
     `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time, without those that
-    had no failure. `decided` counts what decided, `cut` means that only the newest were counted.
+    had no failure, nor failures whose time is not known. `decided` counts what decided, `cut` means that only the
+    newest were counted.
     """
 
     since: float | None
@@ -131,7 +132,7 @@ def as_csv(report: Report) -> str:
     writer = csv.writer(out)
     writer.writerow(_COLUMNS)
     for row in report.reasons:
-        writer.writerow([_inert(row.category), _inert(row.name), *_numbers(row)])
+        writer.writerow([inert(row.category), inert(row.name), *_numbers(row)])
     return out.getvalue()
 
 
@@ -217,10 +218,12 @@ def _weeks(
     items: Sequence[ReportedFailure], taken: _Taken, by_category: Mapping[str, Sequence[int]]
 ) -> tuple[Week, ...]:
     of = np.floor((_floats(failure.failed for failure in items) - _MONDAY) / _WEEK)
-    counts: dict[float, dict[str, int]] = {week: {} for week in sorted(set(of.tolist()))}
+    dated = ~np.isnan(of)
+    counts: dict[float, dict[str, int]] = {week: {} for week in sorted(set(of[dated].tolist()))}
     hours: dict[float, dict[str, float]] = {week: {} for week in counts}
     for category in sorted(by_category, key=_place):
         mine = np.array(by_category[category], np.int64)
+        mine = mine[dated[mine]]
         weeks, place, number = np.unique(of[mine], return_inverse=True, return_counts=True)
         lost = np.bincount(place, np.nan_to_num(taken.gpu_hours[mine]))
         for week, many, much in zip(weeks.tolist(), number.tolist(), lost.tolist(), strict=True):
@@ -234,6 +237,12 @@ def _day(at: float) -> str:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat()
 
 
-def _inert(text: str) -> str:
-    """Return text that no spreadsheet evaluates."""
-    return f"'{text}" if text.startswith(_UNSAFE) else text
+def inert(text: str) -> str:
+    """Return text that no spreadsheet evaluates: one that it would take for a formula gets a quote mark before it, as
+    does one that looks as if it had got one."""
+    return f"'{text}" if text.lstrip("'").startswith(_UNSAFE) else text
+
+
+def as_meant(cell: str) -> str:
+    """Return the text that `inert` made a cell of."""
+    return cell[1:] if cell[:1] == "'" and cell.lstrip("'").startswith(_UNSAFE) else cell

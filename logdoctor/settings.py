@@ -33,9 +33,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, about("bytes scanned at a time, 64 KiB to 64 MiB; memory use grows with it", 1 << 16, 1 << 26)
     ] = 4 << 20
     max_decompressed_bytes: Annotated[int, about("largest size a compressed log may unpack to", 1)] = 1 << 40
-    max_expansion: Annotated[int, about("largest ratio a compressed log may unpack by (checked above 64 MiB)", 1)] = (
-        2000
-    )
+    max_expansion: Annotated[
+        int,
+        about("largest ratio a compressed log may unpack by (checked above 64 MiB; a request body above 16 MiB)", 1),
+    ] = 2000
 
     # Service
     host: Annotated[str, about("address to listen on; anywhere but loopback, every request needs a token")] = (
@@ -69,7 +70,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 30.0
     scan_seconds: Annotated[float, about("compress new lines within this time", 0.01, 60)] = 1.0
     quiet_seconds: Annotated[float, about("check an attempt that has sent nothing for this long", 0.1)] = 60.0
-    hang_seconds: Annotated[float, about("no step for this long, and no error, is a Hang", 0.1)] = 900.0
+    hang_seconds: Annotated[
+        float, about("no step for this long, and no error, is a Hang, until the pace of a job is known", 0.1)
+    ] = 900.0
+    hang_least_seconds: Annotated[
+        float, about("no step for less than this is no Hang, however quick the steps were", 0.1)
+    ] = 300.0
     linger_seconds: Annotated[float, about("keep a settled attempt in memory for this long, for late bytes", 0)] = 60.0
     abandon_seconds: Annotated[float, about("treat an attempt that has sent nothing for this long as ended", 1)] = (
         86_400.0
@@ -88,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, about("Redis for wake-ups and limits that several processes share; needed by none", secret=True)
     ] = ""
     serve_workers: Annotated[
-        int, about("processes that compress and judge; 1: the one that serves does it, too", 1, 1024)
+        int, about("processes that compress and judge, beside the one that serves; 0: it does so itself", 0, 1024)
     ] = 1
     log_bytes: Annotated[
         int, about("bytes that may wait for compression and archiving before senders wait, too", 1 << 20, 1 << 36)
@@ -119,6 +125,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spool_dir: Annotated[
         Path | None, about("folder for bytes that could not be sent yet; default: ~/.cache/logdoctor/spool")
     ] = None
+    state_dir: Annotated[
+        Path | None, about("folder for records of jobs that are restarted; default: ~/.local/state/logdoctor/jobs")
+    ] = None
+    attempt_key: Annotated[str, about("key of the attempt to send as; `run --restart` sets it for its command")] = ""
+    resume: Annotated[str, about("checkpoint to load; `run --restart` sets it for its command")] = ""
+    skip_batches: Annotated[
+        str, about("global batches to leave out, `1-200,300-320`; `run --restart` sets it for its command")
+    ] = ""
 
     # Learning filter rules
     learn: Annotated[

@@ -1,6 +1,7 @@
 """What the command line prints."""
 
 import datetime
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WIDE = 150  # columns from which rules are shown as a table
+_PRINTED = 100  # columns of a verdict in Python, wherever that prints
+_PRE = '<pre style="white-space: pre; line-height: normal; font-family: monospace">{code}</pre>'
 _COLOURS = {
     "failed": "red",
     "cancelled": "yellow",
@@ -44,9 +47,31 @@ _STRUCTURE = {
 }
 
 
+class ShownVerdict(Verdict, frozen=True):
+    """A verdict that `print` and a notebook show as the command line does; else the same."""
+
+    def __str__(self) -> str:
+        console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, color_system=None)
+        with console.capture() as captured:
+            console.print(panel(self.file, self))
+        return captured.get().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, record=True)
+        console.print(panel(self.file, self))
+        return console.export_html(inline_styles=True, code_format=_PRE)
+
+
 def verdict(name: str, result: Verdict, explain: bool) -> None:
     """Print a verdict: the answer first, then the proof."""
     console = Console(highlight=False)
+    console.print(panel(name, result))
+    if explain:
+        _explain(console, result)
+
+
+def panel(name: str, result: Verdict) -> Panel:
+    """Return what is shown of a verdict."""
     colour = _COLOURS[result.outcome]
     title = Text(taxonomy.title(result.reason, result.outcome), style=f"bold {colour}")
     if result.outcome == "recovered":
@@ -58,18 +83,14 @@ def verdict(name: str, result: Verdict, explain: bool) -> None:
         parts += [Text(), _symptoms(result)]
     for problem in result.problems:
         parts += [Text(), Text(f"! {_clipped(problem)}", style="yellow")]
-    console.print(
-        Panel(
-            Group(*parts),
-            title=title,
-            title_align="left",
-            subtitle=Text(_clipped(name), style="dim"),
-            subtitle_align="right",
-            border_style=colour,
-        )
+    return Panel(
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=Text(_clipped(name), style="dim"),
+        subtitle_align="right",
+        border_style=colour,
     )
-    if explain:
-        _explain(console, result)
 
 
 def _answer(result: Verdict) -> Table:

@@ -78,6 +78,10 @@ class Readings(NamedTuple):
     losses: "npt.NDArray[np.float64]"
     rates: "npt.NDArray[np.float64]"
 
+    def at(self, places: "npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice") -> "Readings":
+        """Return what was read at some places."""
+        return Readings(self.lines[places], self.steps[places], self.losses[places], self.rates[places])
+
 
 class MetricTexts(NamedTuple):
     """The raw text of metric lines, so that a verdict can quote them: line numbers, and the lines joined by
@@ -247,7 +251,8 @@ class Verdict(msgspec.Struct, frozen=True):
     recovered job survived. The outcome is `unknown` where the log shows neither an end nor a failure: then nothing is
     advised. `confidence` is 0 to 1. `problems` names what could not be read. `seconds` is the time the diagnosis took,
     `nodes` are those that the job ran on, as far as its log shows. `ranks` are the cause and the first error of each
-    rank of a failed job, in order of appearance; at most 64, further ones are folded into these.
+    rank of a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the
+    step from which on the loss is bad, for a loss spike whose log tells its steps.
     """
 
     reason: Reason
@@ -273,8 +278,46 @@ class Verdict(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     nodes: tuple[str, ...] = ()
     ranks: tuple[RankError, ...] = ()
+    onset_step: int | None = None
 
 
 def names_node(verdict: Verdict) -> bool:
     """Return whether a verdict names a node that could be cordoned."""
     return any(suspect.node for suspect in verdict.suspects)
+
+
+class ReportedFailure(NamedTuple):
+    """One attempt that failed. Times are seconds since the epoch, None where they are not known.
+
+    `failed` is when the whole attempt was said to have ended, else when a verdict first called it failed; `next` is
+    when the next attempt of its job began, None when there is none. `gpus` are those of the job in all, None when it
+    did not tell. `decided` is what made the verdict that stands: a kind of `DecidedBy`, "learned", or "person" when a
+    person confirmed or corrected it and that stands.
+    """
+
+    reason: str
+    category: str
+    decided: str
+    started: float | None
+    failed: float | None
+    next: float | None
+    gpus: int | None
+
+
+class Failures(NamedTuple):
+    """The failures of a period, and whether older ones were left out because there are too many."""
+
+    items: list[ReportedFailure]
+    cut: bool
+
+
+def as_json(verdict: Verdict) -> bytes:
+    """Return a verdict as JSON on one line; bytes of a file's name that are not UTF-8 are shown as escapes."""
+    try:
+        return msgspec.json.encode(verdict)
+    except UnicodeEncodeError:
+        import json
+        import re
+
+        text = json.dumps(msgspec.to_builtins(verdict), ensure_ascii=False)
+        return re.sub(r"[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):x}", text).encode()

@@ -63,6 +63,8 @@ SLOWEST = (
     "service/test_delivering.py",
     "service/test_recheck.py",
     "deploy/test_prometheus.py",
+    "checkpoint/test_killing.py",
+    "checkpoint/test_ranks.py",
     "send/test_run.py",
     "send/test_shipping.py",
     "crash/test_node_tests.py",

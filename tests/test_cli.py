@@ -357,6 +357,7 @@ def test_a_file_that_one_may_not_read(rule_folder: Path, tmp_path: Path, in_fold
     code = (
         "import os, sys\n"
         "from logdoctor import attempts, cli, diagnose\n"
+        "from logdoctor.batch import processes, sources\n"
         "diagnose(sys.argv.pop())\n"  # imports the rest, which another user need not be able to read
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
         "cli.main()\n"
@@ -644,7 +645,17 @@ def test_why_asks_learned_rules(run: Callable[..., Ran], data: Path) -> None:
 
 
 def test_no_short_help_is_cut_off(run: Callable[..., Ran]) -> None:
-    for group in ([], ["rules"], ["cases"], ["incidents"], ["nodes"], ["notify"], ["eval"], ["tokens"]):
+    for group in (
+        [],
+        ["rules"],
+        ["cases"],
+        ["incidents"],
+        ["nodes"],
+        ["notify"],
+        ["eval"],
+        ["tokens"],
+        ["checkpoints"],
+    ):
         shown = run(*group, "--help").out
         assert "..." not in shown.partition("Commands:")[2], shown
 
@@ -764,10 +775,11 @@ def python(code: str, *args: object) -> str:
 def test_the_library_gives_a_typed_verdict() -> None:
     code = (
         "import sys, logdoctor\n"
+        "from logdoctor.types import Verdict\n"
         "verdict = logdoctor.diagnose(sys.argv[1])\n"
-        "print(type(verdict).__name__, verdict.reason, verdict.recovery, verdict.evidence[0].line, sep='|')\n"
+        "print(isinstance(verdict, Verdict), verdict.reason, verdict.recovery, verdict.evidence[0].line, sep='|')\n"
     )
-    assert python(code, ECC_LOG) == "Verdict|ECC Error|isolate_and_restart|126\n"
+    assert python(code, ECC_LOG) == "True|ECC Error|isolate_and_restart|126\n"
 
 
 def test_the_library_is_told_what_a_log_cannot_tell(tmp_path: Path) -> None:
@@ -802,6 +814,20 @@ def test_the_library_and_the_command_line_agree(run: Callable[..., Ran]) -> None
     code = "import sys, msgspec, logdoctor\nprint(msgspec.json.encode(logdoctor.diagnose(sys.argv[1])).decode())\n"
     one, other = json.loads(python(code, NVLINK_LOG)), run("diagnose", "--json", NVLINK_LOG).verdicts[0]
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_the_library_s_verdict_shows_itself(tmp_path: Path) -> None:
+    log = tmp_path / "<b>.log"
+    log.write_text(f"step 1 <script>alert(1)</script>\n{ERROR} <script>\n")
+    code = "import sys, logdoctor\nverdict = logdoctor.diagnose(sys.argv[1])\n"
+    shown = python(code + "print(verdict)", log)
+    assert shown.startswith("╭─ ECC Error") and ERROR in shown and "advice" in shown and "\x1b" not in shown
+    assert max(map(len, shown.splitlines())) == 100
+    html = python(code + "print(verdict._repr_html_())", log)
+    assert (
+        html.startswith("<pre ") and "uncorrectable ECC error" in html and "<script>" not in html and "<b>" not in html
+    )
+    assert python(code + "print(repr(verdict))", log).startswith("ShownVerdict(reason='ECC Error'")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["diagnose", "--help"], ["--version"], ["completion", "bash"]])

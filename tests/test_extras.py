@@ -68,7 +68,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Com
     def with_extra(extra: str) -> Command:
         if extra not in made:
             made[extra] = tmp_path_factory.mktemp(extra or "bare")
-            for installed in closure(required() + (required(extra) if extra else [])).values():
+            needed = closure(required() + (required(extra) if extra else []))
+            for installed in (*needed.values(), distribution("logdoctor")):  # its code is that of the checkout
                 link(installed, made[extra])
         data = tmp_path_factory.mktemp("data")
         own = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CACHE_HOME") if name in os.environ}
@@ -103,7 +104,13 @@ def test_each_library_comes_with_its_extra() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("diagnose", "--explain", LOG), ("eval", str(ROOT / "eval/corpus/healthy")), ("rules", "list"), ("run", "--help")],
+    [
+        ("diagnose", "--explain", LOG),
+        ("eval", str(ROOT / "eval/corpus/healthy")),
+        ("rules", "list"),
+        ("run", "--help"),
+        ("checkpoints", "list", str(ROOT / "eval")),
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_works_without_extras(environment: Callable[[str], Command], arguments: tuple[str, ...]) -> None:
@@ -128,6 +135,17 @@ def test_a_missing_extra_is_named(environment: Callable[[str], Command], argumen
     assert done.stderr.startswith("logdoctor: the extra 'service' is not installed (no library ")
     assert done.stderr.endswith("Run `pip install 'logdoctor[service]'`.\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_archives_need_one_extra_and_name_the_others(environment: Callable[[str], Command]) -> None:
+    command = (*CLI, "batch", LOG, "--out", "v.parquet")
+    refused = environment("")(*command)
+    assert refused.returncode == 2 and refused.stderr.endswith("Run `pip install 'logdoctor[batch]'`.\n")
+    archives = environment("batch")
+    assert "Diagnosed 1 attempt" in archives(*command).stderr
+    for more, extra in ((("--ask",), "service"), (("--ray", "auto"), "ray")):
+        refused = archives(*command, *more)
+        assert refused.returncode == 2 and f"logdoctor[{extra}]" in refused.stderr and "Traceback" not in refused.stderr
 
 
 MODEL = {"LOGDOCTOR_LLM_BASE_URL": "http://127.0.0.1:9/v1", "LOGDOCTOR_LLM_MODEL": "none"}
@@ -183,6 +201,25 @@ from logdoctor.failure_agent.cases.vectors import warm
 from logdoctor.llm.langchain import _clients
 warm(SentenceEmbedder())
 _clients()
+"""
+
+
+def test_training_programs_need_one_extra(environment: Callable[[str], Command]) -> None:
+    refused = environment("")("-c", "import logdoctor.checkpoint")
+    assert refused.stderr.endswith("Run `pip install 'logdoctor[checkpoint]'`.\n")
+    done = environment("checkpoint")("-W", "ignore", "-c", SAVED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["verified", "[]"]
+
+
+SAVED = """
+import sys, torch
+from logdoctor.checkpoint import Checkpointer, load
+with Checkpointer("checkpoints") as checkpoints:
+    save = checkpoints.save({"weight": torch.ones(100_000)}, step=1)
+state = {"weight": torch.zeros(100_000)}
+assert load("checkpoints", state) and state["weight"].min() == 1
+print(save.state, [name for name in ("fastapi", "sqlalchemy", "click", "transformers") if name in sys.modules])
 """
 
 

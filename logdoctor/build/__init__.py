@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         climbing,
         diagnosis_guards,
         failure_agent,
+        ladder_digest,
         past_cases,
         rungs,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "guarded",
     "guards",
     "known_causes",
+    "ladder_digest",
     "launcher",
     "learned_rules",
     "log_agent",
@@ -71,6 +73,7 @@ _MODULES = {
         "climbing",
         "diagnosis_guards",
         "failure_agent",
+        "ladder_digest",
         "past_cases",
         "rungs",
     ),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 from logdoctor import build
-from logdoctor.build.stored import database_url, objects
+from logdoctor.build.stored import database_url, objects, open_to_others
 from logdoctor.errors import LogdoctorError, SettingsError
 from logdoctor.extras import EXTRAS
 from logdoctor.service.service import locked
@@ -98,7 +98,7 @@ def _folder(settings: Settings) -> Check:
         return Check("data folder", "warning", f"{folder} does not exist", "`logdoctor serve` creates it.")
     try:
         build.made_folder(settings)
-        mode = folder.stat().st_mode & 0o777
+        mode = open_to_others(folder)
         free = shutil.disk_usage(folder).free
     except LogdoctorError as error:
         return failed("data folder", error)
@@ -107,8 +107,8 @@ def _folder(settings: Settings) -> Check:
     if free < settings.min_free_bytes:
         said = f"{folder} has {free} bytes free, less than {settings.min_free_bytes}: new bytes are refused"
         return Check("data folder", "problem", said, "Free some space, or lower LOGDOCTOR_MIN_FREE_BYTES.")
-    if mode & 0o077:
-        return Check("data folder", "warning", f"{folder} is open to others ({mode:03o})", f"Run `chmod 700 {folder}`.")
+    if mode:
+        return Check("data folder", "warning", f"{folder} is open to others ({mode})", f"Run `chmod 700 {folder}`.")
     return Check("data folder", "ok", f"{folder}, {free >> 20} MiB free")
 
 

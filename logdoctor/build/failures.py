@@ -16,6 +16,7 @@ from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
 from logdoctor.failure_agent.cases.embedding import Embedder, SentenceEmbedder
 from logdoctor.failure_agent.cases.vectors import ChromaVectors, warm
 from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.once import Agent, Memory, Once
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
 from logdoctor.failure_agent.write_back.model_writer import ModelWriter
@@ -35,8 +36,11 @@ from logdoctor.store.records import Records
 from logdoctor.taxonomy import REASONS
 
 
-def climbing(settings: Settings, scanner: Scanner, model: Model, stores: Stores) -> Climbing:
-    """Return the rungs above the rules: past cases, the model if one is set, and the teacher."""
+def climbing(
+    settings: Settings, scanner: Scanner, model: Model, stores: Stores, once: Memory | None = None
+) -> Climbing:
+    """Return the rungs above the rules: past cases, the model if one is set, and the teacher. A model is asked `once`
+    about failures that are the same where there is a memory of that."""
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
     seam = None
@@ -48,16 +52,27 @@ def climbing(settings: Settings, scanner: Scanner, model: Model, stores: Stores)
     teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
     agent = failure_agent(settings, seam, library, embedder) if seam else None
     neighbours = partial(_neighbours, library) if library else None
-    conclude = agent.conclude if agent else None
+    conclude: Agent | None = agent.conclude if agent else None
+    if conclude and once is not None:
+        conclude = Once(conclude, once)
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
     return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), seam)
 
 
-def rungs(settings: Settings, scanner: Scanner) -> Climbing:
-    """Return the rungs above the rules over the data folder, for commands that run beside a service."""
+def rungs(settings: Settings, scanner: Scanner, once: Memory | None = None) -> Climbing:
+    """Return the rungs above the rules over the data folder, for commands that run beside a service. A model is asked
+    once about failures that are the same, also about those in a memory."""
     kept = records(settings)
     stored = LearnedRules(kept.database), Confirmed(kept.database), Exchanges(kept.database)
-    return climbing(settings, scanner, Model(settings), Stores(kept, *stored, made_folder(settings)))
+    stores = Stores(kept, *stored, made_folder(settings))
+    return climbing(settings, scanner, Model(settings), stores, [] if once is None else once)
+
+
+def ladder_digest(settings: Settings) -> str:
+    """Return 16 hex digits over the settings that answers of the rungs depend on."""
+    named = ("llm_base_url", "llm_model", "llm_output", "agent", "cases", "case_")
+    used = {name: value for name, value in msgspec.structs.asdict(settings).items() if name.startswith(named)}
+    return sha256(msgspec.json.encode(used)).hexdigest()[:16]
 
 
 def past_cases(settings: Settings) -> CaseLibrary:

@@ -3,7 +3,6 @@ business: the epochs of the shards see to that, wherever a worker runs and howev
 
 import hashlib
 import os
-import socket
 import time
 from contextlib import suppress
 from importlib.metadata import version
@@ -13,10 +12,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from logdoctor.build.ray_cluster import RayUnusable, connected
 from logdoctor.build.running import worker
 from logdoctor.build.stored import database_url
-from logdoctor.errors import LogdoctorError, SettingsError, StoreDamaged, StoreError
-from logdoctor.extras import translated
+from logdoctor.errors import SettingsError, StoreDamaged, StoreError
 from logdoctor.service.service import Service
 from logdoctor.settings import Settings, data_folder
 from logdoctor.store.database import Database
@@ -26,15 +25,10 @@ log = structlog.get_logger()
 _NAMESPACE = "logdoctor"
 _NAME = "worker-"
 _CPUS = 1.0  # that Ray sets aside for a worker
-_REACH_SECONDS = 10.0
 _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
 _AGAIN = 5.0  # seconds until a worker is begun again
 _STOP_SECONDS = 60.0  # to write what was read
-
-
-class RayUnusable(LogdoctorError):
-    """A Ray cluster that cannot be reached, or has no room."""
 
 
 class RayWorker:
@@ -86,17 +80,8 @@ def scale(settings: Settings, address: str, count: int) -> dict[str, str]:
     that each is on. They go on when this process ends; what is too much is stopped, and what runs with other settings
     or another version is stopped and begun again. `RayUnusable` when there is no such cluster, or no room in it."""
     _require_shared(settings)
-    with translated():
-        import ray
-    try:
-        _reach(address)
-        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise RayUnusable(f"the Ray cluster {address}", f"cannot be reached ({error})", "Check the address.") from error
-    try:
+    with connected(address, _NAMESPACE) as ray:
         return _scaled(ray, settings, count)
-    finally:
-        ray.shutdown()
 
 
 def _require_shared(settings: Settings) -> None:
@@ -111,13 +96,6 @@ def _require_shared(settings: Settings) -> None:
         cause = "is no place that workers on other machines reach"
         next_step = "Set that of a bucket, or the absolute path of a folder that all machines mount."
         raise SettingsError("LOGDOCTOR_ARCHIVE_URL", cause, next_step)
-
-
-def _reach(address: str) -> None:
-    """Raise `OSError` or `ValueError` when nobody listens at an address: Ray itself tries for minutes."""
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), _REACH_SECONDS).close()
 
 
 def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:

@@ -37,6 +37,7 @@ def plan(settings: Settings) -> Plan:
             settings.hang_seconds,
             settings.linger_seconds,
             settings.abandon_seconds,
+            settings.hang_least_seconds,
         ),
         Rules(
             settings.retention_days * 86_400,
@@ -47,8 +48,8 @@ def plan(settings: Settings) -> Plan:
         settings.min_free_bytes,
         settings.learn_recheck,
         objects(settings),
-        Parts(scans=settings.role == "all" and settings.serve_workers == 1),
-        settings.serve_workers if settings.role == "all" and settings.serve_workers > 1 else 0,
+        Parts(scans=settings.role == "all" and settings.serve_workers == 0),
+        settings.serve_workers if settings.role == "all" else 0,
         settings.lease_seconds,
         redis_state(settings),
     )
@@ -63,7 +64,8 @@ def service(settings: Settings) -> Service:
 def worker(settings: Settings) -> Service:
     """Return the part of a service that compresses and judges, for a process of its own that starts the others that
     there are to be; not yet started."""
-    return _service(settings, plan(settings)._replace(parts=Parts(serves=False), workers=settings.serve_workers - 1))
+    others = max(settings.serve_workers - 1, 0)
+    return _service(settings, plan(settings)._replace(parts=Parts(serves=False), workers=others))
 
 
 def _service(

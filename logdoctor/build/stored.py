@@ -30,11 +30,18 @@ def made_folder(settings: Settings) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "permission denied")
+            number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(number, os.strerror(number).lower())
     except OSError as error:
         next_step = "Choose another with --data-dir or LOGDOCTOR_DATA_DIR."
         raise StoreError(str(folder), f"cannot be used as the data folder ({error.strerror})", next_step) from error
     return folder.resolve()
+
+
+def open_to_others(folder: Path) -> str:
+    """Return how far users beside ours may enter a folder, as in `755`; "" when they may not."""
+    mode = folder.stat().st_mode & 0o777
+    return f"{mode:03o}" if mode & 0o077 else ""
 
 
 def records(settings: Settings) -> Records:

@@ -127,7 +127,7 @@ class _Queue(SpanProcessor):
         self._turns.wake()
         until = time.monotonic() + _STOP_SECONDS
         while (self._waiting or self._sending) and time.monotonic() < until:
-            time.sleep(0.01)
+            time.sleep(0.01)  # for two seconds at most, once
         self._turns.stop()
 
     def _turn(self) -> float:
@@ -145,7 +145,7 @@ class _Queue(SpanProcessor):
         sent = False
         try:
             sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
-        except Exception:
+        except Exception:  # the edge of the thread: whatever an exporter raises, the next spans are tried
             log.exception("traces not sent", host=self._where)
         with self._lock:
             self.counts["sent" if sent else "failed"] += len(batch)

@@ -4,23 +4,26 @@ Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
 import io
-import os
 import sys
 
 import click
 
 from logdoctor.cli.backup import backup, restore
+from logdoctor.cli.batch import batch
 from logdoctor.cli.cases import cases
 from logdoctor.cli.checkout import CheckoutCommand
+from logdoctor.cli.checkpoints import checkpoints
+from logdoctor.cli.compare import compare
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.doctor import doctor
-from logdoctor.cli.exits import COULD_NOT_WORK, NOTHING_FAILED, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain, exit_codes
 from logdoctor.cli.incidents import incidents
 from logdoctor.cli.nodes import nodes
 from logdoctor.cli.notify import notify
 from logdoctor.cli.report import report
 from logdoctor.cli.rules import rules
+from logdoctor.cli.runs import runs
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
 from logdoctor.cli.worker import worker
@@ -35,24 +38,28 @@ measure = CheckoutCommand(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ExitCodeGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="logdoctor")
 def cli() -> None:
     """Find the cause of a failed LLM training job in its log.
 
     Start with `logdoctor diagnose train.log`. The other commands need a data folder, which `logdoctor serve` fills.
 
-    Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work.
+    Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work, 130 interrupted.
     """
 
 
 for _command in (
     diagnose,
+    batch,
+    compare,
     rules,
     cases,
     incidents,
+    runs,
     nodes,
     notify,
+    checkpoints,
     measure,
     report,
     schema,
@@ -75,11 +82,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
     try:
-        with translated():
+        with exit_codes(), translated():
             cli.main(prog_name="logdoctor", standalone_mode=True)
     except LogdoctorError as error:
         complain(error)
         sys.exit(COULD_NOT_WORK)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
-        sys.exit(NOTHING_FAILED)

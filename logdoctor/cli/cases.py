@@ -52,7 +52,7 @@ _comment = click.option("--comment", default="", help="Anything else worth knowi
 _suggestion = click.option("--suggestion", default="", help="What to do next time.")
 
 
-def _confirmed(place: Place) -> "Confirmed | ServedCases":
+def confirmed_cases(place: Place) -> "Confirmed | ServedCases":
     """Return the confirmations; `StoreError` when the data folder has no database."""
     if place.service is not None:
         from logdoctor.client.cases import ServedCases
@@ -64,6 +64,18 @@ def _confirmed(place: Place) -> "Confirmed | ServedCases":
     return Confirmed(build.records(served_settings(place.data_dir)).database)
 
 
+def every_case(
+    found: "Confirmed | ServedCases", reason: str | None = None, withdrawn: bool = False
+) -> "Iterator[Confirmation]":
+    """Yield the past cases that are wanted, the newest first."""
+    cursor = None
+    while True:
+        page = found.page(cursor, 500, reason, withdrawn)
+        yield from page.items
+        if (cursor := page.next) is None:
+            return
+
+
 @cases.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per case and line.")
 @click.option("--reason", help="Only cases with this reason.")
@@ -73,17 +85,7 @@ def cases_list(as_json: bool, reason: str | None, withdrawn: bool, place: Place)
     """List past cases, newest first."""
     from logdoctor import show
 
-    found = _confirmed(place)
-
-    def every() -> "Iterator[Confirmation]":
-        cursor = None
-        while True:
-            page = found.page(cursor, 500, reason, withdrawn)
-            yield from page.items
-            if (cursor := page.next) is None:
-                return
-
-    show.cases(every(), as_json)
+    show.cases(every_case(confirmed_cases(place), reason, withdrawn), as_json)
 
 
 @cases.command("show")
@@ -97,7 +99,7 @@ def cases_show(case_id: int, as_json: bool, place: Place) -> None:
     """
     from logdoctor import show
 
-    show.case(_confirmed(place).one(case_id), as_json)
+    show.case(confirmed_cases(place).one(case_id), as_json)
 
 
 @cases.command("confirm")
@@ -181,7 +183,7 @@ def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") 
 def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
     """Return the confirmation that is stored in the data folder."""
     from logdoctor import build
-    from logdoctor.compress.kept import revived
+    from logdoctor.compress.kept import cited, revived
     from logdoctor.service.confirming import confirmation
     from logdoctor.store.confirmed import Confirmed
 
@@ -190,7 +192,7 @@ def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | Non
     stored = _existing(records.current(job, number) if job else records.verdict(number), verdict)
     confirmed = Confirmed(records.database)
     scanner, past = build.scanner(settings), confirmed.kept(stored.job, stored.attempt)
-    known = revived(past.lines, scanner) if past is not None else []
+    known = revived(past.lines if past is not None else cited(stored.verdict), scanner)
     text_of = partial(_raw_line, build.logs(settings, records.database), stored.job, stored.attempt)
     new = confirmation(stored, known, scanner.book, who, ruling, text_of)
     return confirmed.add(new, time.time())
@@ -230,7 +232,7 @@ def cases_withdraw(case_id: int, why: str, by: str | None, place: Place) -> None
 
     It stays on record but no longer decides anything.
     """
-    withdrawn = _confirmed(place).withdraw(case_id, place.who(by), why, time.time())
+    withdrawn = confirmed_cases(place).withdraw(case_id, place.who(by), why, time.time())
     click.echo(f"case {withdrawn.id} no longer decides anything")
 
 

@@ -3,13 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain, plain
 from logdoctor.cli.options import local_only, settings_with
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import LogdoctorError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
+_MANY = 200  # streams of an attempt for which it is shown how far they are read
+
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Also show follow-on errors and the lines that filter rules removed.")
 @click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
 @click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
+@click.option("--follow", is_flag=True, help="Read standard input while it comes; also say when the job hangs.")
 @click.option("--ask", is_flag=True, help="If no rule knows the cause, search past cases, then ask the model.")
 @click.option(
     "--data-dir",
@@ -41,6 +44,7 @@ def diagnose(
     explain: bool,
     died: bool,
     exit_code: int | None,
+    follow: bool,
     ask: bool,
     data_dir: Path | None,
 ) -> None:
@@ -50,6 +54,9 @@ def diagnose(
 
     Where a log shows neither an end nor a failure, the outcome is `unknown`. Then --died or --exit-code says how the
     job ended; they apply to every PATH.
+
+    With --follow a job is judged while it runs: when it makes no step for too long or its loss has gone bad, that is
+    printed at once, and the verdict on all of it when its output ends.
     """
     if paths.count("-") > 1:
         raise click.UsageError("Standard input (-) can be given only once.")
@@ -58,6 +65,10 @@ def diagnose(
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
+    if follow:
+        if paths != ("-",) or ask:
+            raise click.UsageError("--follow reads standard input alone, without --ask: logdoctor diagnose --follow -")
+        sys.exit(_followed(reported, as_json, explain))
     worst = NOTHING_FAILED
     for name, result in (
         _by_ladder(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
@@ -72,14 +83,33 @@ def diagnose(
     sys.exit(worst)
 
 
+def _followed(reported: ReportedEnd, as_json: bool, explain: bool) -> int:
+    """Judge standard input while it comes; return the exit code."""
+    from logdoctor.cli.growing import follow
+
+    try:
+        verdict = follow(reported, lambda verdict: _print("-", verdict, as_json, explain))
+    except LogdoctorError as error:
+        complain(error)
+        return COULD_NOT_WORK
+    _print("-", verdict, as_json, explain)
+    return FAILED if verdict.outcome == "failed" else NOTHING_FAILED
+
+
 def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorError]]":
     """Return the attempts behind paths with their names, or the error why there is none."""
     from logdoctor.attempts import attempts
+    from logdoctor.batch.sources import are_of_one_job
 
     found: list[tuple[str, AttemptFiles | LogdoctorError]] = []
     for path in paths:
         try:
-            found += [(attempt.name, attempt) for attempt in attempts(Path(path))]
+            some = attempts(Path(path))
+            found += [(attempt.name, attempt) for attempt in some]
+            tops = sorted({stream.name.split("/")[0] for stream in some[0].streams})
+            if len(tops) > 1 and not are_of_one_job(tops):
+                said = f"{len(some[0].streams)} logs are taken for one job; `logdoctor batch` takes each by itself"
+                click.echo(f"logdoctor: {plain(path)}: {said}.", err=True)
         except LogdoctorError as error:
             found.append((path, error))
     return found
@@ -132,7 +162,9 @@ def _verdicts(
         if isinstance(attempt, LogdoctorError):
             return attempt
         try:
-            return pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=workers), reported)
+            with _reading(len(attempt.streams), show_progress and workers != 1) as done:
+                chosen = limits._replace(workers=workers)
+                return pipeline.diagnose(attempt.streams, scanner, chosen, reported, done=done)
         except LogdoctorError as error:
             return error
 
@@ -142,55 +174,47 @@ def _verdicts(
     yield from _in_parallel(found, judge, limits.workers, show_progress)
 
 
+@contextmanager
+def _reading(streams: int, show_progress: bool) -> "Iterator[Callable[[int], None]]":
+    """Yield what is told how many of the streams of an attempt were read, and shows it when there are many."""
+    if not show_progress or streams <= _MANY or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    with click.progressbar(length=streams, label="reading", file=sys.stderr) as bar:
+        yield lambda count: bar.update(count - bar.pos)
+
+
 def _in_parallel(
     found: "list[tuple[str, AttemptFiles | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Diagnose many attempts: one process for each core, one attempt at a time in each."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
+    """Diagnose many attempts: one process for each core, one attempt at a time in each; yield them in order."""
     from logdoctor import pipeline
+    from logdoctor.batch.processes import Died, worked
 
-    global _judge
-    _judge = judge
-    with (
-        ProcessPoolExecutor(min(workers or pipeline.cores(), len(found)), mp_context=get_context("fork")) as pool,
-        click.progressbar(
-            length=len(found),
-            label="diagnosing",
-            file=sys.stderr,
-            hidden=not (show_progress and sys.stderr.isatty()),
-        ) as bar,
-    ):
-        for (name, _), result in zip(found, pool.map(_judge_alone, [attempt for _, attempt in found]), strict=True):
+    done: dict[int, Verdict | LogdoctorError] = {}
+    count = 0
+    with click.progressbar(
+        length=len(found),
+        label="diagnosing",
+        file=sys.stderr,
+        hidden=not (show_progress and sys.stderr.isatty()),
+    ) as bar:
+        places = range(len(found))
+        for place, result in worked(lambda place: judge(found[place][1], 1), places, workers or pipeline.cores()):
             bar.update(1)
-            yield name, result
-
-
-_judge: "Judge | None" = None  # set before workers are forked, so that they inherit the compiled rules
-
-
-def _judge_alone(attempt: "AttemptFiles | LogdoctorError") -> "Verdict | LogdoctorError":
-    assert _judge is not None
-    return _judge(attempt, 1)
+            done[place] = result.of(found[place][0]) if isinstance(result, Died) else result
+            while count in done:
+                yield found[count][0], done.pop(count)
+                count += 1
 
 
 def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(_json(verdict) + b"\n")
+        from logdoctor.types import as_json as encoded
+
+        sys.stdout.buffer.write(encoded(verdict) + b"\n")
         sys.stdout.buffer.flush()
         return
     from logdoctor import show
 
     show.verdict(name, verdict, explain)
-
-
-def _json(verdict: "Verdict") -> bytes:
-    """Return a verdict on one line; bytes of a file's name that are not UTF-8 become question marks."""
-
-    try:
-        return msgspec.json.encode(verdict)
-    except UnicodeEncodeError:
-        import json
-
-        return json.dumps(msgspec.to_builtins(verdict), ensure_ascii=False).encode("utf-8", "replace")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import click
 
 from logdoctor.cli.checkout import CheckoutCommand
-from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, complain
 from logdoctor.cli.following import followed, interruptible, standing
 from logdoctor.cli.options import (
     Place,
@@ -41,7 +41,7 @@ _verdict = click.option("--verdict", type=click.IntRange(1), metavar="ID", help=
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 
 
-@click.group(cls=ExitCodeGroup)
+@click.group()
 def nodes() -> None:
     """Test, inspect, cordon and uncordon nodes."""
 

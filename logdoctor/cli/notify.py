@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logdoctor.cli.exits import ExitCodeGroup
 from logdoctor.cli.options import Place, by_option, log_to_stderr, place_options, served_settings, settings_with
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ _SECONDS = 90.0  # for a message to be tried
 _STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
 
 
-@click.group(cls=ExitCodeGroup)
+@click.group()
 def notify() -> None:
     """Test notification targets, list messages, send them again."""
 

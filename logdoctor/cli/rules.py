@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from logdoctor.cli.exits import COULD_NOT_WORK, complain
+from logdoctor.cli.exits import COULD_NOT_WORK, complain, interruptible
 from logdoctor.cli.options import (
     Place,
-    beside_data,
     by_option,
     has_records,
     place_options,
@@ -22,12 +22,14 @@ from logdoctor.cli.options import (
     why_option,
 )
 from logdoctor.errors import RuleRefused
+from logdoctor.extras import require
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
     from logdoctor.client.rules import ServedRules
     from logdoctor.rule_files.imports import File, Imported
     from logdoctor.rules.load import RuleBook
+    from logdoctor.settings import Settings
     from logdoctor.store.learned import Learned, LearnedRules
 
 
@@ -120,19 +122,83 @@ def rules_show(rule_id: str, as_json: bool, place: Place) -> None:
 
 
 @rules.command("check")
-@beside_data
-def rules_check() -> None:
-    """Check every rule against its own examples."""
+@click.option(
+    "--rules",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of rule files to check, laid over the rules in use.",
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="ARCHIVE",
+    help="Also show what they change: about logs (as SRC of `logdoctor batch`), or since a table of an older run.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --against: print one JSON object with all changes.")
+@place_options
+def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, place: Place) -> None:
+    """Check rules by their own examples, or by an archive.
+
+    With --against, logs are diagnosed with the rules in use and with the others. What a person confirmed in the service
+    or the data folder says which changes go right, and which wrong.
+
+    Exit codes: 0 no problems and nothing changes, 3 something changes, 2 a rule is wrong, or could not work, 130
+    interrupted.
+    """
+    from contextlib import nullcontext
+
+    from logdoctor.rule_files.overlay import laid_over
+    from logdoctor.settings import rules_folder
+
+    given = click.get_current_context().params
+    if not against and (given["url"] or given["data_dir"]):
+        cause = "it checks files of this machine; --url and --data-dir are for --against"
+        raise click.UsageError(f"`logdoctor rules check` takes no --url: {cause}.")
+    if against:
+        _require_difference(folder, against)
+    settings = served_settings(place.data_dir) if place.data_dir else settings_with(None)
+    whole = laid_over(rules_folder(settings), folder) if folder else nullcontext(rules_folder(settings))
+    with interruptible("Nothing of it is kept."), whole as checked:
+        new = msgspec.structs.replace(settings, rules=checked)
+        if _problems(new, quiet=as_json):
+            sys.exit(COULD_NOT_WORK)
+        if not against:
+            return
+        _judge(against, settings, new, place, as_json)
+
+
+def _require_difference(folder: Path | None, against: tuple[str, ...]) -> None:
+    """Refuse to diagnose logs twice with the same rules."""
+    require("pyarrow")
+    from logdoctor.batch.outputs import is_table
+
+    if folder is None and not (len(against) == 1 and is_table(Path(against[0]))):
+        raise click.UsageError("--against needs --rules, or the table of an older run: else nothing can differ.")
+
+
+def _problems(settings: "Settings", quiet: bool) -> int:
+    """Print what is wrong with the rules, and return how many problems there are."""
     from logdoctor import build
     from logdoctor.rules.check import check
 
-    scanner = build.unchecked_scanner(read_settings())
+    scanner = build.unchecked_scanner(settings)
     problems = check(scanner.book, scanner)
     for problem in problems:
-        click.echo(str(problem))
+        click.echo(str(problem), err=quiet)
     book = scanner.book
-    click.echo(f"{len(book.filters)} filter rules, {len(book.diagnoses)} diagnosis rules, {len(problems)} problems")
-    sys.exit(COULD_NOT_WORK if problems else 0)
+    counts = f"{len(book.filters)} filter rules, {len(book.diagnoses)} diagnosis rules, {len(problems)} problems"
+    click.echo(counts, err=quiet)
+    return len(problems)
+
+
+def _judge(against: tuple[str, ...], now: "Settings", new: "Settings", place: Place, as_json: bool) -> None:
+    """Print what the new rules change, and end with its exit code."""
+    from logdoctor.cli.batch_results import known_truths, leave, show_comparison
+    from logdoctor.cli.rule_judging import judged
+
+    found = judged(against, now, new, place, known_truths(place))
+    show_comparison(found, as_json)
+    leave(found.changed > 0)
 
 
 @rules.command("why")

@@ -36,7 +36,7 @@ def worker(data_dir: Path | None, workers: int | None, ray: str | None, until_eo
     and with --workers 0 to have none. Their machines need the same version of logdoctor.
     """
     settings = settings_with(data_dir)
-    count = settings.serve_workers if workers is None else workers
+    count = max(settings.serve_workers, 1) if workers is None else workers
     if ray is not None:
         _scale(settings, ray, count)
     elif count == 0:
@@ -56,15 +56,17 @@ def _scale(settings: "Settings", address: str, count: int) -> None:
 
 
 def work(settings: "Settings", until_eof: bool = False) -> None:
-    """Work until SIGTERM or SIGINT, or until the standard input ends."""
+    """Work until SIGTERM or SIGINT, or until the standard input ends; who is told while it begins takes what waits, and
+    ends then."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # before what takes seconds to load
+        signal.signal(number, lambda *_: stopping.set())
     from logdoctor import build
-    from logdoctor.web.serve import collect_rarely, configure_logging, return_memory
+    from logdoctor.web.serve import collect_rarely, configure_logging, return_memory, write_privately
 
     configure_logging()
     return_memory()
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    write_privately()
     working = build.worker(settings)
     working.start()
     collect_rarely()

@@ -5,6 +5,7 @@ goes nowhere else, and what does not have the form that was asked for is refused
 """
 
 import logging
+import os
 import queue
 import socket
 import ssl
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Literal, Protocol, TypeVar
+from typing import IO, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -30,10 +31,12 @@ _CONNECT = 10.0  # seconds
 _PAUSE = 5.0  # seconds that are waited at most when the service asks to be asked less often
 _LONGEST = 2000  # characters of each part of an error that are shown
 _AWAY = (502, 503, 504)
+_BUSY = (429, 503)  # it answers so to one request more than it has room for
 _CHECK_URL = "Check --url or LOGDOCTOR_URL."
 
 Answer = TypeVar("Answer")
 Method = Literal["GET", "POST", "DELETE"]
+_Ask = Callable[[float], tuple[httpx.Response, bytes]]  # asks once, in so many seconds
 
 
 class Page(Protocol):
@@ -68,6 +71,7 @@ class Connection:
         if token:
             self._headers["authorization"] = f"Bearer {token}"
         self._client: httpx.Client | None = None
+        self._process = 0
 
     def get(self, kind: type[Answer], path: str, /, **query: object) -> Answer:
         """Return what is at a path."""
@@ -89,6 +93,11 @@ class Connection:
     def delete(self, kind: type[Answer], path: str, /, **query: object) -> Answer:
         """Return the answer to a deletion."""
         return self.decoded(kind, self._sent("DELETE", path, query))
+
+    def save(self, path: str, file: IO[bytes]) -> None:
+        """Write what is at a path to a file, whatever its length; `ServiceAway` when it breaks off, or when nothing
+        comes for as long as a request may take. A service that is busy is waited for as long."""
+        self._repeated(lambda seconds: self._saved(path, file), _BUSY)
 
     def page(self, kind: type[Paged], path: str, cursor: str | None, /, **query: object) -> Paged:
         """Return the page of a list that begins at a cursor."""
@@ -119,23 +128,25 @@ class Connection:
         return f"the service at {self.url}"
 
     def _sent(self, method: Method, path: str, query: dict[str, object], body: object = None) -> bytes:
+        """Return the body of a good answer."""
+        return self._repeated(lambda seconds: _within(seconds, lambda: self._exchanged(method, path, query, body)))
+
+    def _repeated(self, ask: _Ask, busy: tuple[int, ...] = (429,)) -> bytes:
         """Return the body of a good answer. What the service had no time for is asked again within the time limit."""
         end = time.monotonic() + self._seconds
         while True:
-            response, content = self._answered(method, path, query, body, end - time.monotonic())
+            response, content = self._answered(ask, end - time.monotonic())
             pause = _pause(response)
-            if response.status_code != 429 or time.monotonic() + pause >= end:
+            if response.status_code not in busy or time.monotonic() + pause >= end:
                 break
             time.sleep(pause)
         if response.is_success:
             return content
         raise self._refusal(response, content)
 
-    def _answered(
-        self, method: Method, path: str, query: dict[str, object], body: object, seconds: float
-    ) -> tuple[httpx.Response, bytes]:
+    def _answered(self, ask: _Ask, seconds: float) -> tuple[httpx.Response, bytes]:
         try:
-            return _within(seconds, lambda: self._exchanged(method, path, query, body))
+            return ask(seconds)
         except (TimeoutError, httpx.TimeoutException) as error:
             self._client = None  # the thread may still use it
             step = "See whether it runs and can be reached; try again."
@@ -144,6 +155,15 @@ class Connection:
             raise self._unreachable(error) from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise ServiceError(self._thing, "its URL cannot be used", _CHECK_URL) from error
+
+    def _saved(self, path: str, file: IO[bytes]) -> tuple[httpx.Response, bytes]:
+        """Return an answer, whose body is in the file if it is a good one."""
+        with self._open().stream("GET", f"{self.url}{path}", headers=self._headers) as response:
+            if not response.is_success:
+                return response, next(response.iter_raw(1 << 20), b"")
+            for part in response.iter_raw():
+                file.write(part)
+        return response, b""
 
     def _exchanged(
         self, method: Method, path: str, query: dict[str, object], body: object
@@ -164,7 +184,8 @@ class Connection:
 
     def _open(self) -> httpx.Client:
         """Return the client, which takes nothing from the environment but the certificates that OpenSSL trusts."""
-        if self._client is None:
+        if self._client is None or self._process != os.getpid():  # a forked process has connections of its own
+            self._process = os.getpid()
             logging.getLogger("httpx").setLevel(logging.WARNING)
             verify = ssl.create_default_context() if self.url.startswith("https:") else False
             timeout = httpx.Timeout(self._seconds, connect=_CONNECT)

@@ -21,6 +21,7 @@ MAX_LINE = 1 << 20
 """Bytes; a longer line is matched piece by piece and never taken by a filter rule."""
 
 _NEWLINE = 10
+_STATE = 8192  # bytes at the end of an unfinished line in which its last state stands
 _FOREIGN = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
@@ -73,6 +74,14 @@ class Cutter:
     def reached(self) -> int:
         """The place in the stream up to which bytes were pushed."""
         return self.offset + self._held
+
+    def redrawn(self) -> bytes:
+        """Return the last whole state of the unfinished line, when carriage returns redraw it; nothing otherwise."""
+        if not self._rest or self._held > MAX_LINE:
+            return b""
+        self._rest = [b"".join(self._rest)]
+        states = self._rest[0][-_STATE:].split(b"\r")
+        return states[-2] if len(states) > 2 else b""
 
     def push(self, data: bytes) -> Iterator[Segment]:
         """Yield the segments that `data` completes; its last line may be held back."""

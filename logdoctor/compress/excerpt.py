@@ -12,7 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from logdoctor.compress.filter import Ints, Residual, RuleTally, tally
-from logdoctor.compress.progress import LOOK_BACK, Gauges, Meter, head, later, merged, read, stamp
+from logdoctor.compress.progress import (
+    LOOK_BACK,
+    RECENT,
+    Gauges,
+    Meter,
+    Recent,
+    head,
+    later,
+    merged,
+    packed,
+    read,
+    stamp,
+)
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import decode
 from logdoctor.types import Compression, Line, MetricTexts, Milestone, Progress, Readings, Record
@@ -107,6 +119,9 @@ class Recorder:
         self._last: list[Line] = []
         self._heads: list[bytes] = []
         self._readings: dict[str, list[Readings]] = {}
+        self._recent: dict[str, Recent] = {}
+        self._texts: list[MetricTexts] = []
+        self._spans: dict[str, tuple[Milestone, Milestone]] = {}
         self._next = 1
         self._thin_at = _THIN
 
@@ -140,8 +155,9 @@ class Recorder:
             self._heads,
             self._next,
             {rule: [_packed(*parts) for parts in readings] for rule, readings in self._readings.items()},
-            [(part.lines.tobytes(), part.frame) for part in record.texts],
-            record.spans,
+            {rule: (_packed(*one.readings), one.texts, one.last) for rule, one in self._recent.items()},
+            [(part.lines.tobytes(), part.frame) for part in self._texts],
+            self._spans,
             record.placements,
             record.aliases,
             record.total,
@@ -157,15 +173,12 @@ class Recorder:
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
         self._last, self._heads, self._next = state.last, state.heads, state.next
-        self._readings = {
-            rule: [
-                Readings(np.frombuffer(lines, np.int64), *(np.frombuffer(column, np.float64) for column in columns))
-                for lines, *columns in parts
-            ]
-            for rule, parts in state.readings.items()
+        self._readings = {rule: [_unpacked(part) for part in parts] for rule, parts in state.readings.items()}
+        self._recent = {
+            rule: Recent(_unpacked(part), texts, last) for rule, (part, texts, last) in state.recent.items()
         }
-        record.texts = [MetricTexts(np.frombuffer(lines, np.int64), frame) for lines, frame in state.texts]
-        record.spans, record.placements, record.aliases = state.spans, state.placements, state.aliases
+        self._texts = [MetricTexts(np.frombuffer(lines, np.int64), frame) for lines, frame in state.texts]
+        self._spans, record.placements, record.aliases = state.spans, state.placements, state.aliases
         record.total, record.problems, record.shown = state.total, state.problems, state.shown
         columns = (np.frombuffer(column, np.int64).copy() for column in state.taken)
         account.lines, account.first, account.last, account.watched = columns
@@ -228,14 +241,22 @@ class Recorder:
             parts.append(readings._replace(lines=readings.lines + shift))
             if len(parts) > _PARTS:
                 parts[:] = [_concatenated(parts)]
+        for number, recent in meter.recent.items():
+            rule = self._book.filters[number].id
+            moved = Recent(
+                recent.readings._replace(lines=recent.readings.lines + shift),
+                [(line + shift, text) for line, text in recent.texts],
+                self._dated(recent.last, shift, begin),
+            )
+            self._recent[rule] = _latest(self._recent.get(rule), moved)
         for number, span in meter.spans.items():
             rule = self._book.filters[number].id
             first, last = (self._dated(milestone, shift, begin) for milestone in span)
-            record.spans[rule] = (record.spans.get(rule, (first, last))[0], last)
+            self._spans[rule] = (self._spans.get(rule, (first, last))[0], last)
         if meter.texts is not None:
-            record.texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
-            if len(record.texts) > _PARTS:
-                record.texts = merged(record.texts)
+            self._texts.append(meter.texts._replace(lines=meter.texts.lines + shift))
+            if len(self._texts) > _PARTS:
+                self._texts = merged(self._texts)
         record.placements |= {rank: node for rank, node in meter.placements.items() if rank not in record.placements}
         record.aliases |= {ip: node for ip, node in meter.aliases.items() if ip not in record.aliases}
         record.total = meter.total if meter.total is not None else record.total
@@ -256,7 +277,10 @@ class Recorder:
         record = self._record
         record.lines = sorted(_thinned(self._lines.values()).values())
         record.last = self._last
-        record.progress = {rule: _concatenated(parts) for rule, parts in sorted(self._readings.items())}
+        record.progress = {rule: self._course(rule, parts) for rule, parts in sorted(self._readings.items())}
+        recent = sorted({line for rule in self._readings for line in self._quotable(rule)})
+        record.texts = [*self._texts, *([packed(recent)] if recent else [])]
+        record.spans = {rule: (first, self._last_of(rule, last)) for rule, (first, last) in self._spans.items()}
         account = self._tally
         record.compression = Compression(
             account.lines_in,
@@ -267,6 +291,20 @@ class Recorder:
         )
         return record
 
+    def _course(self, rule: str, parts: list[Readings]) -> Readings:
+        """Return all readings of a rule in order, the last ones beside the grid among them."""
+        if rule not in self._recent:
+            return _concatenated(parts)
+        every = _concatenated([*parts, self._recent[rule].readings])
+        return every.at(np.argsort(every.lines, kind="stable"))
+
+    def _quotable(self, rule: str) -> list[tuple[int, bytes]]:
+        return self._recent[rule].texts if rule in self._recent else []
+
+    def _last_of(self, rule: str, last: Milestone) -> Milestone:
+        recent = self._recent.get(rule)
+        return last if recent is None or rule not in self._readings else max(last, recent.last, key=_line_of)
+
 
 class RecorderState(msgspec.Struct, frozen=True, array_like=True):
     """A recorder, as plain values: columns of numbers are the bytes of their arrays."""
@@ -276,6 +314,7 @@ class RecorderState(msgspec.Struct, frozen=True, array_like=True):
     heads: list[bytes]
     next: int
     readings: dict[str, list[tuple[bytes, ...]]]
+    recent: dict[str, tuple[tuple[bytes, ...], list[tuple[int, bytes]], Milestone]]
     texts: list[tuple[bytes, bytes]]
     spans: dict[str, tuple[Milestone, Milestone]]
     placements: dict[int, str]
@@ -289,6 +328,24 @@ class RecorderState(msgspec.Struct, frozen=True, array_like=True):
 
 def _packed(*columns: npt.NDArray[Any]) -> tuple[bytes, ...]:
     return tuple(column.tobytes() for column in columns)
+
+
+def _unpacked(columns: tuple[bytes, ...]) -> Readings:
+    lines, *others = columns
+    return Readings(np.frombuffer(lines, np.int64), *(np.frombuffer(column, np.float64) for column in others))
+
+
+def _latest(before: Recent | None, after: Recent) -> Recent:
+    """Return the last of the metric lines of two segments."""
+    if before is None:
+        return after
+    readings = _concatenated([before.readings, after.readings]).at(slice(-RECENT, None))
+    texts = [(line, text) for line, text in before.texts + after.texts if line >= readings.lines[0]]
+    return Recent(readings, texts, after.last)
+
+
+def _line_of(milestone: Milestone) -> int:
+    return milestone.line
 
 
 def _concatenated(parts: list[Readings]) -> Readings:

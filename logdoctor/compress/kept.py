@@ -8,7 +8,18 @@ from logdoctor.compress.filter import compress
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.confirmed import Kept
 from logdoctor.text import decode
-from logdoctor.types import Line, Record, Segment
+from logdoctor.types import Line, Record, Segment, Verdict
+
+
+def cited(verdict: Verdict) -> list[Kept]:
+    """Return the lines that a verdict itself has: what it cites, with what stands around it."""
+    found: dict[tuple[str, int], Kept] = {}
+    for one in verdict.evidence:
+        lines = (*one.before, one.quote, *one.after)
+        for number, text in enumerate(lines, one.line - len(one.before)):
+            if number > 0:
+                found.setdefault((one.stream, number), Kept(one.stream, number, text))
+    return list(found.values())
 
 
 def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:

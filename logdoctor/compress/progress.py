@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,11 +15,16 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.text import decode, last_state, seconds_of
 from logdoctor.types import MetricTexts, Milestone, Progress, Readings
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 _DENSE_BYTES = 1 << 20
 """The first bytes of a stream, in which every metric line is read; later only those that cross a boundary of a grid
 that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on the bytes alone, so any
-chunking reads the same lines, and memory grows with the logarithm of the stream."""
+chunking reads the same lines, and memory grows with the logarithm of the stream. Of the others the last are read,
+because what goes wrong is at the end."""
 _GRID = 512
+RECENT = 64  # metric lines beside the grid, the last of each rule, that are read
 _MISSING = math.nan
 _FIELDS = ("step", "loss", "throughput", "total", "accuracy")
 _READ = 4096  # bytes of a metric line that are searched
@@ -30,28 +35,42 @@ LOOK_BACK = 40
 """How many lines before a metric line are searched for a time stamp."""
 
 
+class Recent(NamedTuple):
+    """The last metric lines of a rule that are not on the grid: what they say, those with a loss as they were printed,
+    and the last of them."""
+
+    readings: Readings
+    texts: list[tuple[int, bytes]]
+    last: Milestone
+
+
 class Meter(NamedTuple):
     """The progress in one segment, with line numbers as in the segment.
 
     For learned rules there are only `texts` and `spans`, and their last values are in `shown`: their lines can be
     quoted, but no verdict depends on them. Whether a job makes progress is too important to depend on what some logs
-    happened to print.
+    happened to print. `bad` is how many lines say that the loss is no number.
     """
 
     readings: dict[int, Readings]
+    recent: dict[int, Recent]
     texts: MetricTexts | None
     spans: dict[int, tuple[Milestone, Milestone]]
     placements: dict[int, str]
     aliases: dict[str, str]
     total: int | None
     shown: Progress
+    bad: int
 
 
 class Gauges:
-    """The metric expressions of a rule book, compiled for bytes; rules from index `learned` on were learned."""
+    """The metric expressions of a rule book, compiled for bytes; rules from index `learned` on were learned. `bad` are
+    the diagnosis rules that say that a loss is no number."""
 
     def __init__(self, book: RuleBook) -> None:
         self.learned = len(book.filters) - len(book.learned)
+        said = (number for number, rule in enumerate(book.diagnoses) if rule.verdict.reason == "Loss Spike")
+        self.bad = np.fromiter(said, np.int64)
         self.expressions = {
             number: tuple(re.compile(metric.encode()) for metric in rule.metrics)
             for number, rule in enumerate(book.filters)
@@ -63,13 +82,18 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     """Read the metric lines of a residual."""
     owner = residual.scan.metric[: len(residual.ends)]
     readings: dict[int, Readings] = {}
+    recent: dict[int, Recent] = {}
     quotable: list[Readings] = []
     spans: dict[int, tuple[Milestone, Milestone]] = {}
     named: list[tuple[int, dict[str, bytes]]] = []
     totals: list[tuple[int, float]] = []
     last: list[tuple[int, str, float]] = []
     for number in np.unique(owner[owner >= 0]).tolist():
-        places = _sampled(residual, np.flatnonzero(owner == number))
+        every = np.flatnonzero(owner == number)
+        sampled = _sampled(residual, every)
+        places, late = every[sampled], every[~sampled][-RECENT:]
+        if number < gauges.learned and (found := _recent(residual, gauges.expressions[number], late)):
+            recent[number] = found
         columns = _columns(gauges.expressions[number], _lines(residual, places))
         numbers = {name: _numbers(columns.get(name), len(places)) for name in _FIELDS}
         steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
@@ -77,7 +101,7 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         if number < gauges.learned:
             named += _named(columns, places)
             totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
-        given = np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
+        given = _given(steps, losses, rates)
         if len(given):
             lines = places[given] + residual.segment.line
             quotable.append(Readings(lines, steps[given], losses[given], rates[given]))
@@ -85,7 +109,25 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
                 readings[number] = quotable[-1]
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
     total = _whole(max(totals)[1]) if totals else None
-    return Meter(readings, _texts(residual, quotable), spans, *_names(named), total, _shown(last))
+    bad = int(np.isin(residual.scan.evidence[:, 1], gauges.bad).sum())
+    return Meter(readings, recent, _texts(residual, quotable), spans, *_names(named), total, _shown(last), bad)
+
+
+def _given(steps: Floats, losses: Floats, rates: Floats) -> npt.NDArray[np.int64]:
+    """Return the places at which at least one of them is a number."""
+    return np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
+
+
+def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Recent | None:
+    """Return what lines beside the grid say; None when that is nothing."""
+    columns = _columns(expressions, _lines(residual, places))
+    steps, losses, rates = (_numbers(columns.get(name), len(places)) for name in ("step", "loss", "throughput"))
+    given = _given(steps, losses, rates)
+    if not len(given):
+        return None
+    lines = places[given] + residual.segment.line
+    readings = Readings(lines, steps[given], losses[given], rates[given])
+    return Recent(readings, _quoted(residual, _with_loss([readings])), _milestone(residual, int(lines[-1])))
 
 
 def later(old: Progress, new: Progress) -> Progress:
@@ -196,17 +238,28 @@ def stamp(head: bytes) -> float | None:
 
 def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
     """Return the metric lines with a loss, packed: all of them would be too many, and bars are no evidence."""
-    if not readings:
-        return None
-    lines = np.unique(np.concatenate([r.lines[~np.isnan(r.losses)] for r in readings]))
-    if not len(lines):
-        return None
+    lines = _with_loss(readings)
+    return packed(_quoted(residual, lines)) if len(lines) else None
+
+
+def _with_loss(readings: list[Readings]) -> Ints:
+    """Return the numbers of the lines with a loss, each once."""
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(r.lines[~np.isnan(r.losses)] for r in readings)]))
+
+
+def _quoted(residual: Residual, lines: Ints) -> list[tuple[int, bytes]]:
+    """Return lines with their numbers."""
     data, places = residual.segment.data, lines - residual.segment.line
     newlines = residual.segment.newlines
     begins = np.concatenate(([0], newlines + 1))[places]
     ends = np.minimum(np.append(newlines, len(data))[places], begins + _TEXT)
-    raw = b"\n".join([data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
-    return MetricTexts(lines, _frame(raw))
+    bounds = zip(lines.tolist(), begins.tolist(), ends.tolist(), strict=True)
+    return [(line, bytes(data[begin:end])) for line, begin, end in bounds]
+
+
+def packed(lines: Sequence[tuple[int, bytes]]) -> MetricTexts:
+    """Return lines with their numbers as packed metric lines."""
+    return MetricTexts(np.array([line for line, _ in lines], np.int64), _frame(b"\n".join(text for _, text in lines)))
 
 
 def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
@@ -225,16 +278,16 @@ def _frame(raw: bytes) -> bytes:
     return bytes(memoryview(zstandard.ZstdCompressor(level=1).compress(raw)))
 
 
-def _sampled(residual: Residual, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the lines to read: all at the beginning of a stream, then those on the grid."""
+def _sampled(residual: Residual, places: Ints) -> npt.NDArray[np.bool_]:
+    """Return which lines are read in any case: all at the beginning of a stream, then those on the grid."""
     if residual.segment.offset + len(residual.segment.data) <= _DENSE_BYTES or not len(places):
-        return places
+        return np.ones(len(places), np.bool_)
     newlines = residual.segment.newlines
     begins = np.concatenate(([0], newlines + 1))[places] + residual.segment.offset
     ends = np.append(newlines, len(residual.segment.data))[places] + residual.segment.offset
     doublings = np.log2(np.maximum(begins, _DENSE_BYTES) / _DENSE_BYTES).astype(np.int64)
     grid = _GRID << doublings
-    chosen: npt.NDArray[np.int64] = places[(begins < _DENSE_BYTES) | (begins // grid != ends // grid)]
+    chosen: npt.NDArray[np.bool_] = (begins < _DENSE_BYTES) | (begins // grid != ends // grid)
     return chosen
 
 

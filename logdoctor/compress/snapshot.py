@@ -8,7 +8,7 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, RecorderState
 from logdoctor.rules.scanner import Scanner
 
-_VERSION = 3
+_VERSION = 4
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):

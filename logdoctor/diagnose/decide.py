@@ -40,14 +40,21 @@ _RIVALS = 3
 
 
 def diagnose(
-    records: Sequence[Record], book: RuleBook, idle: float | None = None, reported: ReportedEnd = ending.NOTHING
+    records: Sequence[Record],
+    book: RuleBook,
+    idle: float | None = None,
+    reported: ReportedEnd = ending.NOTHING,
+    runs: bool = False,
 ) -> Verdict:
     """Return the verdict on one attempt, from the records of all its streams. Deterministic.
 
     `idle` is how many seconds a job that still runs has gone without a step, when that is too long; `reported` is its
-    end as reported by the scheduler, the launcher or the sender.
+    end as reported by the scheduler, the launcher or the sender. While it `runs`, its loss may still come back.
     """
-    return ending.with_ending(_decide(examine(records, book), idle, reported), reported)
+    case = examine(records, book)
+    if runs and case.spike and not case.spike.is_lasting:
+        case = case._replace(spike=None)
+    return ending.with_ending(_decide(case, idle, reported), reported)
 
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
@@ -267,7 +274,15 @@ def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
         cause=cause,
         alternatives=_rivals(case, cause),
+        onset_step=_onset(case, cause) if recovery == "rollback_and_skip" else None,
     )
+
+
+def _onset(case: Examined, cause: LogFinding) -> int | None:
+    """Return the step from which on the loss is bad: the one at which that was said, or an earlier one that shows
+    it."""
+    steps = [case.courses[cause.stream].step_at(cause.line), case.spike.step if case.spike else None]
+    return min((step for step in steps if step is not None), default=None)
 
 
 def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
@@ -348,6 +363,7 @@ def _spiked(case: Examined, found: Spike) -> Verdict:
         places=places,
         decided=("structure", "loss"),
         print_of=("loss", ()),
+        onset_step=found.step,
         symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.teardown) if f],
     )
 

@@ -20,6 +20,8 @@ _RENEWED = 3
 _RENEWED_BARE = 10
 _FLAT = 0.1  # twice the lowest base line of a loss that can spike: rewards and policy losses start near 0
 _BASE = 40  # losses that make the base line of a spike
+LASTING = 10  # losses after which one that is still high does not come back, as far as a running job shows
+_EASED = 0.2  # of the height of a rise: one that has fallen by so much is coming back
 _STALL_SECONDS = 300.0
 _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
 _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: at most 95
@@ -27,7 +29,9 @@ _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: 
 
 class Spike(NamedTuple):
     """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
-    and of the worst value after it."""
+    and of the worst value after it; how many losses were read from the first high one on, and whether they fall
+    again. `step` is that of the first high one, None where steps are not told; `is_new_count` when the job had begun to
+    count its steps anew just before."""
 
     stream: int
     jump: int
@@ -35,11 +39,22 @@ class Spike(NamedTuple):
     worst: int
     base: float
     peak: float
+    losses: int
+    is_easing: bool
+    step: int | None = None
+    is_new_count: bool = False
 
     @property
     def is_pronounced(self) -> bool:
-        """Whether the loss doubled: a guard that stopped the job at a smaller rise reports that itself."""
-        return self.peak > 2 * self.base > _FLAT
+        """Whether the loss doubled, or is no number: a guard that stopped the job at a smaller rise reports that
+        itself."""
+        return self.peak == np.inf or self.peak > 2 * self.base > _FLAT
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a running job need not be waited for: its loss stays far too high, and nothing that was planned
+        explains that. A change of the data or of the learning rate lets the loss fall again."""
+        return self.is_pronounced and self.losses >= LASTING and not self.is_easing and not self.is_new_count
 
 
 class Stall(NamedTuple):
@@ -74,6 +89,16 @@ class StreamCourse:
     def last_line(self) -> int | None:
         """The line of the last step."""
         return int(self.lines[-1]) if len(self.lines) else None
+
+    def step_at(self, line: int) -> int | None:
+        """Return the last step that was told up to a line; None when there is none."""
+        place = int(np.searchsorted(self.lines, line, "right")) - 1
+        return int(min(float(self.steps[place]), 1e18)) if place >= 0 else None
+
+    def counts_anew_before(self, line: int) -> bool:
+        """Return whether the steps went back in the lines before one, as far as the base line of its loss reaches."""
+        place = int(np.searchsorted(self.lines, line, "right"))
+        return bool((np.diff(self.steps[max(place - _BASE, 0) : place]) < 0).any())
 
     def progress(self) -> Progress:
         """Return the last step, the total, and the last finite loss."""
@@ -189,12 +214,14 @@ def spike(courses: list[StreamCourse]) -> Spike | None:
     """Return the first loss that jumped or turned into NaN and did not come back before the log ended."""
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
-            if found := _spike(stream, lines, losses):
-                return found
+            if found := departure(stream, lines, losses):
+                step, is_new = course.step_at(found.jump), course.counts_anew_before(found.jump)
+                return found._replace(step=step, is_new_count=is_new)
     return None
 
 
-def _spike(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:
+def departure(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:
+    """Return where a series of losses, NaN for what is no number, left its base line for good."""
     if len(losses) < 6:
         return None
     bad = ~np.isfinite(losses) | ((losses == 0) & (np.median(losses[: len(losses) // 2]) > 0.1))
@@ -216,8 +243,16 @@ def _spike(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike |
             with np.errstate(invalid="ignore"):
                 rises = np.diff(tail[: worst + 1], prepend=base)
             jump, steepest, top = (int(lines[at + place]) for place in (high[0], int(np.argmax(rises)), worst))
-            return Spike(stream, jump, steepest, top, base, float(tail[worst]))
+            since = tail[int(high[0]) :]
+            return Spike(stream, jump, steepest, top, base, float(tail[worst]), len(since), _is_easing(since, base))
     return None
+
+
+def _is_easing(high: Floats, base: float) -> bool:
+    """Return whether losses that had left their base line are on the way back to it."""
+    part = max(len(high) // 3, 1)
+    first, last = float(np.median(high[:part])), float(np.median(high[-part:]))
+    return np.isfinite(last) and last < first - _EASED * (first - base)
 
 
 def _median_of_3(values: Floats) -> Floats:

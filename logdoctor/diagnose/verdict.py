@@ -86,6 +86,7 @@ def write(
     first_rank: int | None = None,
     cause: LogFinding | None = None,
     alternatives: tuple[Alternative, ...] = (),
+    onset_step: int | None = None,
 ) -> Verdict:
     """Return the verdict put together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
@@ -129,6 +130,7 @@ def write(
         nodes=_nodes(case),
         ranks=_ranks(case, cause) if outcome == "failed" else (),
         alternatives=alternatives,
+        onset_step=onset_step,
     )
 
 

@@ -45,7 +45,7 @@ class ClusterError(LogdoctorError):
         super().__init__(thing, cause, next_step)
         self.status, self.passing = status, passing
 
-    def __reduce__(self) -> tuple[type["ClusterError"], tuple[str, str, str, int, bool]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type["ClusterError"], tuple[str, str, str, int, bool]]:
         return ClusterError, (self.thing, self.cause, self.next_step, self.status, self.passing)
 
 
@@ -329,10 +329,10 @@ class Cluster:
         inside = not self._kubeconfig and not self._context and os.path.isfile(SERVICE_TOKEN_FILENAME)
         try:
             if inside:
-                config.load_incluster_config(client_configuration=made)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(client_configuration=made)  # type: ignore[no-untyped-call] # has no types
             else:
                 file, context = self._kubeconfig or None, self._context or None
-                config.load_kube_config(file, context, client_configuration=made)  # type: ignore[no-untyped-call]
+                config.load_kube_config(file, context, client_configuration=made)  # type: ignore[no-untyped-call] # has no types
         except Exception as error:  # the client raises whatever a wrong file brings its code to
             where = harmless(self._kubeconfig, 200) or ("the service account" if inside else "~/.kube/config")
             cause = f"it cannot be used ({harmless(str(error) or type(error).__name__, _WIDTH)})"

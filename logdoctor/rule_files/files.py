@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +18,7 @@ import regex
 import yaml
 
 from logdoctor.errors import RuleError, StoreError
+from logdoctor.lasting_files import new_file
 from logdoctor.learning.form import as_diagnosis, as_filter, day
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Retirement, Rule
 from logdoctor.store.learned import Event, Learned
@@ -118,28 +118,13 @@ def export(learned: Sequence[Learned], rules: RuleHistory, folder: Path, force: 
             raise StoreError(str(other), "exists with different content", "Remove it, or use --force.")
         wanted = [path for path in texts if path not in same]
         for path in wanted:
-            _write(path, texts[path], force)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(path, over=force) as file:
+                file.write(texts[path])
     except OSError as error:
         thing = str(error.filename or folder)
         raise StoreError(thing, f"cannot be written ({error.strerror})", "Choose another folder.") from error
     return Exported(wanted, same)
-
-
-def _write(path: Path, content: bytes, force: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if force:
-            part.replace(path)
-        else:
-            os.link(part, path)  # refuses to overwrite what came meanwhile
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
 
 
 def _place(folder: Path, rule: Learned) -> Path:

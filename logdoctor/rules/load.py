@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
+from logdoctor.lasting_files import new_file
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
 
 _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do not show
@@ -148,9 +148,8 @@ def _kept_rules(path: Path) -> tuple[Rule, ...] | None:
 def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(msgspec.msgpack.encode(rules))
-        part.replace(path)
+        with new_file(path) as file:
+            file.write(msgspec.msgpack.encode(rules))
     except OSError:
         return
 

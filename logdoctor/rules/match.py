@@ -1,8 +1,6 @@
 """Many patterns over a whole buffer in one pass. The only place that knows Hyperscan."""
 
 import hashlib
-import os
-import tempfile
 import threading
 from array import array
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.errors import RuleError
+from logdoctor.lasting_files import new_file
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
 from logdoctor.text import PREFIX
 
@@ -209,10 +208,8 @@ def _store(path: Path, serialised: bytes) -> None:
     """Write a cache file whole or not at all; a cache that cannot be written is no error."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with new_file(path) as file:
             file.write(hashlib.sha256(serialised).digest() + serialised)
-        os.replace(name, path)
         kept = sorted(path.parent.glob("*.hsdb"), key=lambda file: file.stat().st_mtime, reverse=True)
         for old in kept[_CACHED:]:
             old.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m logdo
     this, too."""
     given = _parser(program).parse_args(arguments)
     try:
-        return _run(given) if given.task == "run" else _ship(given)
+        return run_given(given) if given.task == "run" else _ship(given)
     except LogdoctorError as error:
         print(f"logdoctor: {error}", file=sys.stderr)
         return COULD_NOT_WORK
@@ -46,24 +46,31 @@ def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str
             )
     if labels:
         found["labels"] = {label.partition("=")[0]: label.partition("=")[2] for label in labels}
-    return found  # type: ignore[return-value]
+    return found  # type: ignore[return-value] # texts and labels
 
 
-def _run(given: argparse.Namespace) -> int:
+def run_given(given: argparse.Namespace) -> int:
+    """Run the command of `run` once, and return its exit code; `SendError` when it cannot be begun."""
     from logdoctor.send.run import run
 
-    command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
-    if not command:
-        raise SendError("run", "no command was given", "Put it after --: logdoctor run --job JOB -- python train.py")
+    command = command_of(given)
     environment = read_environment()
     return run(
         command,
-        _target(given, environment, command),
+        target_of(given, environment, command),
         spool_folders=environment.spool_folders,
         spool_bytes=given.spool_bytes,
         drain_seconds=given.drain_seconds,
         slurm_job=environment.slurm_job,
     )
+
+
+def command_of(given: argparse.Namespace) -> list[str]:
+    """Return the command of `run`; `SendError` without one."""
+    command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
+    if not command:
+        raise SendError("run", "no command was given", "Put it after --: logdoctor run --job JOB -- python train.py")
+    return list(command)
 
 
 def _ship(given: argparse.Namespace) -> int:
@@ -81,7 +88,7 @@ def _ship(given: argparse.Namespace) -> int:
         raise SendError("--end", "needs --no-follow", "A file that is followed has no end.")
     return ship(
         given.files,
-        _target(given, environment),
+        target_of(given, environment),
         spool_folders=environment.spool_folders,
         follow=given.follow,
         stream_from=given.stream_from,
@@ -92,7 +99,8 @@ def _ship(given: argparse.Namespace) -> int:
     )
 
 
-def _target(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> ShippingTarget:
+def target_of(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> ShippingTarget:
+    """Return where the options and the environment say that logs go; `SendError` when that cannot be used."""
     options = {key: getattr(given, key) for key in (*_TEXTS, *_NUMBERS, "command")}
     return make_target(
         environment,
@@ -116,17 +124,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         usage="%(prog)s --job JOB [OPTIONS] -- COMMAND...",
         description="Run a command and send its output to the service. Exits with the exit code of the command.",
     )
-    _common(run)
-    run.add_argument("--stream", help="name of the stream; default: the host, and the rank if there is one")
-    run.add_argument(
-        "--spool-bytes",
-        type=_positive,
-        default=1 << 30,
-        help="most bytes to buffer while the service cannot be reached",
-    )
-    run.add_argument(
-        "--drain-seconds", type=float, default=30.0, help="how long to go on sending after the command has ended"
-    )
+    add_run_options(run)
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run")
     ship = tasks.add_parser(
         "ship",
@@ -161,6 +159,21 @@ def _parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_run_options(run: argparse.ArgumentParser) -> None:
+    """Add the options of `run` to a parser."""
+    _common(run)
+    run.add_argument("--stream", help="name of the stream; default: the host, and the rank if there is one")
+    run.add_argument(
+        "--spool-bytes",
+        type=positive,
+        default=1 << 30,
+        help="most bytes to buffer while the service cannot be reached",
+    )
+    run.add_argument(
+        "--drain-seconds", type=float, default=30.0, help="how long to go on sending after the command has ended"
+    )
+
+
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", help="name of the job; default: LOGDOCTOR_JOB or SLURM_JOB_ID")
     which = parser.add_mutually_exclusive_group()
@@ -176,13 +189,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{text.replace('_', '-')}", help=meaning)
     parser.add_argument("--command", help="command that starts the job; default: the command given to run")
     for number, meaning in _NUMBERS.items():
-        parser.add_argument(f"--{number.replace('_', '-')}", type=_positive, help=meaning)
+        parser.add_argument(f"--{number.replace('_', '-')}", type=positive, help=meaning)
     parser.add_argument(
         "--label", action="append", default=[], metavar="KEY=VALUE", help="a label of the job; repeatable"
     )
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return the number in a text, for options; 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import ssl
 import time
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ from urllib.parse import quote, urlsplit
 from logdoctor.errors import NotTaken
 from logdoctor.send.target import ShippingTarget
 
-_ANSWER_BYTES = 256 << 10
+_ANSWER_BYTES = 16 << 20
 _ANSWER_SECONDS = 60.0
 _CONNECT_SECONDS = 10.0
 _REFUSED_SECONDS = 30.0
+_MEND_TOKEN = "Check LOGDOCTOR_TOKEN or --token-file: it needs the scope ingest, for this job."
+_MEND_NAME = "Check the name of the host in LOGDOCTOR_URL or --url."
 
 
 class ServiceAnswer(NamedTuple):
@@ -30,7 +33,8 @@ class ServiceAnswer(NamedTuple):
         cause = str(error.get("cause") or "")[:200] if isinstance(error, dict) else ""
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
         if self.status in (401, 403):
-            return NotTaken(f"the server refused the token: {detail}", self.retry_after or _REFUSED_SECONDS)
+            seconds = self.retry_after or _REFUSED_SECONDS
+            return NotTaken(f"the server refused the token: {detail}", seconds, mend=_MEND_TOKEN)
         if self.status == 429 or self.status >= 500:
             return NotTaken(f"the server answered {detail}", self.retry_after)
         return NotTaken(f"the server refused with {detail}", self.retry_after or _REFUSED_SECONDS, only_this=True)
@@ -43,7 +47,8 @@ class Client:
         parts = urlsplit(target.url)
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
-        self._prefix = f"{parts.path}/v1/jobs/{quote(target.job, safe='')}"
+        self._root = f"{parts.path}/v1"
+        self._prefix = f"{self._root}/jobs/{quote(target.job, safe='')}"
         self._headers = {"User-Agent": "logdoctor-send", "Accept": "application/json"}
         if target.token:
             self._headers["Authorization"] = f"Bearer {target.token}"
@@ -61,16 +66,25 @@ class Client:
     def look(self, attempt: int, stream: str) -> ServiceAnswer:
         """Request how far a stream has come, in `body["next_offset"]`; status 404 for a stream that does not exist
         yet."""
-        return self._send("GET", self._stream(attempt, stream), None, {})
+        return self._send("GET", self._prefix + self._stream(attempt, stream), None, {})
 
     def send_log(self, attempt: int, stream: str, offset: int, body: bytes, encoding: str) -> ServiceAnswer:
         """POST bytes that begin at `offset` of the stream."""
         headers = {"Content-Type": "application/octet-stream", "Content-Encoding": encoding}
-        return self._send("POST", f"{self._stream(attempt, stream)}/log?offset={offset}", body, headers)
+        path = f"{self._prefix}{self._stream(attempt, stream)}/log?offset={offset}"
+        return self._send("POST", path, body, headers)
 
     def end(self, attempt: int, facts: dict[str, Any]) -> ServiceAnswer:
         """POST how a stream's process, or the attempt, ended."""
         return self._json("POST", f"/attempts/{attempt}/end", facts)
+
+    def verdict(self, attempt: int) -> ServiceAnswer:
+        """Request the verdict that stands on an attempt; status 404 while there is none."""
+        return self._send("GET", f"{self._prefix}/attempts/{attempt}/verdict", None, {})
+
+    def look_up(self, path: str) -> ServiceAnswer:
+        """GET what does not belong to the job alone, such as `/actions`."""
+        return self._send("GET", self._root + path, None, {})
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -82,7 +96,8 @@ class Client:
         return f"/attempts/{attempt}/streams/{quote(stream, safe='')}"
 
     def _json(self, method: str, path: str, value: dict[str, Any]) -> ServiceAnswer:
-        return self._send(method, path, json.dumps(value).encode(), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        return self._send(method, self._prefix + path, json.dumps(value).encode(), headers)
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServiceAnswer:
         """Return the answer to a request; `NotTaken` when there is none.
@@ -95,12 +110,12 @@ class Client:
         except (ConnectionError, http.client.HTTPException, OSError, ValueError) as error:
             self.close()
             if not (kept and isinstance(error, (ConnectionError, http.client.HTTPException))):
-                raise NotTaken(_cause(error)) from error
+                raise _not_reached(error) from error
         try:
             return self._exchange(method, path, body, headers, repeated=True)
         except (http.client.HTTPException, OSError, ValueError) as error:
             self.close()
-            raise NotTaken(_cause(error)) from error
+            raise _not_reached(error) from error
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], *, repeated: bool
@@ -108,7 +123,7 @@ class Client:
         connection = self._connection or self._connect()
         if connection.sock:
             connection.sock.settimeout(self._seconds(_ANSWER_SECONDS))
-        connection.request(method, self._prefix + path, body, {**self._headers, **headers})
+        connection.request(method, path, body, {**self._headers, **headers})
         response = connection.getresponse()
         content = response.read(_ANSWER_BYTES)
         if not response.isclosed() or response.will_close:
@@ -136,11 +151,12 @@ class Client:
         return min(most, left)
 
 
-def _cause(error: Exception) -> str:
+def _not_reached(error: Exception) -> NotTaken:
     if isinstance(error, TimeoutError):
-        return "the server did not answer in time"
+        return NotTaken("the server did not answer in time")
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return f"the server cannot be reached ({str(text)[:200]})"
+    mend = _MEND_NAME if isinstance(error, socket.gaierror) else ""
+    return NotTaken(f"the server cannot be reached ({str(text)[:200]})", mend=mend)
 
 
 def _object(content: bytes) -> dict[str, Any]:

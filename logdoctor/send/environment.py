@@ -10,6 +10,13 @@ _NUMBER = re.compile(r"\d{1,9}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
+class BatchStep(NamedTuple):
+    """A job of Slurm as its batch script sees it: its number, and its nodes as Slurm writes them."""
+
+    job: str
+    nodelist: str
+
+
 class Environment(NamedTuple):
     """Values from the environment, with their defaults where there are any."""
 
@@ -23,6 +30,15 @@ class Environment(NamedTuple):
     metadata: dict[str, str | int]
     slurm_job: str | None
     """The Slurm job whose state this process may ask for: only one process per job does, to spare the controller."""
+    names_service: bool = False
+    """Whether the URL was given, and is not the default."""
+    state_folder: str | None = None
+    """Where supervisors keep what they know of jobs; None without a home folder."""
+    batch: "BatchStep | None" = None
+    """The Slurm job, when this process is in its batch script and not in a task of a step."""
+    in_step: bool = False
+    """Whether this process is a task of a step, one of many that `srun` starts."""
+    master_port: int | None = None
 
     def __repr__(self) -> str:
         return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
@@ -41,7 +57,26 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         stream=_stream(given),
         metadata=_metadata(given),
         slurm_job=slurm_job if given.get("SLURM_PROCID", "0") == "0" else None,
+        names_service=bool(given.get("LOGDOCTOR_URL")),
+        state_folder=_state_folder(given),
+        batch=_batch_step(given),
+        in_step="SLURM_STEP_ID" in given,
+        master_port=_number(given, "MASTER_PORT"),
     )
+
+
+def variable(name: str) -> str:
+    """Return what a variable holds; "" when it is not set."""
+    return os.environ.get(name, "")
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set variables for what this process starts; those without a value are taken away."""
+    for name, value in variables.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
 
 
 def for_child() -> dict[bytes, bytes]:
@@ -70,11 +105,29 @@ def _spool_folders(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(os.path.expanduser(folder) for folder in folders if folder)
 
 
+def _state_folder(given: Mapping[str, str]) -> str | None:
+    state = given.get("XDG_STATE_HOME") or os.path.join(given.get("HOME") or "", ".local", "state")
+    folder = given.get("LOGDOCTOR_STATE_DIR") or os.path.join(state, "logdoctor", "jobs")
+    folder = os.path.expanduser(folder)
+    return folder if os.path.isabs(folder) or given.get("LOGDOCTOR_STATE_DIR") else None
+
+
+def _batch_step(given: Mapping[str, str]) -> BatchStep | None:
+    job = given.get("SLURM_JOB_ID", "")
+    if "SLURM_STEP_ID" in given or not (job.isascii() and job.isdecimal()):
+        return None
+    return BatchStep(job, given.get("SLURM_JOB_NODELIST") or given.get("SLURM_NODELIST") or "")
+
+
 def _attempt_key(given: Mapping[str, str]) -> str | None:
     """Return a key that all processes of one try share and no other try has; None when no reliable key is known.
 
+    A supervisor tells it; otherwise it comes from Slurm and torchrun.
+
     torchrun's run id counts only when it is a UUID: a hand-given `--rdzv-id` is the same for every try.
     """
+    if told := given.get("LOGDOCTOR_ATTEMPT_KEY"):
+        return told
     restarts = _number(given, "TORCHELASTIC_RESTART_COUNT")
     suffix = "" if restarts is None else f".{restarts}"
     if job := given.get("SLURM_JOB_ID"):

@@ -31,10 +31,11 @@ class ShippingNotices:
         self.say(text)
         return True
 
-    def away(self, reason: str) -> None:
-        """Report that the service does not take what we send, at the first failure."""
+    def away(self, reason: str, mend: str = "") -> None:
+        """Report that the service does not take what we send, at the first failure, and what a person must mend."""
         if not self._away:
-            self._away = self.once("away", f"buffering logs: {reason}; they will be sent later.")
+            then = f". {mend}" if mend else "; they will be sent later."
+            self._away = self.once("away", f"buffering logs: {reason}{then}")
 
     def back(self) -> None:
         """Report that the service takes what we send again, if its absence was reported."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from logdoctor.send import child as children
 from logdoctor.send import environment
 from logdoctor.send.child import Channel, ChildProcess
+from logdoctor.send.copy import OutputCopy
 from logdoctor.send.merge import LineMerge
 from logdoctor.send.notices import PREFIX, ShippingNotices
 from logdoctor.send.passing import Passing
@@ -29,17 +30,19 @@ _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, sign
 
 def run(
     command: Sequence[str],
-    target: ShippingTarget,
+    target: ShippingTarget | None,
     *,
     spool_folders: tuple[str, ...],
     spool_bytes: int = SPOOL_BYTES,
     drain_seconds: float = DRAIN_SECONDS,
     slurm_job: str | None = None,
+    copy_folder: str | None = None,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
-    When the command died of a signal, this process dies of the same one and nothing is returned. Call it from the main
-    thread of a process that does nothing else: signals are blocked and passed on to the command.
+    Without a target nothing is sent. With a folder for a copy the newest output is kept there, too. When the command
+    died of a signal, this process dies of the same one and nothing is returned. Call it from the main thread of a
+    process that does nothing else: signals are blocked and passed on to the command.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
@@ -52,8 +55,9 @@ def run(
         failure = children.start_failure(command, error)
     for channel in channels:
         os.close(channel.writing)
-    output = _Output(len(channels), _open_spool(spool_folders, spool_bytes, notices), notices)
-    shipper = Shipper(target, output.spool, notices) if output.spool else None
+    spool = _open_spool(spool_folders, spool_bytes, notices) if target else None
+    output = _Output(len(channels), spool, notices, _open_copy(copy_folder, spool_bytes, notices))
+    shipper = Shipper(target, spool, notices) if target and spool else None
     if failure:
         code, text = failure
         notices.say(text)
@@ -76,14 +80,16 @@ def run(
 
 
 class _Output:
-    """The command's outputs, merged, on their way to the spool; without a spool they are dropped.
+    """The command's outputs, merged, on their way to the spool and to a copy; without both they are dropped.
 
     A thread of its own writes to the spool, because its disk may stall (a home folder on a network), and the command
     must not. What does not fit is dropped and counted.
     """
 
-    def __init__(self, channels: int, spool: Spool | None, notices: ShippingNotices) -> None:
-        self.spool = spool
+    def __init__(
+        self, channels: int, spool: Spool | None, notices: ShippingNotices, copy: OutputCopy | None = None
+    ) -> None:
+        self.spool, self._copy = spool, copy
         self._notices = notices
         self._channels = channels
         self._merge = LineMerge(channels)
@@ -92,13 +98,13 @@ class _Output:
         self._waiting: list[tuple[int, bytes]] = []
         self._held = self._dropped = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
-        if spool:
+        if spool or copy:
             self._thread.start()
 
     def keep(self, channel: int, data: bytes) -> None:
         """Keep bytes, without waiting for anything but a lock that is held briefly."""
         with self._guard:
-            if not self.spool or self._closed:
+            if self._closed or not (self.spool or self._copy):
                 return
             if self._held > _HELD_BYTES:
                 self._dropped += len(data)
@@ -110,7 +116,7 @@ class _Output:
         """Flush unfinished lines; later output (of a grandchild) is not kept."""
         with self._guard:
             self._closed = True
-        if self.spool:
+        if self._thread.ident:
             self._thread.join(_STALLED_SECONDS)
             if self._thread.is_alive():
                 self._notices.say("the last logs are lost: the disk of the spool folder does not respond.")
@@ -126,22 +132,32 @@ class _Output:
 
     def _write(self) -> bool:
         """Write what waits; return whether that was the last."""
-        assert self.spool is not None
         with self._guard:
             closed = self._closed
             waiting, self._waiting = self._waiting, []
             dropped, self._dropped = self._dropped, 0
         for channel, data in waiting:
-            self.spool.append(self._merge.feed(channel, data))
+            self._append(self._merge.feed(channel, data))
             with self._guard:
                 self._held -= len(data)
-        if dropped:
+        if dropped and self.spool:
             self.spool.drop(dropped)
         if closed:
             for channel in range(self._channels):
-                self.spool.append(self._merge.close(channel))
-            self.spool.finish()
+                self._append(self._merge.close(channel))
+            if self.spool:
+                self.spool.finish()
         return closed
+
+    def _append(self, data: bytes) -> None:
+        if self.spool:
+            self.spool.append(data)
+        if self._copy:
+            try:
+                self._copy.append(data)
+            except OSError as error:
+                self._copy = None
+                self._notices.say(f"the copy of the output for a diagnosis here ends: {error.strerror}.")
 
 
 def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) -> Spool | None:
@@ -149,6 +165,14 @@ def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) 
         return new_spool(folders, limit)
     except OSError as error:
         notices.say(f"logs are not sent: no usable spool folder ({error}); set LOGDOCTOR_SPOOL_DIR.")
+        return None
+
+
+def _open_copy(folder: str | None, limit: int, notices: ShippingNotices) -> OutputCopy | None:
+    try:
+        return OutputCopy(folder, limit) if folder else None
+    except OSError as error:
+        notices.say(f"no copy of the output is kept for a diagnosis here ({error}).")
         return None
 
 
@@ -169,7 +193,7 @@ def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Outpu
     """Return the wait status of the command, once it has ended and its outputs are quiet."""
     passings = []
     for number, channel in enumerate(channels):
-        passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc]
+        passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc] # the default
         passings[-1].start()
     if shipper:
         shipper.start()

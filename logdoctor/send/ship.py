@@ -24,7 +24,6 @@ from logdoctor.send.target import NAME_CHARACTERS, ShippingTarget, is_name
 
 POLL_SECONDS = 0.5
 GIVE_UP_SECONDS = 300.0
-STREAM_FROM = ("path", "name", "host")
 _DISCOVER_SECONDS = 2.0
 _SAVE_SECONDS = 5.0
 _AFTER_STOP_SECONDS = 30.0
@@ -141,7 +140,7 @@ class _Shipping:
             if all(entry.is_done for entry in self._entries.values()):
                 ended = self._try(lambda: self._send_end(exit_code))
             elif not self._round(at_once=True):
-                time.sleep(0.05)
+                time.sleep(0.05)  # files tell nobody that they grew
             if time.monotonic() - self._progressed_at > patience:
                 self._notices.say("not everything was sent; run the same command again to continue.")
                 return 1

@@ -20,6 +20,7 @@ FLUSH_SECONDS = 1.0
 FLUSH_BYTES = 256 << 10
 _TICK_SECONDS = 0.1
 _LONGEST_WAIT_AT_THE_END = 1.0
+_ONCE_MORE = 2.0  # seconds
 _NICE = 10
 
 
@@ -51,7 +52,7 @@ class Shipper:
         self._deadline: float | None = None
         self._ending = threading.Event()
         self._stopped = threading.Event()
-        self._all_sent = False
+        self._all_sent = self._needs_mending = False
         self._keeping = threading.Lock()
         self._keep()
 
@@ -60,7 +61,9 @@ class Shipper:
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
     def finish(self, end: CommandEnd, seconds: float) -> bool:
-        """Send the rest and the end, for at most so many seconds; return whether the service has it all."""
+        """Send the rest and the end, for at most so many seconds; return whether the service has it all. Where a person
+        must mend something first, it is tried once more."""
+        seconds = min(seconds, _ONCE_MORE) if self._needs_mending else seconds
         self._deadline = time.monotonic() + seconds
         self._end = end
         self._keep()
@@ -83,13 +86,18 @@ class Shipper:
         try:
             while not self._is_over() and not self._all_sent:
                 client.deadline = self._deadline
+                ended = self._ending.is_set()
                 try:
                     self._all_sent = self._step(client)
+                    self._needs_mending = False
                     backoff.reset()
                     self._notices.back()
                 except NotTaken as refused:
                     if not self._is_over():
-                        self._notices.away(refused.cause)
+                        self._notices.away(refused.cause, refused.mend)
+                        if ended and refused.mend:  # a job does not wait for what a person must mend first
+                            break
+                        self._needs_mending = bool(refused.mend)
                         self._wait(backoff.seconds(refused.retry_after))
         finally:
             client.close()

@@ -282,6 +282,9 @@ class Actor:
         now = self._verdicts.verdict(stored.id)
         if now is None or not now.current or not now.final or now.verdict.outcome != "failed":
             return
+        attempt = self._verdicts.attempt(stored.job, stored.attempt)
+        if attempt is None or attempt.deleted is not None:
+            return  # a past attempt, or one whose log is gone: nobody could look at the proof before they approve
         job = self._verdicts.job(stored.job)
         placed = job is not None and job.facts.placed
         nodes = self.nodes_of(stored)
@@ -384,7 +387,7 @@ class Actor:
                 verdict = None if stale else action.verdict
                 for node in action.nodes:
                     self._means.cordoning.cordon(node, stored.by, action.why, verdict, action.test, now)
-        except Exception as error:
+        except Exception as error:  # the edge: an action never ends the loop
             known = isinstance(error, LogdoctorError)
             if not known:
                 log.exception("action failed", action=stored.id)

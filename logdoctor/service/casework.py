@@ -4,12 +4,13 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
-from logdoctor.compress.kept import revived
+from logdoctor.compress.kept import cited, revived
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import Busy, ConfirmationRefused, ConfirmationSuperseded, LogdoctorError
 from logdoctor.failure_agent.agent import DIAGNOSE
 from logdoctor.failure_agent.ladder import is_open
 from logdoctor.log_agent.kind import kind_of
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectified
@@ -21,7 +22,7 @@ from logdoctor.service.reading import Logs
 from logdoctor.service.streams import NoticedLine
 from logdoctor.service.view import StreamView
 from logdoctor.service.watch import Watch
-from logdoctor.store.confirmed import Confirmation, Confirmed
+from logdoctor.store.confirmed import Confirmation, Confirmed, Kept
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
@@ -108,7 +109,7 @@ class Casework:
             return [], "its lines were not stored separately and its log is long: it is read again when you save"
         if self._intake.is_behind:
             raise Busy("the preview", "too many logs are coming in to read it now", "Try again in a minute.")
-        return self.from_archive(job, number, self._scanner, ()), ""
+        return self.known(job, number), ""
 
     def withdraw(self, case: int, by: str, why: str) -> Confirmation:
         """Let a confirmation count no more, durably; `ConfirmationRefused`."""
@@ -140,23 +141,36 @@ class Casework:
 
     def reread(self, job: str, number: int) -> Judged | None:
         """What a settled attempt was judged by, from its archive, with its verdict as it stands."""
-        current = self._records.current(job, number)
-        if current is None or not current.final:
+        if self._final(job, number) is None:
             return None
         scanner = self.rules_for(job)
         found = self.from_archive(job, number, scanner, ()) or self._revive(job, number)
-        if not found:  # nothing of it is kept
-            return None
-        records, book = self.watch.taught.applied(found, scanner.book)
-        return Judged(job, number, records, book, current.verdict)
+        return self._judged(job, number, found, scanner.book) if found else None  # nothing of it is kept
+
+    def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
+        """The same, of lines of it that were kept."""
+        scanner = self.rules_for(job)
+        return self._judged(job, number, revived(lines, scanner, f"{job}/{number}"), scanner.book)
+
+    def _judged(self, job: str, number: int, found: Sequence[Record], book: RuleBook) -> Judged | None:
+        """An attempt with its verdict as it stands; None when that is not final."""
+        current = self._final(job, number)
+        return Judged(job, number, *self.watch.taught.applied(found, book), current.verdict) if current else None
+
+    def _final(self, job: str, number: int) -> StoredVerdict | None:
+        current = self._records.current(job, number)
+        return current if current is not None and current.final else None
 
     def rules_for(self, job: str) -> Scanner:
         """The rules that jobs like this one are read with now: the shipped ones and what was learned of its kind."""
         return self._learner.agent.books.scanner(self._kind(job)) if self._learner else self._scanner
 
     def known(self, job: str, number: int) -> list[Record]:
-        """What is known of an attempt: its lines that were kept, or its log."""
-        return self._revive(job, number) or self.from_archive(job, number, self._scanner, ())
+        """What is known of an attempt: its lines that were kept, or its log, or at least what its verdict cites."""
+        if found := self._revive(job, number) or self.from_archive(job, number, self._scanner, ()):
+            return found
+        stored = self._records.current(job, number)
+        return revived(cited(stored.verdict), self._scanner, f"{job}/{number}") if stored is not None else []
 
     def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
         """What diagnosis needs to know of the streams of an attempt, read anew."""
@@ -253,4 +267,4 @@ class Casework:
         while self.stopping or self._intake.is_behind:
             if self.stopping:
                 raise Busy("reading the archive", "the service is stopping", "Start it again.")
-            time.sleep(0.1)
+            time.sleep(0.1)  # nobody says when it has caught up

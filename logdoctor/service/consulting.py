@@ -7,6 +7,7 @@ silent or a stop in between change nothing. What was confirmed is taught here, t
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
 from logdoctor.failure_agent.question import Log, Question
 from logdoctor.failure_agent.write_back.confirming import confirmation_of, naming
+from logdoctor.failure_agent.write_back.past import kept
 from logdoctor.failure_agent.write_back.teacher import Preview, Teacher
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
@@ -24,7 +26,7 @@ from logdoctor.service.leading import alone
 from logdoctor.service.parts import Parts
 from logdoctor.service.task_runner import NotYet, TaskRunner
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, NewConfirmation
+from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, Kept, NewConfirmation, as_text, from_text
 from logdoctor.store.work import (
     ASK,
     FORGET,
@@ -78,6 +80,10 @@ class Desk(Protocol):
         """What an attempt was judged by, made anew from its log; None when no final verdict stands."""
         ...
 
+    def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
+        """The same, made of lines of it that were kept."""
+        ...
+
     def known(self, job: str, number: int) -> list[Record]:
         """The records of what is left of an attempt."""
         ...
@@ -121,6 +127,7 @@ class Consultant:
     ) -> None:
         self._ladder, self._teacher, self._refresh_cases, self._warm, self.model = climbing
         self._confirmed, self._work, self._desk = confirmed, work, desk
+        self._serves = False
         self._judged: _AtHand[Judged] = _AtHand()
         self._questions: _AtHand[Question] = _AtHand()
         self._version: object = None
@@ -141,6 +148,7 @@ class Consultant:
 
     def start(self, parts: Parts) -> None:
         """Take up what was learned, then begin: who serves does the work that waits."""
+        self._serves = parts.serves
         with shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
             self._desk.protect(self._teacher.lines(), "a learned diagnosis rule")
@@ -157,10 +165,14 @@ class Consultant:
             one.join(_STOP_SECONDS)
 
     def hold(self, judged: Judged) -> NewWork:
-        """Return the work on an attempt that is about to be settled; what it was judged by stays at hand for it."""
+        """Return the work on an attempt that is about to be settled. What it was judged by stays at hand for it, or
+        goes with it to the process that does it; of a failure that reads the log again, which says more."""
         key = key_of(judged.job, judged.attempt)
-        self._judged.put(key, judged)
-        return NewWork(SETTLED, key)
+        if self._serves:
+            self._judged.put(key, judged)
+            return NewWork(SETTLED, key)
+        failed = judged.verdict.outcome in ("failed", "recovered")
+        return NewWork(SETTLED, key, "" if failed else as_text(kept(judged.records)))
 
     def looks_up(self, verdict: Verdict) -> bool:
         """Whether past cases or the model may know better than a verdict by rules."""
@@ -191,9 +203,19 @@ class Consultant:
 
     def _settle(self, item: WorkItem) -> None:
         """Keep what is left of a settled attempt, and look its failure up when the rules left it open."""
-        if judged := self._judged.take(item.key) or self._desk.reread(*attempt_of(item.key)):
+        if judged := self._judged.take(item.key) or self._read(item):
             self._teacher.settled(judged.job, judged.attempt, judged.records, judged.verdict)
             self._climb(judged)
+
+    def _read(self, item: WorkItem) -> Judged | None:
+        """What a settled attempt was judged by: the lines that came with the work, else all of its log."""
+        job, number = attempt_of(item.key)
+        if item.body:
+            with suppress(ValueError):
+                revived = self._desk.revived(job, number, from_text(item.body))
+                if revived is None or not self.looks_up(revived.verdict):
+                    return revived
+        return self._desk.reread(job, number)
 
     def _look_up(self, item: WorkItem) -> None:
         if judged := self._desk.reread(*attempt_of(item.key)):

@@ -7,7 +7,7 @@ of the rest from the last snapshots and the archive.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ import structlog
 from logdoctor.errors import LimitReached, LogdoctorError, StoreDamaged
 from logdoctor.service.streams import LiveAttempt, LiveStream
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.archive import FRAME, Archive, StreamPiece
-from logdoctor.store.log import DoneRows, LogTable, Row, StreamBytes
+from logdoctor.store.archive import FRAME, Archive, Archived, StreamPiece
+from logdoctor.store.log import DoneRows, Head, LogTable, Row, Standing, StreamBytes
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.shards import Fenced, Owned, shard_of
@@ -28,6 +28,8 @@ _DUE = 4 * FRAME  # bytes of a stream that are worth an object
 _OBJECT = 32 << 20  # bytes of streams that one object of the archive holds, about
 _RETRY = 1.0  # seconds between attempts to read or to archive when that fails
 _STOP_SECONDS = 60.0  # that an object which is being written has before the rest is
+_AHEAD = 16 << 20  # bytes that are read of many shards before they are taken
+_AT_ONCE = 500  # attempts that are loaded with one statement
 _ROW_COST = 1000  # bytes that a row takes in memory until it is deleted
 ENDED, DESCRIBED, ANEW = b"ended", b"described", b"anew"
 """What is wanted of the owner of an attempt: to judge it, because it ended or a part of it; to look at what was said
@@ -61,17 +63,22 @@ class _ReadRow(NamedTuple):
 
 
 class _Shard:
-    """A shard that is owned: the last row that was read of it, the rows that are not archived, and the numbers of those
-    that are kept, although nothing waits for them, for whoever may repair what is damaged."""
+    """A shard that is owned: the last row that was read of it and the last one that a verdict waits for, the rows that
+    are not archived, and the numbers of those that are kept, although nothing waits for them, for whoever may repair
+    what is damaged."""
 
     def __init__(self, owned: Owned) -> None:
         self.owned = owned
-        self.last = 0
+        self.last = self.awaited = 0
         self.rows: deque[_ReadRow] = deque()
         self.kept: set[int] = set()
         self.is_cut = False  # whether streams may end in a damaged row
         self.retry_at = 0.0  # when it is read again after that failed
         self.read_at, self.is_behind = time.monotonic(), False  # when all of it was read, and whether there is more now
+
+    def is_awaited(self, head: Head) -> bool:
+        """Whether something is asked of it, or a verdict waits, behind what was read."""
+        return max(head.asked, self.awaited) > self.last
 
     def looked_at(self, head: int, at: float) -> None:
         """Know whether all was read, the last row having been `head` at some time."""
@@ -109,7 +116,6 @@ class Holding:
         self._loading = threading.Lock()
         self._archiving = threading.Lock()
         self._unscanned_bytes = self._unarchived_bytes = 0
-        self._hurried: set[int] = set()
         self._log_bytes = 0  # of all workers, when that was last looked at
         self._held_bytes = 0  # of rows that were read and are not deleted: one byte that is not archived keeps them
         self._archivist = Turns("archivist", self._archive_turn)
@@ -179,6 +185,7 @@ class Holding:
             self._unscanned_bytes -= stream.unscanned_bytes
             self._unarchived_bytes -= stream.durable - stream.archived
             stream.unscanned, stream.unscanned_bytes = [], 0
+        attempt.streams = {}  # they name it, too: a circle would stay in memory until the next great collection
         del self.attempts[attempt.job, attempt.number]
 
     def live(self, job: str, number: int) -> LiveAttempt | None:
@@ -205,45 +212,63 @@ class Holding:
     # From the log
 
     def pull(self) -> bool:
-        """Read what came to the log of the owned shards, unless too much of it waits already; whether anything did."""
+        """Read what came to the log of the owned shards; whether anything did. First come those of which something is
+        asked, a verdict most likely, and are read so far at once; others wait while too much is not compressed yet."""
         with self.lock:
-            hurried, self._hurried = self._hurried, set()  # who asks from here on may mean rows that come later
-            wanted = hurried if self.is_behind else self._shards.keys()
-            behind = {number: shard for number, shard in self._shards.items() if number in wanted}
-        if not behind:
+            owned = dict(self._shards)
+        if not owned:
             return False
         at, heads = time.monotonic(), self._log.heads()
-        self._log_bytes = sum(held for _, held in heads.values())
+        self._log_bytes = sum(head.bytes for head in heads.values())
         pulled = False
-        for number, shard in sorted(behind.items(), key=lambda one: one[0] not in hurried):
-            if (heads[number][0] > shard.last or shard.is_cut) and time.monotonic() >= shard.retry_at:
-                pulled |= self._pull_safely(shard, heads[number][0])
-            shard.looked_at(heads[number][0], at)
-        with self.lock:
-            self._hurried |= {number for number, shard in behind.items() if number in hurried and shard.is_behind}
+        waiting = [(shard, heads[number]) for number, shard in owned.items()]
+        waiting.sort(key=lambda one: not one[0].is_awaited(one[1]))
+        ahead = self._read_ahead(waiting)
+        for shard, head in waiting:
+            while shard.is_awaited(head) and self._pull_safely(shard, head.row, ahead):
+                pulled = True
+            if (head.row > shard.last or shard.is_cut) and not self.is_behind:
+                pulled |= self._pull_safely(shard, head.row, ahead)
+            shard.looked_at(head.row, at)
         return pulled
 
-    def hurry(self, job: str, number: int) -> None:
-        """Read the shard of an attempt before others, however much waits: it has ended, and its verdict is wanted."""
-        with self.lock:
-            self._hurried.add(shard_of(job, number))
-            self.fresh.notify_all()
+    def _read_ahead(self, waiting: Iterable[tuple[_Shard, Head]]) -> dict[_Shard, list[Row]]:
+        """The next rows of those shards that are due, with their attempts in memory: hundreds may begin at once. What
+        fails is tried again for each shard by itself."""
+        now, is_behind = time.monotonic(), self.is_behind
+        due = [
+            shard
+            for shard, head in waiting
+            if head.row > shard.last and now >= shard.retry_at and (shard.is_awaited(head) or not is_behind)
+        ]
+        with suppress(LogdoctorError):
+            return self._read(due) if due else {}
+        return {}
 
-    def _pull_safely(self, shard: _Shard, head: int) -> bool:
+    def _read(self, wanted: Sequence[_Shard]) -> dict[_Shard, list[Row]]:
+        """The next rows of shards, of the first ones when that is much; their attempts are in memory then."""
+        found = self._log.read_each({shard.owned.shard: shard.last for shard in wanted}, _AHEAD)
+        self.load_all({chunk.key[:2] for rows in found.values() for row in rows for chunk in row.chunks})
+        return {shard: found[shard.owned.shard] for shard in wanted if shard.owned.shard in found}
+
+    def _pull_safely(self, shard: _Shard, head: int, ahead: dict[_Shard, list[Row]]) -> bool:
         """Pull; what is wrong with one shard costs no other anything."""
+        if time.monotonic() < shard.retry_at:
+            return False
         shard.retry_at = time.monotonic() + _RETRY
         with shielded("log not read", shard=shard.owned.shard):
-            pulled = self._pull(shard.owned.shard, head)
+            pulled = self._pull(shard, head, ahead.pop(shard, None))
             shard.retry_at = 0.0
             return pulled
         return False
 
-    def _pull(self, number: int, head: int) -> bool:
+    def _pull(self, shard: _Shard, head: int, rows: list[Row] | None) -> bool:
+        """Take rows of a shard that were read, or else its next ones; whether there were any."""
         with self.lock:
-            shard = self._shards.get(number)
-        if shard is None:
-            return False
-        rows = self._log.read(number, shard.last)
+            if self._shards.get(shard.owned.shard) is not shard:
+                return False
+        if rows is None:
+            rows = self._read([shard])[shard]
         if not rows:  # the last owner has archived them
             shard.last = max(shard.last, head)
         try:
@@ -332,6 +357,7 @@ class Holding:
             if self.attempts.get((attempt.job, attempt.number)) is not attempt:
                 raise Fenced(*attempt.owned)
             stream.durable += len(data)
+            stream.stood = max(stream.stood, stream.durable)
             stream.last_at = attempt.changed_at = now
             if attempt.settled:
                 attempt.reopened = True
@@ -363,10 +389,15 @@ class Holding:
 
     def told(self, attempt: LiveAttempt, ends: Iterable[End]) -> None:
         """Take the ends that the records tell of an attempt. They may be ahead of what was read of the log: all of it
-        that there is now comes before the verdict."""
-        head = self._log.head(attempt.owned.shard)
+        that there is now comes before the verdict, and is read at once unless there is one."""
+        told = list(ends)
+        self._told(attempt, told, self._log.head(attempt.owned.shard) if told else 0)
+
+    def _told(self, attempt: LiveAttempt, ends: Iterable[End], head: int) -> None:
         with self.lock:
             attempt.ends, attempt.awaited = {end.stream: end for end in ends}, head
+            if not attempt.settled and (shard := self._shards.get(attempt.owned.shard)):
+                shard.awaited = max(shard.awaited, head)
 
     def is_read(self, attempt: LiveAttempt) -> bool:
         """Whether the log was read up to where it was when the ends of an attempt were told."""
@@ -381,60 +412,66 @@ class Holding:
 
         `Fenced` when this worker does not own its shard, `LimitReached` when its log was deleted.
         """
-        with self._loading:
-            with self.lock:
-                if attempt := self.attempts.get((job, number)):
-                    return attempt
-                shard = self._shards.get(shard_of(job, number))
-            if shard is None:
-                raise Fenced(shard_of(job, number), 0)
-            attempt = self._loaded(job, number, shard.owned)
-            with self.lock:
-                self.attempts[job, number] = attempt
-                if not attempt.settled:
-                    self._wake(attempt)
-            return attempt
-
-    def _loaded(self, job: str, number: int, owned: Owned) -> LiveAttempt:
-        """The attempt, whole: a verdict that is made of a part of its streams is none."""
-        kept = self._records.open_attempt(job, number, time.time())
-        if kept.deleted is not None:
+        found = self.load_all([(job, number)])
+        if (job, number) not in found:
+            raise Fenced(shard_of(job, number), 0)
+        if (attempt := found[job, number]) is None:
             cause = "its log was deleted, and its verdict is final"
             raise LimitReached(f"attempt {job}/{number}", cause, "Start another attempt.")
-        standings = self._log.streams_of(job, number)
-        changed = max((standing.changed for standing in standings.values()), default=time.time())
-        attempt = LiveAttempt(job, number, owned, max(time.time() - changed, 0.0))
-        attempt.settled = kept.settled
-        self.told(attempt, kept.ends)
-        current = self._records.current(job, number)
-        attempt.provisional = current is not None and not current.final
-        for name, standing in standings.items():
-            key = Key(job, number, name)
-            try:
-                file = self._archive.open(key)
-                if file.offset != standing.archived:
-                    cause = f"its archive ends at byte {file.offset}, not {standing.archived}"
-                    raise StoreDamaged(f"stream {key}", cause, "Run `logdoctor doctor`.")
-                attempt.streams[name] = LiveStream(key, file, attempt, standing)
-            except StoreDamaged as error:
-                log.error("stream not readable", stream=str(key), cause=str(error))
-                attempt.problems[name] = str(error)
         return attempt
 
+    def load_all(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LiveAttempt | None]:
+        """Return attempts as `load` does, by job and number, with as many statements for hundreds as for one: None for
+        one whose log was deleted, and none of shards that this worker does not own."""
+        found: dict[tuple[str, int], LiveAttempt | None] = {}
+        wanted = sorted(names)
+        for begin in range(0, len(wanted), _AT_ONCE):
+            found |= self._load(wanted[begin : begin + _AT_ONCE])
+        return found
+
+    def _load(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LiveAttempt | None]:
+        with self._loading:
+            with self.lock:
+                found: dict[tuple[str, int], LiveAttempt | None] = {
+                    name: self.attempts[name] for name in names if name in self.attempts
+                }
+                new = {
+                    name: shard.owned
+                    for name in names
+                    if name not in found and (shard := self._shards.get(shard_of(*name)))
+                }
+            loaded = self._loaded(new) if new else {}
+            with self.lock:
+                for name, attempt in loaded.items():
+                    if attempt is not None:
+                        self.attempts[name] = attempt
+                        if not attempt.settled:
+                            self._wake(attempt)
+            return found | loaded
+
+    def _loaded(self, wanted: dict[tuple[str, int], Owned]) -> dict[tuple[str, int], LiveAttempt | None]:
+        """Attempts, whole: a verdict that is made of a part of the streams is none."""
+        kept = self._records.known_attempts(wanted, time.time())
+        standings, archived = self._log.standings(wanted), self._archive.reached(wanted)
+        provisional = self._records.provisional(wanted)
+        heads = self._log.heads() if any(one.ends for one in kept.values()) else {}
+        found: dict[tuple[str, int], LiveAttempt | None] = dict.fromkeys(wanted)
+        for name, owned in wanted.items():
+            if kept[name].deleted is None:
+                changed = max((standing.changed for standing in standings[name].values()), default=time.time())
+                attempt = found[name] = LiveAttempt(*name, owned, max(time.time() - changed, 0.0))
+                attempt.settled, attempt.provisional = kept[name].settled, name in provisional
+                if kept[name].ends:
+                    self._told(attempt, kept[name].ends, heads[owned.shard].row)
+                _add_streams(attempt, standings[name], archived[name])
+        return found
+
     def _stream(self, attempt: LiveAttempt, key: Key) -> LiveStream | None:
-        """The stream, which may be new; None when it cannot be read."""
+        """The stream, which is new where the attempt does not have it yet; None when it cannot be read."""
         with self.lock:
-            if (stream := attempt.streams.get(key.stream)) or key.stream in attempt.problems:
-                return stream
-        try:
-            stream = LiveStream(key, self._archive.open(key), attempt, self._log.standing(key))
-        except StoreDamaged as error:
-            log.error("stream not readable", stream=str(key), cause=str(error))
-            attempt.problems[key.stream] = str(error)
-            return None
-        with self.lock:
-            attempt.streams[key.stream] = stream
-        return stream
+            if key.stream not in attempt.streams and key.stream not in attempt.problems:
+                attempt.streams[key.stream] = LiveStream(key, attempt, Standing())
+            return attempt.streams.get(key.stream)
 
     def unsettle(self, attempt: LiveAttempt) -> None:
         """Let an attempt be judged again, although there was a final verdict."""
@@ -677,6 +714,25 @@ class Holding:
                         continue
                     with self.lock:
                         self._trimmed(owned, upto)
+
+
+def _add_streams(
+    attempt: LiveAttempt, standings: Mapping[str, Standing], archived: Mapping[str, Archived] | StoreDamaged
+) -> None:
+    """Enter the streams of an attempt that is loaded, or why they cannot be read."""
+    for name, standing in standings.items():
+        key = Key(attempt.job, attempt.number, name)
+        try:
+            if isinstance(archived, StoreDamaged):
+                raise archived
+            reached = archived.get(name, Archived())
+            if reached.offset != standing.archived:
+                cause = f"its archive ends at byte {reached.offset}, not {standing.archived}"
+                raise StoreDamaged(f"stream {key}", cause, "Run `logdoctor doctor`.")
+            attempt.streams[name] = LiveStream(key, attempt, standing, reached.newlines)
+        except StoreDamaged as error:
+            log.error("stream not readable", stream=str(key), cause=str(error))
+            attempt.problems[name] = str(error)
 
 
 def _behind(chunks: Sequence[bytes], size: int) -> list[bytes]:

@@ -188,7 +188,7 @@ class Intake:
             log.error("log not written", cause=str(error), entries=len(group))
             self._fail(group, error)
             return
-        except Exception as error:
+        except Exception as error:  # the edge of the thread: all who wait for it are told
             log.exception("log not written")
             self._fail(group, StoreError("the log", f"an internal error ({error!r})", "Try again."))
             return
@@ -219,7 +219,12 @@ class Intake:
     def _require_room(self, size: int) -> None:
         if self.room()[1] < self._bounds.min_free + size:
             cause = f"less than {self._bounds.min_free} bytes are free on the disk"
-            raise StorageFull(str(self._folder), cause, "Free some space; the sender will try again.")
+            raise StorageFull("the disk of the service", cause, "Free some space; the sender will try again.")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk has no room for even one more byte, so that all that comes is refused."""
+        return self.room()[1] < self._bounds.min_free + 1
 
     @property
     def is_behind(self) -> bool:
@@ -230,7 +235,7 @@ class Intake:
         """Learn how much waits in the log."""
         self._looked = time.monotonic()
         with suppress(StoreError):
-            self._held = sum(held for _, held in self._log.heads().values())
+            self._held = sum(head.bytes for head in self._log.heads().values())
 
     def figures(self) -> IntakeFigures:
         """Return counts, for metrics."""

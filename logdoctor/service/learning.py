@@ -89,7 +89,8 @@ class Learner:
 
     `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt,
     `reconsider` with one in which error lines were noticed. `live` gives an attempt that is in memory, `reread` adds
-    the archived lines of one to leftovers.
+    the archived lines of one to leftovers. Lessons wait while there is no `leisure`: they take a core, and what is to
+    be compressed comes first.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Learner:
         reconsider: Callable[[LiveAttempt], None],
         live: Callable[[str, int], LiveAttempt | None],
         reread: Callable[[str, int, Scanner, Leftovers], None],
+        leisure: Callable[[], bool],
         leads: Callable[[], bool] = alone,
     ) -> None:
         self.agent = agent
@@ -111,7 +113,7 @@ class Learner:
         self._lessons: deque[_Lesson] = deque()
         self._earned: deque[_Earned] = deque()
         self._resting_until = 0.0
-        self._teacher = Turns("learner", self._teach_next)
+        self._teacher = Turns("learner", self._teach_next, may=leisure)
         self._reader = Turns("rule-reader", self._refresh)
         self._counter = TaskRunner("rule-counter", work, {COUNT: self._count}, leads=leads)
         rechecks = {RECHECK: lambda item: recheck(_settled.decode(item.body))}

@@ -55,6 +55,7 @@ from logdoctor.store.records import End, Job, JobFacts, Records
 from logdoctor.store.redis_state import RedisState
 from logdoctor.store.report import Reports
 from logdoctor.store.rule_totals import RuleTotals
+from logdoctor.store.sessions import Sessions
 from logdoctor.store.shards import Leases
 from logdoctor.store.tokens import Tokens
 from logdoctor.store.work import OPEN_FAILURES, NewWork, Work
@@ -158,6 +159,7 @@ class Service:
         self.archive = Archive(self.records.database, plan.objects or FolderObjects(folder / "archive"))
         self.incidents = Incidents(self.records.database)
         self.tokens = Tokens(self.records.database)
+        self.sessions = Sessions(self.records.database, self.tokens)
         self.rules = LearnedRules(self.records.database)
         self.rule_totals = RuleTotals(self.records.database)
         self.work = Work(self.records.database)
@@ -187,6 +189,7 @@ class Service:
                 self._reconsider,
                 self.holding.live,
                 lambda *asked: self.casework.gather(*asked),
+                lambda: not self.holding.is_half_full,
                 self.leading,
             )
         self.casework = Casework(self.intake, self.logs, self.records, self.work, scanner, self.learner)
@@ -334,12 +337,12 @@ class Service:
         """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
         before = self.records.attempt(job, number)
         kept = self.records.end(job, number, end)
-        if kept.deleted is not None or (before is not None and before.settled and _tells(before.ends, end)):
+        stands = before is not None and before.settled and kept.settled  # else it began in the place of a past one
+        if kept.deleted is not None or (before is not None and stands and _tells(before.ends, end)):
             return  # the verdict stands: there is nothing to judge, or nothing new
         if kept.settled and (verdict := self.records.reopen(job, number)):
             self._announce(verdict)
         self.intake.wish(job, number, ENDED)
-        self.holding.hurry(job, number)
 
     def streams(self, job: str, number: int) -> list[str]:
         """The names of the streams of an attempt."""

@@ -1,9 +1,11 @@
 """When silence becomes a Hang, an end, or a reason to unload: what the watch does with an attempt that says nothing.
 
+- Its loss has gone bad, or good again (`live/losses.py`): the attempt is looked at.
 - Nothing came for `quiet` seconds: the attempt is looked at, and what is known by then is a provisional verdict.
-- No step was made for `hang` seconds, whatever else was printed: it is judged as a Hang (`idle_seconds` go to
-  `diagnose.decide`, which says so unless it finds a cause), and looked at again four times in that time.
-- Nothing came for `hang` and twice `quiet` seconds: it is unloaded, and its snapshots tell where to go on.
+- No step was made for as long as its pace allows (`live/pace.py`: `least` seconds or more, and `hang` or more while
+  too little is known), whatever else was printed: it is judged as a Hang (`idle_seconds` go to `diagnose.decide`, which
+  says so unless it finds a cause), and looked at again four times in that time.
+- Nothing came for so long and twice `quiet` seconds: it is unloaded, and its snapshots tell where to go on.
 - Nothing came for `abandon` seconds, or, when a part of it has failed, for five times `quiet`: it counts as ended.
 - It is settled, and nothing came for `linger` seconds: it is unloaded for good.
 
@@ -20,13 +22,14 @@ _WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for o
 
 class Timing(NamedTuple):
     """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
-    a hang, until a settled one leaves memory, until a silent one is given up."""
+    a hang, until a settled one leaves memory, until a silent one is given up; `least` until any is a hang."""
 
     scan: float
     quiet: float
     hang: float
     linger: float
     abandon: float
+    least: float
 
 
 Step = Literal["wait", "forget", "judge", "abandon", "look", "unload"]
@@ -43,31 +46,48 @@ def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
         return "forget" if silent > timing.linger else "wait"
     if attempt.over:
         return "judge"
-    if silent > patience(attempt, timing):
+    if silent > end_patience(attempt, timing):
         return "abandon"
     if _wants_a_look(attempt, timing, now):
         return "look"
-    return "unload" if silent > timing.hang + 2 * timing.quiet else "wait"
+    over = silent - 2 * timing.quiet
+    return "unload" if over > timing.hang and over > _patience(attempt, timing) else "wait"
 
 
 def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
-    """Return the seconds since an attempt last made a step when it hangs; None when it does not."""
-    last = max((stream.progress_at for stream in list(attempt.streams.values())), default=now)
-    return now - last if now - last > timing.hang else None
+    """Return the seconds since an attempt last made a step when it hangs; None when it does not.
+
+    What waits for compression may hold a step, so only the time before it came counts.
+    """
+    streams = list(attempt.streams.values())
+    last = max((stream.progress_at for stream in streams), default=now)
+    known = min([now, *(stream.waiting_since for stream in streams if stream.waiting_since is not None)])
+    if known - last <= min(timing.least, timing.hang):
+        return None
+    return known - last if known - last > _patience(attempt, timing) else None
 
 
-def patience(attempt: LiveAttempt, timing: Timing) -> float:
+def _patience(attempt: LiveAttempt, timing: Timing) -> float:
+    return attempt.pace.patience(min(timing.least, timing.hang), timing.hang)
+
+
+def end_patience(attempt: LiveAttempt, timing: Timing) -> float:
     """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
     the rest may have died without a word."""
     return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
 
 
 def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
-    """Return whether a running attempt fell silent since it was looked at, or has made no step for too long."""
+    """Return whether a running attempt fell silent since it was looked at, has made no step for too long, or has a loss
+    that has gone bad or good again."""
     if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
         return False
+    if attempt.loss_turned:
+        return True
     if attempt.looked_at <= attempt.changed_at:
         since = attempt.looked_at if attempt.provisional else attempt.changed_at
         if now - since > timing.quiet:
             return True
-    return idle_seconds(attempt, timing, now) is not None and now - attempt.looked_at > timing.hang / _LOOKS
+    if idle_seconds(attempt, timing, now) is None:
+        return False
+    return now - attempt.looked_at > _patience(attempt, timing) / _LOOKS

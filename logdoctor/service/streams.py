@@ -7,8 +7,9 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
+from logdoctor.live.losses import Losses
+from logdoctor.live.pace import Pace
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.archive import ArchivedStream
 from logdoctor.store.log import Standing
 from logdoctor.store.names import Key
 from logdoctor.store.records import End
@@ -43,19 +44,21 @@ class LiveStream:
     `unscanned` holds bytes that the watch has not seen, once it has caught up with the archive (`ready`).
     """
 
-    def __init__(self, key: Key, file: ArchivedStream, attempt: "LiveAttempt", standing: Standing) -> None:
+    def __init__(self, key: Key, attempt: "LiveAttempt", standing: Standing, archived_lines: int = 0) -> None:
         self.key, self.attempt = key, attempt
-        self.durable = self.archived = file.offset
-        self.archived_lines = file.newlines
-        self.stood = standing.next  # bytes that archive and log had when it was loaded
+        self.durable = self.archived = standing.archived
+        self.archived_lines = archived_lines
+        self.stood = standing.next  # bytes that archive and log had when it was loaded, or that were read since
         self.state, self.problem = standing.state, standing.problem
         self.unarchived: list[bytes] = []
         self.unscanned: list[tuple[float, bytes]] = []  # with the time when they came
         self.unscanned_bytes = 0
-        self.ready = not file.offset
+        self.ready = not standing.archived
         self.scan: StreamScan | None = None
         self.failed_at = self.retry_at = 0.0  # since when the watch cannot read it, and when it tries again
         self.last_at = self.progress_at = time.monotonic()
+        self.losses = Losses()
+        self.bar: list[float] = []  # the steps that the bar of its unfinished line showed
 
     @property
     def waiting_since(self) -> float | None:
@@ -75,6 +78,7 @@ class LiveAttempt:
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
     `provisional` when a verdict stands that is not final, `anew` when what a past case said counts no more.
+    `loss_turned` when its loss has gone bad or good again since it was looked at.
     `problems` are those of streams that cannot be read; `is_dropped` when it is not held any more, and not all of it
     may have been read.
     `kind`, `leftovers`, `lessons`, `watched`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like
@@ -90,7 +94,9 @@ class LiveAttempt:
         self.awaited = 0  # the row of the log up to which all is read before it is judged
         self.is_dropped = False
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
+        self.loss_turned = False
         self.problems: dict[str, str] = {}
+        self.pace = Pace()
         self.kind: str | None = None
         self.is_redescribed = False
         self.leftovers: Leftovers | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
+from logdoctor.errors import Busy
 from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns, shielded
 from logdoctor.store.work import Work, WorkItem
@@ -66,6 +67,8 @@ class TaskRunner:
                 self._duties[item.kind](item)
             except NotYet as error:
                 self._work.put_off(item, time.time() + min(error.seconds, _DAY))
+            except Busy as error:  # it comes again, as if it had failed
+                log.warning("work put off", kind=item.kind, key=item.key, cause=str(error))
             else:
                 if not self.stopping.is_set():  # what was broken off looks like what was done
                     self._work.finish(item)

@@ -277,7 +277,7 @@ class Tester:
             ended = test in self._cancelled or not self._stopping
             if ended:
                 await self._end(test, f"cancelled by {self._cancelled.get(test, 'nobody here')}")
-        except Exception as error:
+        except Exception as error:  # whatever it was, the test has ended, and its record says why
             log.exception("test of nodes failed", test=test)
             await self._end(test, f"it could not continue: {error}")
         finally:
@@ -342,7 +342,7 @@ class Tester:
                 await self._close(launcher)
         except TimeoutError:
             return f", and its leftover processes could not be checked within {_SWEEP_SECONDS:.0f} s"
-        except Exception as error:
+        except Exception as error:  # launchers raise anything; the record says so
             log.exception("test not swept", test=test.id)
             return f", and its leftover processes could not be checked: {error}"
         log.info("test swept", test=test.id, ended=swept)
@@ -360,7 +360,7 @@ class Tester:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await launcher.close()
-        except Exception:
+        except Exception:  # launchers raise anything; nothing is left to do with this one
             log.exception("launcher not closed", launcher=launcher.name)
 
     async def _watch(self) -> None:
@@ -375,7 +375,7 @@ class Tester:
                 if time.monotonic() - kept > _KEEP_SECONDS:
                     await asyncio.to_thread(self._records.keep, list(self._running))
                     kept = time.monotonic()
-            except Exception:
+            except Exception:  # the edge of the loop: it looks again
                 log.exception("tests not looked after")
                 continue
             for test in self._running.keys() - running:
@@ -399,7 +399,7 @@ class Tester:
                 self._records.abort_test(test, found, time.time(), by)
         except NodeTestRefused as error:
             log.warning("test was ended on record", test=test, cause=str(error))
-        except Exception:
+        except Exception:  # the edge: what is not on record is concluded when the service starts again
             log.exception("test not concluded", test=test)
             return
         self._concluded(test)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -20,6 +20,7 @@ from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError, LogdoctorError, StoreDamaged
 from logdoctor.failure_agent.ladder import is_unsure
+from logdoctor.live.steps import said_since, steps_of_bar
 from logdoctor.nodes.slurm import expanded
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import silence
@@ -31,6 +32,7 @@ from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.service.turns import shielded
 from logdoctor.store.archive import Archive
 from logdoctor.store.log import LogTable
+from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.shards import Fenced, Owned, shard_of
 from logdoctor.store.work import NewWork
@@ -100,16 +102,17 @@ class Watch:
         """Load the attempts without a final verdict of the shards that were taken over."""
         taken = {one.shard: one for one in self._taken}
         failed = set()
-        for kept in self._records.unsettled():
-            if (shard := shard_of(kept.job, kept.number)) not in taken:
-                continue
+        wanted = [kept for kept in self._records.unsettled() if shard_of(kept.job, kept.number) in taken]
+        with suppress(LogdoctorError):  # what fails is tried for each by itself
+            self._holding.load_all((kept.job, kept.number) for kept in wanted)
+        for kept in wanted:
             try:
                 attempt = self._holding.load(kept.job, kept.number)
             except Fenced:  # others have it
                 continue
             except LogdoctorError as error:
                 log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
-                failed.add(shard)
+                failed.add(shard_of(kept.job, kept.number))
                 continue
             if self._learner:
                 self._learner.enroll(attempt)
@@ -157,7 +160,7 @@ class Watch:
         while not self._stopping:
             try:
                 worked = self._turn()
-            except Exception:
+            except Exception:  # the edge of the thread: it goes on
                 log.exception("watch failed")
                 worked = False
             if not worked:
@@ -191,8 +194,12 @@ class Watch:
         """Say how far streams were compressed."""
         with self._holding.lock:
             counted = {s: s.counted for attempt in self._holding.attempts.values() for s in attempt.streams.values()}
-        new = {stream: counts for stream, counts in counted.items() if counts != self._said.get(stream, (0, 0))}
-        self._log.say({stream.key: counts for stream, counts in new.items()})
+        new: dict[Owned, dict[Key, tuple[int, int]]] = defaultdict(dict)
+        for stream, counts in counted.items():
+            if counts != self._said.get(stream, (0, 0)):
+                new[stream.attempt.owned][stream.key] = counts
+        for lost in self._log.say(new):
+            self._holding.lose(lost)
         self._said = counted
 
     def _due(self) -> list[LiveStream]:
@@ -211,7 +218,6 @@ class Watch:
                     not stream.ready
                     or stream.unscanned_bytes >= _SEGMENT
                     or now - (stream.waiting_since or now) >= patience
-                    or stream.attempt.asked
                 )
             ]
 
@@ -235,7 +241,7 @@ class Watch:
             self._give_up(stream, str(error))
         except (LogdoctorError, OSError) as error:  # it may pass: a store that is away, too many open files
             self._put_off(stream, str(error))
-        except Exception as error:
+        except Exception as error:  # one stream must not end the others
             log.exception("stream not compressed", stream=str(stream.key))
             self._give_up(stream, f"a part could not be compressed ({type(error).__name__})")
 
@@ -289,6 +295,8 @@ class Watch:
         self.scanned_bytes += len(data)
         for segment in scan.cutter.push(data):
             self._add(stream, scan, segment)
+        if time.monotonic() - stream.progress_at > self._timing.quiet and (state := scan.cutter.redrawn()):
+            self._look_at_bar(stream, scan, state)
         grown = scan.cutter.offset - scan.kept_at
         if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
             self._keep(stream, scan)
@@ -301,10 +309,21 @@ class Watch:
         residual = compress(segment, scanner)
         part = excerpt(residual, scanner, self._gauge(scanner))
         scan.recorder.add(part, 0)
-        if part.meter.readings:
-            stream.progress_at = time.monotonic()
+        stream.attempt.loss_turned |= stream.losses.add(part.meter)
+        if stream.ready:
+            stepped, after = said_since(segment, part.meter)
+            if stepped:
+                _step(stream)
+            stream.attempt.pace.say(after)
         if self._learner and not stream.attempt.settled:
             self._learner.gather(stream.attempt, residual)
+
+    def _look_at_bar(self, stream: LiveStream, scan: StreamScan, state: bytes) -> None:
+        """Take a bar that was redrawn with another step as progress, although its line is not complete."""
+        steps = steps_of_bar(stream.key.stream, state, scan.scanner, self._gauge(scan.scanner))
+        if steps and steps != stream.bar:
+            stream.bar = steps
+            _step(stream)
 
     def _keep(self, stream: LiveStream, scan: StreamScan) -> None:
         state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
@@ -347,12 +366,13 @@ class Watch:
                 if attempt.is_dropped:  # whoever holds it now judges it
                     self._asked.pop(attempt, None)
                     continue
-            is_read = self._holding.is_read(attempt)
+            if not self._holding.is_read(attempt):  # what came of it has its turn like that of others
+                continue
             for stream in behind:
                 if stream.retry_at <= time.monotonic():
                     self._advance(stream)
                     worked = True
-            if is_read and not behind:
+            if not behind:
                 with self._holding.lock:
                     attempt.asked = False
                     self._asked.pop(attempt, None)
@@ -370,7 +390,7 @@ class Watch:
         except LogdoctorError as error:  # the disk is full, most likely
             log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
             attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
-        except Exception:
+        except Exception:  # one attempt must not end the others
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
             attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
 
@@ -401,7 +421,8 @@ class Watch:
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
         records, book = self.taught.applied(records, rules.book)
-        verdict = of_job(judge(records, book, idle, reported), self._nodes(attempt.job))
+        verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
+        verdict = of_job(verdict, self._nodes(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
         silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and reported.failed else []
@@ -506,7 +527,7 @@ class Watch:
             case "abandon":
                 self._abandon(attempt)
             case "look":
-                attempt.looked_at = self._seen_until(attempt, now)
+                attempt.looked_at, attempt.loss_turned = self._seen_until(attempt, now), False
                 self._judge_safely(attempt, silence.idle_seconds(attempt, self._timing, now))
             case "unload":
                 self._unload(attempt)
@@ -574,6 +595,11 @@ class Watch:
             self._scan(stream)
         if stream.scan and not stream.scan.finished and stream.scan.cutter.offset > stream.scan.kept_at:
             self._keep(stream, stream.scan)
+
+
+def _step(stream: LiveStream) -> None:
+    stream.progress_at = time.monotonic()
+    stream.attempt.pace.step(stream.key.stream, stream.progress_at)
 
 
 def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:

@@ -46,9 +46,10 @@ class _Process:
                 log.error("worker not started", cause=str(error), started_again_in=self._pause)
 
     def end(self) -> None:
-        """Ask it to end."""
-        if self._child is not None:
-            self._child.terminate()
+        """Let it end: at once when it works, and else as soon as it has begun and taken what waits. A signal would kill
+        one that begins."""
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
 
     def wait(self, deadline: float) -> None:
         """Wait for its end, and kill it when the time is over."""

@@ -11,8 +11,9 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from logdoctor.store import identity
 from logdoctor.store.database import Database
 from logdoctor.store.frames import Packer, unframed
 from logdoctor.store.log import DoneRows, trim
+from logdoctor.store.lookup import of_keys
 from logdoctor.store.names import Key, file_name
 from logdoctor.store.objects import Objects
 from logdoctor.store.schema import attempts, marks, parts, streams
@@ -79,6 +81,13 @@ class AttemptSize(NamedTuple):
     attempt: int
     bytes: int
     changed: float
+
+
+class Archived(NamedTuple):
+    """How many bytes of a stream are archived, and newlines in them."""
+
+    offset: int = 0
+    newlines: int = 0
 
 
 class StreamPiece(NamedTuple):
@@ -234,6 +243,25 @@ class Archive:
     def open(self, key: Key) -> ArchivedStream:
         """Return the archived bytes of a stream as they are now."""
         return self._listed(key.job, key.attempt).streams.get(key.stream) or ArchivedStream(key, self.objects)
+
+    def reached(
+        self, names: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], "dict[str, Archived] | StoreDamaged"]:
+        """Return how much of each stream of attempts, by job and number, is archived, with one statement for hundreds
+        of them; what is wrong with the list of one in its place."""
+        columns = list(parts.c["job", "attempt", "number", "object", "index"])
+        query = sa.select(*columns).order_by(*columns[:3])
+        found: dict[tuple[str, int], dict[str, Archived] | StoreDamaged] = {name: {} for name in names}
+        with self._database.reading() as connection:
+            rows = of_keys(connection, query, columns[:2], names)
+            for (job, attempt), of in groupby(rows, lambda row: (row.job, row.attempt)):
+                try:
+                    listed = _Attempt()
+                    _extend(listed, Key(job, attempt, ""), (row[2:] for row in of), self.objects)
+                    found[job, attempt] = {n: Archived(s.offset, s.newlines) for n, s in listed.streams.items()}
+                except StoreDamaged as error:
+                    found[job, attempt] = error
+        return found
 
     def streams(self, job: str, attempt: int) -> list[str]:
         """Return the names of the streams of an attempt of which something is archived."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreDamaged, StoreError
+from logdoctor.lasting_files import synced
 from logdoctor.store import identity
 from logdoctor.store.database import Database
-from logdoctor.store.frames import synced
 from logdoctor.store.objects import FolderObjects, Objects
 from logdoctor.store.schema import parts, streams
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from logdoctor.errors import SettingsError, StoreDamaged, StoreError
+from logdoctor.errors import SettingsError, StoreDamaged, StoreError, StoreRefused
 from logdoctor.extras import translated
 from logdoctor.store.objects import ObjectFacts
 
@@ -23,12 +23,14 @@ class Bucket:
             from obstore.store import from_url
         self._url, self._obstore, self._failures = url.rstrip("/"), obstore, exceptions.BaseError
         self._exists, self._missing = exceptions.AlreadyExistsError, exceptions.NotFoundError
+        self._refused = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
         limits: Any = {"max_retries": _TRIES, "retry_timeout": _PATIENCE}
         client: Any = {"connect_timeout": "5s", "timeout": "20s", "allow_http": True}
         try:
             self._store: Any = from_url(self._url, client_options=client, retry_config=limits)
         except (self._failures, ValueError) as error:
-            raise SettingsError("the archive's URL", f"cannot be used ({error})", "Use s3://BUCKET/PREFIX.") from error
+            cause = f"cannot be used ({str(error).splitlines()[0][:300]})"
+            raise SettingsError(f"the bucket {url}", cause, "Use s3://BUCKET/PREFIX.") from error
 
     def __str__(self) -> str:
         return self._url
@@ -58,14 +60,19 @@ class Bucket:
             raise StoreDamaged(self._thing(name), cause, "Restore it, or run `logdoctor doctor`.")
         return data
 
-    def size(self, name: str) -> int | None:
-        """Return how many bytes an object has; None when there is none."""
+    def facts(self, name: str) -> ObjectFacts | None:
+        """Return what is known of an object; None when there is none."""
         try:
-            return int(self._obstore.head(self._store, name)["size"])
+            return _facts(self._obstore.head(self._store, name))
         except (self._missing, FileNotFoundError):
             return None
         except self._failures as error:
             raise self._failed(name, error) from error
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes an object has; None when there is none."""
+        facts = self.facts(name)
+        return None if facts is None else facts.bytes
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
@@ -80,8 +87,7 @@ class Bucket:
         """Yield the objects below a prefix that ends with `/`, or all."""
         try:
             for page in self._obstore.list(self._store, prefix or None):
-                for facts in page:
-                    yield ObjectFacts(facts["path"], facts["size"], facts["last_modified"].timestamp())
+                yield from map(_facts, page)
         except self._failures as error:
             raise self._failed(prefix, error) from error
 
@@ -95,4 +101,9 @@ class Bucket:
         if isinstance(error, (self._missing, FileNotFoundError)):
             return StoreDamaged(self._thing(name), "it is missing", "Restore it, or run `logdoctor doctor`.")
         cause = str(error).splitlines()[0][:300]
-        return StoreError(self._thing(name), f"the bucket fails ({cause})", "Check the bucket and its credentials.")
+        how, kind = ("refuses", StoreRefused) if isinstance(error, self._refused) else ("fails", StoreError)
+        return kind(self._thing(name), f"the bucket {how} ({cause})", "Check the bucket and its credentials.")
+
+
+def _facts(found: Any) -> ObjectFacts:
+    return ObjectFacts(found["path"], found["size"], found["last_modified"].timestamp())

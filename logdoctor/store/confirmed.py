@@ -5,6 +5,7 @@ withdrawn or another one takes its place, and stays on record then. The remarkab
 that a new rule can be tried on exactly what it would have seen.
 """
 
+import base64
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded
 from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, MAX_PAGE, below, fit, fit_limit, plain
 from logdoctor.store.names import checked, checked_attempt
-from logdoctor.store.schema import LIVE, confirmations, count_up, counter, residuals
+from logdoctor.store.schema import LIVE, OF_ITS_ATTEMPT, confirmations, count_up, counter, residuals
 from logdoctor.store.work import FORGET, TEACH, NewWork, enter
 
 log = structlog.get_logger()
@@ -123,7 +124,7 @@ _encode = msgspec.json.Encoder().encode
 _body = msgspec.json.Decoder(NewConfirmation)
 _lines = msgspec.msgpack.Decoder(list[tuple[str, int, str]])
 _table = confirmations
-_live = sa.select(_table.c.job, _table.c.attempt, _table.c.body).where(LIVE).subquery()
+_live = sa.select(_table.c.job, _table.c.attempt, _table.c.body).where(OF_ITS_ATTEMPT).subquery()
 _PAST = sa.select(residuals, _live.c.body).outerjoin(
     _live, sa.and_(_live.c.job == residuals.c.job, _live.c.attempt == residuals.c.attempt)
 )
@@ -152,7 +153,8 @@ class Confirmed:
         with self._database.writing() as connection:
             former = connection.execute(sa.select(_table).where(*_of(_table, new.job, new.attempt), LIVE)).first()
             if expected is not None:
-                _require_expected(connection, new, former, expected)
+                counts = sa.select(_table).where(*_of(_table, new.job, new.attempt), OF_ITS_ATTEMPT)
+                _require_expected(connection, new, connection.execute(counts).first(), expected)
             if former is not None:
                 _withdraw(connection, former.id, new.by, "replaced by a later one", at)
                 enter(connection, NewWork(FORGET, str(former.id)), at)
@@ -201,8 +203,8 @@ class Confirmed:
             return [_read(row) for row in connection.execute(query.limit(MAX_PAGE))]
 
     def live(self, job: str, attempt: int) -> Confirmation | None:
-        """Return what counts of an attempt, if anything was confirmed."""
-        query = sa.select(_table).where(*_of(_table, plain(job), attempt), LIVE)
+        """Return what counts of an attempt, if anything was confirmed since it began."""
+        query = sa.select(_table).where(*_of(_table, plain(job), attempt), OF_ITS_ATTEMPT)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         return None if row is None else _read(row)
@@ -406,11 +408,28 @@ def _packed(lines: Sequence[Kept]) -> bytes:
         chosen = min(chosen - 1, int(chosen * MAX_PACKED / len(packed)))
 
 
+def _unpacked(frame: bytes) -> tuple[Kept, ...]:
+    raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=4 * _MAX_RAW)
+    return tuple(Kept(*line) for line in _lines.decode(raw))
+
+
+def as_text(lines: Sequence[Kept]) -> str:
+    """Return the lines packed as `keep_lines` packs them, as text."""
+    return base64.b64encode(_packed(lines)).decode()
+
+
+def from_text(text: str) -> tuple[Kept, ...]:
+    """Return the lines of `as_text`; `ValueError` when they cannot be read."""
+    try:
+        return _unpacked(base64.b64decode(text, validate=True))
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+        raise ValueError(f"kept lines cannot be read ({error})") from error
+
+
 def _past(row: sa.Row[Any]) -> Past | None:
     """Return the attempt of a row; None when its lines were damaged."""
     try:
-        raw = zstandard.ZstdDecompressor().decompress(row.frame, max_output_size=4 * _MAX_RAW)
-        lines = tuple(Kept(*line) for line in _lines.decode(raw))
+        lines = _unpacked(row.frame)
         said = None if row.body is None else _body.decode(row.body)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
         log.error("kept lines cannot be read", job=row.job, attempt=row.attempt, cause=str(error)[:200])

@@ -87,6 +87,8 @@ class Database:
         # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads
         # of this process a lock is fair enough, and quicker.
         self._writer = threading.Lock()
+        if self._is_sqlite and not (self._engine.url.database or "").startswith("file:"):
+            _keep_private(Path(self._engine.url.database or ""))
         try:
             with self.writing() as connection:
                 if not self._is_sqlite:
@@ -157,6 +159,18 @@ class Database:
             raise StoreError(self.thing, f"fails ({cause})", f"Check the {checked}.") from error
         except (UnicodeEncodeError, OverflowError) as error:
             raise _unstorable(error) from error
+
+
+def _keep_private(file: Path) -> None:
+    """Let nobody but us read a database, whatever the umask and the folder allow: SQLite makes the files beside it as
+    open as it is. One that is open to a group only was made so on purpose."""
+    with contextlib.suppress(OSError):  # SQLite says what is wrong with the path
+        # one that is there must not be opened: to close it would give up the locks that this process has on it
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+        with contextlib.suppress(OSError):  # it is not there, or of another user, who must see to it
+            if name.stat().st_mode & 0o007:
+                name.chmod(0o600)
 
 
 def _unknown(thing: str, error: UnknownRevision) -> StoreError:

@@ -9,7 +9,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import zstandard
@@ -142,12 +141,3 @@ def find(descriptor: int, begin: int) -> int | None:
             return None
         begin += len(chunk) - len(start) + 1
     return None
-
-
-def synced(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, outlive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

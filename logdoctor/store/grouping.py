@@ -32,6 +32,7 @@ QUIET = 7 * 86_400.0
 are told again."""
 
 _OVER = f"no new attempt for {QUIET / 86_400:.0f} days"
+_ENTERED = "it was over when it was entered"
 _COURSE = "progress/"  # what evidence has for a rule when steps, losses or their end decided
 _MAX_NODE = 300
 _MAX_WORD = 300  # characters of one thing in what a search looks through
@@ -49,11 +50,26 @@ _ENDED = sa.select(sa.func.max(ends.c.at)).where(
     sa.exists().where(attempts.c.job == ends.c.job, attempts.c.number == ends.c.attempt, attempts.c.ended.is_not(None)),
 )
 _OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
+_PAST = (
+    sa.select(incidents, _HAS_JOB)
+    .where(_c.fingerprint == sa.bindparam("of_fingerprint"), _c.key == sa.bindparam("of_key"))
+    .where(_c.state == "resolved", _c.merged_into.is_(None), _c.attempts > 0)
+    .where(_c.opened <= sa.bindparam("of_at") + QUIET, _c.last >= sa.bindparam("of_at") - QUIET)
+    .order_by(_c.id.desc())
+)
+_BRIDGED = _PAST.where(_c.id != sa.bindparam("of_id"), _c.by == BY_US, _c.note == _ENTERED)
+_PAST = _PAST.limit(1)
+_COUNTED = sa.select(
+    sa.func.count().label("attempts"),
+    sa.func.count(sa.distinct(_a.job)).label("jobs"),
+    sa.func.min(_a.at).label("opened"),
+).where(_a.incident == sa.bindparam("of_id"))
 _OF_JOB = sa.select(_a.job).where(_a.incident == sa.bindparam("of_id"), _a.job == sa.bindparam("of_job")).limit(1)
 _FIRST = sa.select(sa.func.min(_a.at)).where(_a.incident == sa.bindparam("of_id"))
 _INSERT, _MOVE = sa.insert(incident_attempts), sa.update(incident_attempts).where(*_HERE)
 _OPENED, _CHANGE = sa.insert(incidents).returning(_c.id), sa.update(incidents).where(_c.id == sa.bindparam("of_id"))
 _TELL = sa.insert(incident_events)
+_MOVE_ALL = sa.update(incident_attempts).where(_a.incident == sa.bindparam("of_id"))
 _LEAVE = sa.delete(incident_attempts).where(*_HERE)
 
 
@@ -111,11 +127,14 @@ def regroup(
     stored: "StoredVerdict",
     event: int | None = None,
     told: bool = False,
+    past: bool = False,
 ) -> None:
     """Put the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
 
     `event` numbers the change, the verdict's own unless another is given. With `told` nobody is notified of an
-    incident that is opened; nor when a verdict that was final is corrected, and its failure was told of already.
+    incident that is opened; nor when a verdict that was final is corrected, and its failure was told of already. An
+    attempt that was over before it was told of (`past`) belongs to a resolved incident of its time: one more joins it,
+    or a new one is resolved at once, untold.
 
     An attempt that is judged anew has failed when it failed: it makes no incident newer.
     """
@@ -126,15 +145,15 @@ def regroup(
     if group is None:
         if held is not None:
             connection.execute(_LEAVE, _place(stored))
-            _left(connection, held, stored, event, f"its verdict says {stored.verdict.outcome}")
+            _left(connection, held, stored, stored.at, event, f"its verdict says {stored.verdict.outcome}")
         return
     member = _member(stored, _failed_at(connection, stored, held))
     if held is not None and held.key == group.key:
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event)
         return
-    into = connection.execute(_OPEN, {"of_key": group.key, "of_job": stored.job}).first()
-    if into is not None and member.at - into.last > QUIET:
+    into = _incident_for(connection, group, member, past)
+    if into is not None and not past and member.at - into.last > QUIET:
         _resolve(connection, into.id, stored.at, next_event(connection), _OVER)
         into = None
     if held is not None and held.attempts == 1 and into is None:
@@ -142,22 +161,55 @@ def regroup(
         _refresh(connection, held, member, event, **group._asdict())
     elif into is None:
         corrected = held if former is not None and former.final else None
-        told |= corrected is not None and corrected.notified
-        id = _open(connection, group, member, event, told, stored.at)
+        told |= past or (corrected is not None and corrected.notified)
+        over = _ENTERED if past else ""
+        if corrected is not None and corrected.state == "resolved":
+            over = f"incident {corrected.id}, which had it, is over"
+        id = _open(connection, group, member, event, told, stored.at, over)
         _enter(connection, id, member, held)
         if held is not None:
-            _left(connection, held, stored, next_event(connection), f"its verdict has another cause: incident {id}")
-            if corrected is held and held.state == "resolved":
-                why = f"incident {held.id}, which had it, is over"
-                _resolve(connection, id, stored.at, next_event(connection), why)
+            why = f"its verdict has another cause: incident {id}"
+            _left(connection, held, stored, stored.at, next_event(connection), why)
     else:
         merged = held is not None and held.attempts == 1
         _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
         if merged and held is not None:
-            _merge(connection, held, into, stored, next_event(connection))
+            _merge(connection, held, into.id, stored, next_event(connection))
         elif held is not None:
             why = f"its verdict has another cause: incident {into.id}"
-            _left(connection, held, stored, next_event(connection), why)
+            _left(connection, held, stored, stored.at, next_event(connection), why)
+        if past:
+            _bridge(connection, into.id, group, member, stored)
+
+
+def leave(connection: sa.Connection, stored: "StoredVerdict", at: float, why: str) -> None:
+    """Take an attempt out of the incident that has it, because it is of another time than was known."""
+    held = connection.execute(_HELD, _place(stored)).first()
+    if held is not None:
+        connection.execute(_LEAVE, _place(stored))
+        _left(connection, held, stored, at, next_event(connection), why)
+
+
+def _incident_for(connection: sa.Connection, group: IncidentGroup, member: Member, past: bool) -> sa.Row[Any] | None:
+    """Return the incident that a failure joins, if there is one."""
+    of = {"of_key": group.key, "of_job": member.job}
+    if not past:
+        return connection.execute(_OPEN, of).first()
+    return connection.execute(_PAST, of | {"of_fingerprint": group.fingerprint, "of_at": member.at}).first()
+
+
+def _bridge(
+    connection: sa.Connection, into: int, group: IncidentGroup, member: Member, stored: "StoredVerdict"
+) -> None:
+    """Merge into an incident those of past failures that the one which joined it has brought within reach, so that
+    incidents do not depend on the order in which past failures are entered."""
+    of = {"of_key": group.key, "of_job": member.job, "of_fingerprint": group.fingerprint, "of_at": member.at}
+    for other in connection.execute(_BRIDGED, of | {"of_id": into}).all():
+        connection.execute(_MOVE_ALL, {"of_id": other.id, "incident": into})
+        _merge(connection, other, into, stored, next_event(connection))
+        counts, newest = connection.execute(_COUNTED, {"of_id": into}).one(), _newest(connection, into)
+        shown = _facets(newest) if newest else {}
+        connection.execute(_CHANGE, {"of_id": into, "event": next_event(connection), **counts._mapping, **shown})
 
 
 def end_quiet(connection: sa.Connection, now: float) -> None:
@@ -248,12 +300,18 @@ def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Ro
     connection.execute(_MOVE, _place(member) | {"incident": incident} | _described(member))
 
 
-def _open(connection: sa.Connection, group: IncidentGroup, member: Member, event: int, told: bool, now: float) -> int:
-    """Return the id of a new incident of one attempt, which is to be entered."""
-    row = {**group._asdict(), **_facets(member), "event": event, "state": "new", "by": BY_US, "note": ""}
+def _open(
+    connection: sa.Connection, group: IncidentGroup, member: Member, event: int, told: bool, now: float, over: str
+) -> int:
+    """Return the id of a new incident of one attempt, which is to be entered; `over` says why it is resolved from the
+    beginning, "" that it is open."""
+    state = "resolved" if over else "new"
+    row = {**group._asdict(), **_facets(member), "event": event, "state": state, "by": BY_US, "note": over}
     row |= {"changed": now, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
     id = int(connection.execute(_OPENED, row).scalar_one())
     enter_step(connection, id, "opened", BY_US, "", now, member.job, member.attempt)
+    if over:
+        enter_step(connection, id, "resolved", BY_US, over, now)
     return id
 
 
@@ -289,11 +347,13 @@ def _newest(connection: sa.Connection, incident: int) -> Member | None:
     return None if row is None else Member(*row)
 
 
-def _left(connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict", event: int, note: str) -> None:
+def _left(
+    connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict", at: float, event: int, note: str
+) -> None:
     """Take an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
-    enter_step(connection, held.id, "left", BY_US, note, stored.at, stored.job, stored.attempt)
+    enter_step(connection, held.id, "left", BY_US, note, at, stored.job, stored.attempt)
     if held.attempts == 1:
-        _empty(connection, held, stored.at, event, "it has no failed attempts left")
+        _empty(connection, held, at, event, "it has no failed attempts left")
         return
     still = connection.execute(_OF_JOB, {"of_id": held.id, "of_job": stored.job}).first()
     newest, first = _newest(connection, held.id), connection.scalar(_FIRST, {"of_id": held.id})
@@ -308,21 +368,19 @@ def _resolve(connection: sa.Connection, id: int, at: float, event: int, note: st
     enter_step(connection, id, "resolved", BY_US, note, at)
 
 
-def _merge(
-    connection: sa.Connection, held: sa.Row[Any], into: sa.Row[Any], stored: "StoredVerdict", event: int
-) -> None:
-    """End an incident whose only attempt went into another, which takes its place.
+def _merge(connection: sa.Connection, held: sa.Row[Any], into: int, stored: "StoredVerdict", event: int) -> None:
+    """End an incident whose attempts went into another, which takes its place.
 
     An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles. Nobody
     looks at its page again, so what a person said of it last stands in the story of the other one, too.
     """
-    note = f"into incident {into.id}"
+    note = f"into incident {into}"
     enter_step(connection, held.id, "merged", BY_US, note, stored.at, stored.job, stored.attempt)
     if held.by != BY_US:
         told = "reopened" if held.state == "new" else held.state
         said = fit(f"of incident {held.id}{': ' if held.note else ''}{held.note}", MAX_WORDS)
-        enter_step(connection, into.id, told, held.by, said, held.changed, stored.job, stored.attempt)
-    _empty(connection, held, stored.at, event, f"merged {note}", merged_into=into.id)
+        enter_step(connection, into, told, held.by, said, held.changed, stored.job, stored.attempt)
+    _empty(connection, held, stored.at, event, f"merged {note}", merged_into=into)
 
 
 def _empty(

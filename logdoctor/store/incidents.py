@@ -17,6 +17,7 @@ from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, fit, fit_id, fit_limit
 from logdoctor.store.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incident_search import FACETS, State, WantedIncidents
+from logdoctor.store.lookup import of_keys
 from logdoctor.store.records import VERDICT_FIELDS, Page, StoredVerdict, after, begins, cursor_of, read_verdicts
 from logdoctor.store.schema import (
     CURRENT,
@@ -184,11 +185,10 @@ class Incidents:
     def failed_at(self, attempts: Sequence[tuple[str, int]]) -> dict[tuple[str, int], float]:
         """Return when each of these attempts failed, whatever was said of it since; those that are in no incident are
         left out."""
-        if not attempts:
-            return {}
-        query = sa.select(_a.job, _a.attempt, _a.at).where(sa.tuple_(_a.job, _a.attempt).in_(list(attempts)))
+        query = sa.select(_a.job, _a.attempt, _a.at)
         with self._database.reading() as connection:
-            return {(job, attempt): at for job, attempt, at in connection.execute(query)}
+            found = of_keys(connection, query, _a["job", "attempt"], attempts)
+            return {(job, attempt): at for job, attempt, at in found}
 
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
         """Return the incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the

@@ -9,7 +9,7 @@ bytes, not on what a reader remembers: rows may be read again, and what is known
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch, StoreError
 from logdoctor.store.database import Database
 from logdoctor.store.frames import Packed, Packer, framed, unframed
+from logdoctor.store.lookup import of_keys
 from logdoctor.store.names import Key
 from logdoctor.store.schema import attempts, log_rows, marks, shards, streams
-from logdoctor.store.shards import Owned, fenced, shard_of
+from logdoctor.store.shards import Owned, fenced, shard_of, still_owned
 
-_AT_ONCE = 500  # marks in one query
 _READ = 16  # rows that are read at once
 _UNREAD = 60.0  # seconds after which nobody will read what was appended here
 
@@ -65,6 +65,11 @@ class Row(NamedTuple):
     chunks: list[StreamBytes]
     damage: str = ""
 
+    @property
+    def asks(self) -> bool:
+        """Whether something is wanted of the owner."""
+        return any(not chunk.key.stream for chunk in self.chunks)
+
 
 class Standing(NamedTuple):
     """Where a stream stands: the byte to come, newlines before it, the first byte that is not archived, when bytes
@@ -89,6 +94,14 @@ class Reached(NamedTuple):
     lines: int = 0
     scanned: int = 0
     kept: int = 0
+
+
+class Head(NamedTuple):
+    """How far a shard goes: its last row, the last one that asks something of its owner, and the bytes of all rows."""
+
+    row: int
+    asked: int
+    bytes: int
 
 
 class DoneRows(NamedTuple):
@@ -188,7 +201,11 @@ _NEW_ROW = sa.insert(log_rows)
 _NEW_HEAD = (
     sa.update(shards)
     .where(shards.c.shard == sa.bindparam("of"))
-    .values(head=sa.bindparam("to"), bytes=shards.c.bytes + sa.bindparam("more"))
+    .values(
+        head=sa.bindparam("to"),
+        asked=sa.case((sa.bindparam("asks"), sa.bindparam("to")), else_=shards.c.asked),
+        bytes=shards.c.bytes + sa.bindparam("more"),
+    )
 )
 _LOCK = (
     sa.select(shards.c.shard, shards.c.head, shards.c.bytes)
@@ -282,15 +299,22 @@ class LogTable:
 
     def streams_of(self, job: str, attempt: int) -> dict[str, Standing]:
         """Return where each stream of an attempt stands."""
-        query = sa.select(streams.c.stream, *_STANDING).where(streams.c.job == job, streams.c.attempt == attempt)
-        with self._database.reading() as connection:
-            return {row.stream: Standing(*row[1:]) for row in connection.execute(query)}
+        return self.standings([(job, attempt)])[job, attempt]
 
-    def heads(self) -> dict[int, tuple[int, int]]:
-        """Return for each shard its last row and the bytes of all of its rows, so that readers know what is new."""
+    def standings(self, attempts: Collection[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Standing]]:
+        """Return where each stream of attempts stands, by job and number: one statement for hundreds of them."""
+        found: dict[tuple[str, int], dict[str, Standing]] = {attempt: {} for attempt in attempts}
+        query = sa.select(*streams.c["job", "attempt", "stream"], *_STANDING)
         with self._database.reading() as connection:
-            query = sa.select(shards.c.shard, shards.c.head, shards.c.bytes)
-            return {shard: (head, held) for shard, head, held in connection.execute(query)}
+            for row in of_keys(connection, query, streams.c["job", "attempt"], found):
+                found[row.job, row.attempt][row.stream] = Standing(*row[3:])
+        return found
+
+    def heads(self) -> dict[int, Head]:
+        """Return how far each shard goes, so that readers know what is new."""
+        query = sa.select(shards.c.shard, shards.c.head, shards.c.asked, shards.c.bytes)
+        with self._database.reading() as connection:
+            return {row[0]: Head(*row[1:]) for row in connection.execute(query)}
 
     def head(self, shard: int) -> int:
         """Return the last row of a shard."""
@@ -312,17 +336,28 @@ class LogTable:
             return recent
         return self._stored(shard, after, most)
 
-    def _stored(self, shard: int, after: int, most: int = _READ) -> list[Row]:
-        query = sa.select(log_rows.c.seq, log_rows.c.frame).where(log_rows.c.shard == shard, log_rows.c.seq > after)
+    def _stored(self, shard: int, after: int, most: int) -> list[Row]:
         with self._database.reading() as connection:
-            found = connection.execute(query.order_by(log_rows.c.seq).limit(most)).all()
-        return [row_of(shard, seq, frame) for seq, frame in found]
+            return _stored(connection, shard, after, most)
+
+    def read_each(self, after: Mapping[int, int], enough: int) -> dict[int, list[Row]]:
+        """Return the rows of shards that follow one of each, as many as `read` does: in one transaction, and of no
+        further shard once `enough` bytes were read."""
+        found: dict[int, list[Row]] = {}
+        size = 0
+        with self._database.reading() as connection:
+            for shard, row in after.items():
+                if size >= enough:
+                    break
+                found[shard] = self._recent.take(shard, row, _READ) or _stored(connection, shard, row, _READ)
+                size += sum(map(_size, found[shard]))
+        return found
 
     def tail(self, key: Key, begin: int) -> list[StreamBytes]:
         """Return the chunks of a stream that the log holds from offset `begin` on, in order; what damaged rows held is
         missing. For who shows a log: it reads all rows of the shard."""
         found, after, shard = [], 0, shard_of(key.job, key.attempt)
-        while rows := self._stored(shard, after):
+        while rows := self._stored(shard, after, _READ):
             after = rows[-1].seq
             for row in rows:
                 found += [chunk for chunk in row.chunks if chunk.key == key and chunk.offset + len(chunk.data) > begin]
@@ -333,23 +368,21 @@ class LogTable:
         with self._database.appending() as connection:
             trim(connection, gone, {})
 
-    def say(self, counts: dict[Key, tuple[int, int]]) -> None:
-        """Say how many lines of streams were scanned, and how many of them kept."""
+    def say(self, counts: Mapping[Owned, Mapping[Key, tuple[int, int]]]) -> set[Owned]:
+        """Say how many lines of streams of owned shards were scanned, and how many of them kept; return the shards that
+        another worker owns, of which nothing is said."""
+        if not counts:
+            return set()
         where = [streams.c[name] == sa.bindparam(f"of_{name}") for name in ("job", "attempt", "stream")]
         values: dict[str, Any] = {"scanned": sa.bindparam("of_scanned"), "kept": sa.bindparam("of_kept")}
-        said = [
-            {
-                "of_job": key.job,
-                "of_attempt": key.attempt,
-                "of_stream": key.stream,
-                "of_scanned": lines,
-                "of_kept": left,
-            }
-            for key, (lines, left) in sorted(counts.items())
-        ]
-        if said:
-            with self._database.appending() as connection:
-                connection.execute(sa.update(streams).where(*where).values(values), said)
+        with self._database.appending() as connection:
+            owned = still_owned(connection, counts.keys())
+            said = sorted((*key, *of) for one in owned for key, of in counts[one].items())
+            if said:
+                names = ("of_job", "of_attempt", "of_stream", "of_scanned", "of_kept")
+                update = sa.update(streams).where(*where).values(values)
+                connection.execute(update, [dict(zip(names, one, strict=True)) for one in said])
+        return counts.keys() - owned
 
     def lost(self, owned: Owned, key: Key, problem: str) -> None:
         """Say for good what was lost of a stream; `Fenced` when another worker owns its shard, and may know better."""
@@ -404,7 +437,7 @@ def _lock(connection: sa.Connection, groups: Iterable[int]) -> dict[int, Any]:
 def _known(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Reached]:
     """Where the streams that exist stand; whoever holds their shard is alone with them."""
     names, ends = streams.c["job", "attempt", "stream"], streams.c["next", "lines", "scanned", "kept"]
-    rows = _rows_of(connection, sa.select(*names, *ends), names, keys)
+    rows = of_keys(connection, sa.select(*names, *ends), names, list(keys))
     return {Key(*row[:3]): Reached(*row[3:]) for row in rows}
 
 
@@ -413,26 +446,17 @@ def _attempts(connection: sa.Connection, keys: Iterable[tuple[str, int]]) -> dic
     found: dict[tuple[str, int], int | None] = dict.fromkeys(keys, 0)
     names = streams.c["job", "attempt"]
     counts = sa.select(*names, sa.func.count()).group_by(*names)
-    found |= {(job, attempt): count for job, attempt, count in _rows_of(connection, counts, names, found)}
+    found |= {(job, attempt): count for job, attempt, count in of_keys(connection, counts, names, found)}
     names = attempts.c["job", "number"]
     deleted = sa.select(*names).where(attempts.c.deleted.is_not(None))
-    return found | {(job, attempt): None for job, attempt in _rows_of(connection, deleted, names, found)}
-
-
-def _rows_of(
-    connection: sa.Connection, query: sa.Select[Any], names: Iterable[Any], keys: Iterable[tuple[Any, ...]]
-) -> Iterator[Any]:
-    """The rows of a query that have one of these keys in these columns."""
-    names, wanted = sa.tuple_(*names), [tuple(key) for key in keys]
-    for begin in range(0, len(wanted), _AT_ONCE):
-        yield from connection.execute(query.where(names.in_(wanted[begin : begin + _AT_ONCE])))
+    return found | {(job, attempt): None for job, attempt in of_keys(connection, deleted, names, found)}
 
 
 def _repeated(connection: sa.Connection, entries: Iterable[NewBytes]) -> set[tuple[Key, str]]:
     """The marks among those of the entries that were taken before."""
     names = marks.c["job", "attempt", "stream", "mark"]
     wanted = [(*entry.key, entry.mark) for entry in entries if entry.mark]
-    found = _rows_of(connection, sa.select(*names), names, wanted)
+    found = of_keys(connection, sa.select(*names), names, wanted)
     return {(Key(job, attempt, stream), mark) for job, attempt, stream, mark in found}
 
 
@@ -469,9 +493,18 @@ def _insert(connection: sa.Connection, rows: Sequence[tuple[int, Row]], frames: 
     """Enter a row for each of several shards; of each frame is told how many bytes it holds."""
     if not rows:
         return
-    both = [(shard, row.seq, size, frame) for (shard, row), (size, frame) in zip(rows, frames, strict=True)]
-    connection.execute(_NEW_ROW, [dict(zip(("shard", "seq", "bytes", "frame"), one, strict=True)) for one in both])
-    connection.execute(_NEW_HEAD, [{"of": shard, "to": seq, "more": size} for shard, seq, size, _ in both])
+    both = [(shard, row, size, frame) for (shard, row), (size, frame) in zip(rows, frames, strict=True)]
+    new = [{"shard": shard, "seq": row.seq, "bytes": size, "frame": frame} for shard, row, size, frame in both]
+    connection.execute(_NEW_ROW, new)
+    heads = [{"of": shard, "to": row.seq, "asks": row.asks, "more": size} for shard, row, size, _ in both]
+    connection.execute(_NEW_HEAD, heads)
+
+
+def _stored(connection: sa.Connection, shard: int, after: int, most: int) -> list[Row]:
+    """Up to so many rows of a shard that follow one."""
+    query = sa.select(log_rows.c.seq, log_rows.c.frame).where(log_rows.c.shard == shard, log_rows.c.seq > after)
+    found = connection.execute(query.order_by(log_rows.c.seq).limit(most)).all()
+    return [row_of(shard, seq, frame) for seq, frame in found]
 
 
 def row_of(shard: int, seq: int, frame: bytes) -> Row:

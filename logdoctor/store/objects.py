@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from logdoctor.errors import StoreDamaged, StoreError
-from logdoctor.store.frames import synced
+from logdoctor.lasting_files import synced
 
 _TRIES = 100  # to write into a folder that others remove when it is empty
 

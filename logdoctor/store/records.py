@@ -7,7 +7,7 @@ import base64
 import binascii
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,8 +17,19 @@ from logdoctor.errors import CursorError, InputError, LimitReached, NameRefused,
 from logdoctor.store import grouping, rule_totals
 from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, MAX_PAGE, fit_limit, plain
+from logdoctor.store.lookup import of_keys
 from logdoctor.store.names import MAX_ATTEMPT
-from logdoctor.store.schema import CURRENT, FACETS, attempts, bodies, counter, ends, jobs, next_event, nodes
+from logdoctor.store.schema import (
+    CURRENT,
+    FACETS,
+    attempts,
+    bodies,
+    counter,
+    ends,
+    jobs,
+    next_event,
+    nodes,
+)
 from logdoctor.store.schema import verdicts as table
 from logdoctor.store.shards import Owned, fenced
 from logdoctor.store.work import NewWork, enter
@@ -79,7 +90,8 @@ class End(msgspec.Struct, frozen=True):
 
 class Attempt(msgspec.Struct, frozen=True):
     """One try to run a job. `ended` is when the whole attempt was said to have ended; `settled` means that a
-    final verdict stands. `ends` are ordered by stream. `deleted` is when retention took its raw log."""
+    final verdict stands. `ends` are ordered by stream. `deleted` is since when there is no raw log: retention took it,
+    or the attempt is a past one that was entered without it."""
 
     job: str
     number: int
@@ -171,6 +183,21 @@ Counts = dict[str, dict[str, int]]
 VERDICT_FIELDS = (table, bodies.c.body)
 """Columns of verdicts with their bodies, for `read_verdicts`."""
 _FROM = table.join(bodies, bodies.c.verdict == table.c.id)
+PAST = "past/"
+"""How the keys of past attempts (`store/past.py`) begin, and none that a sender gives."""
+IS_PAST = sa.func.substr(attempts.c.key, 1, len(PAST)) == PAST
+"""True of an attempt that was over when it was entered."""
+_WATCHED = attempts.alias()
+_OUT_OF_ORDER = sa.and_(
+    IS_PAST,
+    sa.exists().where(
+        _WATCHED.c.job == attempts.c.job,
+        _WATCHED.c.number < attempts.c.number,
+        sa.or_(_WATCHED.c.key.is_(None), sa.func.substr(_WATCHED.c.key, 1, len(PAST)) != PAST),
+        _WATCHED.c.started > attempts.c.started,
+    ),
+)
+"""True of a past attempt with a higher number than one that the service watched later."""
 _COUNTED = ("reason", "category", "outcome")
 _VERDICTS_TELL = ("reason", "category", "node", "recovery", "fingerprint")
 _NO_VERDICT = ~sa.exists().where(table.c.job == attempts.c.job, table.c.attempt == attempts.c.number)
@@ -198,21 +225,15 @@ class Records:
     def put_job(self, job: str, facts: JobFacts, at: float) -> Job:
         """Return the job with these facts: those given replace what was known, those absent leave it."""
         with self.database.writing() as connection:
-            known = _open_job(connection, job, at)
-            merged = _merge(known.facts, facts)
-            connection.execute(
-                sa.update(jobs).where(jobs.c.job == job).values(facts=_text(merged), updated=max(at, known.updated))
-            )
-            if merged.user != known.facts.user:
-                user, former = plain(merged.user), plain(known.facts.user)
-                connection.execute(sa.update(table).where(table.c.job == job).values(user=user))
-                grouping.rename_user(connection, job, former, user)
-        return Job(job, merged, known.created, max(at, known.updated))
+            known = open_job(connection, job, at)
+            told = Job(job, merged(known.facts, facts), known.created, max(at, known.updated))
+            tell(connection, known, told)
+        return told
 
     def job(self, job: str) -> Job | None:
         """Return what is known of a job."""
         with self.database.reading() as connection:
-            return _job(connection, job)
+            return read_job(connection, job)
 
     def jobs(self, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> JobPage:
         """Return a page of jobs, the newest first; `CursorError` for a cursor that is none."""
@@ -228,28 +249,40 @@ class Records:
         return JobPage(found[:limit], cursor_of(found[limit - 1].created, found[limit - 1].job) if more else None)
 
     def allot_attempt(self, job: str, key: str, at: float) -> int:
-        """Return the number of the attempt with this key: the same for the same key, else the next one, from 1."""
+        """Return the number of the attempt with this key: the same for the same key, else the next one, from 1.
+
+        `NameRefused` for a key that is one of past attempts, `LimitReached` when there is no next number.
+        """
+        if key.startswith(PAST):
+            cause = f"begins with {PAST}, as those of past attempts do"
+            raise NameRefused(f"the key {ascii(key)[:100]}", cause, "Use another key.")
         with self.database.writing() as connection:
-            _open_job(connection, job, at)
+            open_job(connection, job, at)
             mine = attempts.c.job == job
-            known = connection.scalar(sa.select(attempts.c.number).where(mine, attempts.c.key == _name("key", key)))
+            known = connection.scalar(sa.select(attempts.c.number).where(mine, attempts.c.key == storable("key", key)))
             if known is not None:
                 return int(known)
-            last = connection.scalar(sa.select(sa.func.max(attempts.c.number)).where(mine))
-            number = (last or 0) + 1
-            if number > MAX_ATTEMPT:
-                raise LimitReached(f"job {job}", f"it has an attempt {last}", "Use another job name.")
-            _insert_attempt(connection, job, number, key, at)
+            number = next_number(connection, job)
+            connection.execute(sa.insert(attempts).values(new_attempt(job, number, key, at)))
             return number
 
     def open_attempt(self, job: str, number: int, at: float) -> Attempt:
         """Return the attempt, which now exists, and so does its job."""
-        return self.attempt(job, number) or self.open_attempts([(job, number)], at)[0]
+        return self.known_attempts([(job, number)], at)[job, number]
+
+    def known_attempts(self, names: Collection[tuple[str, int]], at: float) -> dict[tuple[str, int], Attempt]:
+        """Return the attempts as they are, by job and number, with as many statements for hundreds as for one; those
+        that nobody opened are opened."""
+        with self.database.reading() as connection:
+            known = _attempts_of(connection, names)
+        new = [name for name in names if name not in known]
+        return known | dict(zip(new, self.open_attempts(new, at) if new else (), strict=True))
 
     def open_attempts(self, names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
-        """Return the attempts, each of a job and a number, which now exist, and so do their jobs."""
+        """Return the attempts, each of a job and a number, which now exist, and so do their jobs. One that begins takes
+        the place of a past one: the verdict on that stands until there is another, but is not final."""
         with self.database.writing() as connection:
-            return [_open_attempt(connection, job, number, at) for job, number in names]
+            return _open_attempts(connection, names, at)
 
     def end(self, job: str, number: int, end: End) -> Attempt:
         """Return the attempt with this end of a stream; a later one replaces it.
@@ -260,21 +293,21 @@ class Records:
             _open_attempt(connection, job, number, end.at)
             connection.execute(
                 sa.delete(ends).where(
-                    ends.c.job == job, ends.c.attempt == number, ends.c.stream == _name("stream", end.stream)
+                    ends.c.job == job, ends.c.attempt == number, ends.c.stream == storable("stream", end.stream)
                 )
             )
             values = msgspec.structs.asdict(end) | {"scheduler_state": plain(end.scheduler_state)}
             connection.execute(sa.insert(ends).values(job=job, attempt=number, **values))
             if not end.stream:
                 connection.execute(
-                    sa.update(attempts).where(*_is(job, number), attempts.c.ended.is_(None)).values(ended=end.at)
+                    sa.update(attempts).where(*is_attempt(job, number), attempts.c.ended.is_(None)).values(ended=end.at)
                 )
             return _open_attempt(connection, job, number, end.at)
 
     def settle(self, job: str, number: int, settled: bool = True) -> None:
         """Say whether the attempt needs no more judging; nothing happens to one that is unknown."""
         with self.database.writing() as connection:
-            connection.execute(sa.update(attempts).where(*_is(job, number)).values(settled=settled))
+            connection.execute(sa.update(attempts).where(*is_attempt(job, number)).values(settled=settled))
 
     def reopen(self, job: str, number: int, owned: Owned | None = None) -> StoredVerdict | None:
         """Have an attempt judged again: after a restart it is among those of `unsettled`.
@@ -285,21 +318,15 @@ class Records:
         with self.database.writing() as connection:
             if owned is not None:
                 fenced(connection, owned)
-            kept = (*_is(job, number), attempts.c.deleted.is_(None))
+            kept = (*is_attempt(job, number), attempts.c.deleted.is_(None))
             if not connection.execute(sa.update(attempts).where(*kept).values(settled=False)).rowcount:
                 return None
-            former = _current(connection, job, number)
-            if former is None or not former.final:
-                return None
-            event = next_event(connection)
-            connection.execute(sa.update(table).where(table.c.id == former.id).values(final=False, event=event))
-            grouping.touch(connection, job, number, event)
-            return msgspec.structs.replace(former, final=False, event=event)
+            return _doubt(connection, job, number)
 
     def attempt(self, job: str, number: int) -> Attempt | None:
         """Return one attempt of a job."""
         with self.database.reading() as connection:
-            return _attempt(connection, job, number)
+            return read_attempt(connection, job, number)
 
     def attempts(self, job: str) -> list[Attempt]:
         """Return the attempts of a job, in order."""
@@ -308,19 +335,20 @@ class Records:
 
     def later_attempt(self, job: str, number: int) -> Attempt | None:
         """Return the last attempt of a job after this one, those first that run as far as known; None when there is
-        none."""
-        later = (attempts.c.job == job, attempts.c.number > number)
+        none. A past one is after it if it began later, whatever its number."""
+        later = (attempts.c.job == job, attempts.c.number > number, ~_OUT_OF_ORDER)
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False))
         query = sa.select(attempts.c.number).where(*later)
         query = query.order_by(sa.case((runs, 0), else_=1), attempts.c.number.desc()).limit(1)
         with self.database.reading() as connection:
             last = connection.scalar(query)
-            return None if last is None else _attempt(connection, job, last)
+            return None if last is None else read_attempt(connection, job, last)
 
     def last_attempts(self, jobs: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """Return the number of the last attempt of each job, and whether it runs as far as known."""
+        """Return the number of the last attempt of each job, and whether it runs as far as known. Past ones are before
+        those that began later, whatever their numbers."""
         numbers = sa.select(attempts.c.job, sa.func.max(attempts.c.number).label("number"))
-        last = numbers.where(attempts.c.job.in_(list(set(jobs)))).group_by(attempts.c.job).subquery()
+        last = numbers.where(attempts.c.job.in_(list(set(jobs))), ~_OUT_OF_ORDER).group_by(attempts.c.job).subquery()
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False)).label("runs")
         query = sa.select(attempts.c.job, attempts.c.number, runs)
         query = query.join(last, sa.and_(last.c.job == attempts.c.job, last.c.number == attempts.c.number))
@@ -330,12 +358,10 @@ class Records:
     def whose(self, of: Sequence[tuple[str, int]]) -> dict[int, tuple[str, int]]:
         """Return the ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is
         on."""
-        if not of:
-            return {}
         query = sa.select(table.c.id, table.c.job, table.c.attempt)
-        query = query.where(sa.tuple_(table.c.job, table.c.attempt).in_(list(of)))
         with self.database.reading() as connection:
-            return {id: (job, attempt) for id, job, attempt in connection.execute(query)}
+            found = of_keys(connection, query, table.c["job", "attempt"], of)
+            return {id: (job, attempt) for id, job, attempt in found}
 
     def unsettled(self) -> list[Attempt]:
         """Return all attempts that need judging, in the order of their jobs and numbers: for a restart."""
@@ -356,15 +382,15 @@ class Records:
     ) -> StoredVerdict | None:
         """The verdict in the place of the final one of an attempt; None when it says the same, or when the attempt was
         reopened meanwhile, or its verdict is none `of` those meant."""
-        body = _text(verdict)
-        verdict = _readable(body)
+        body = as_text(verdict)
+        verdict = readable(body)
         with self.database.writing() as connection:
-            kept, former = _attempt(connection, job, number), _current(connection, job, number)
+            kept, former = read_attempt(connection, job, number), read_current(connection, job, number)
             if kept is None or not kept.settled or (of is not None and (former is None or not of(former.verdict))):
                 return None
-            if former is not None and _untimed(former.verdict) == _untimed(verdict):
+            if former is not None and untimed(former.verdict) == untimed(verdict):
                 return None
-            return _supersede(connection, former, job, number, verdict, body, True, at)
+            return supersede(connection, former, job, number, verdict, body, True, at)
 
     def publish(
         self,
@@ -384,20 +410,24 @@ class Records:
         place: it keeps its id and time and gets a new `event`. In each case the attempt is settled afterwards
         exactly if the verdict is final.
         """
-        body = _text(verdict)
-        verdict = _readable(body)
+        body = as_text(verdict)
+        verdict = readable(body)
         with self.database.writing() as connection:
             if owned is not None:
                 fenced(connection, owned)
-            _open_attempt(connection, job, number, at)
+            attempt = _open_attempt(connection, job, number, at)
+            at = max(at, attempt.started)  # clocks differ, and what is older is about a past attempt
             connection.execute(
-                sa.update(attempts).where(*_is(job, number), attempts.c.settled != final).values(settled=final)
+                sa.update(attempts).where(*is_attempt(job, number), attempts.c.settled != final).values(settled=final)
             )
             for one in work:
                 enter(connection, one, at)
-            former = _current(connection, job, number)
-            if former is None or _untimed(former.verdict) != _untimed(verdict):
-                return _supersede(connection, former, job, number, verdict, body, final, at)
+            former = read_current(connection, job, number)
+            if former is not None and former.at < attempt.started:
+                grouping.leave(connection, former, at, "another attempt took its place")
+                return supersede(connection, former, job, number, verdict, body, final, at)
+            if former is None or untimed(former.verdict) != untimed(verdict):
+                return supersede(connection, former, job, number, verdict, body, final, at)
             if former.final == final:
                 return None
             event = next_event(connection)
@@ -415,7 +445,14 @@ class Records:
     def current(self, job: str, number: int) -> StoredVerdict | None:
         """Return the verdict that stands for an attempt."""
         with self.database.reading() as connection:
-            return _current(connection, job, number)
+            return read_current(connection, job, number)
+
+    def provisional(self, names: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Return those attempts, by job and number, whose verdict is not final."""
+        columns = table.c["job", "attempt"]
+        query = sa.select(*columns).where(CURRENT, table.c.final.is_(False))
+        with self.database.reading() as connection:
+            return {(job, attempt) for job, attempt in of_keys(connection, query, columns, names)}
 
     def history(self, job: str, number: int, limit: int = 100) -> list[StoredVerdict]:
         """Return the verdicts about an attempt, the newest first."""
@@ -590,14 +627,14 @@ def _read_cursor(cursor: str, kind: type) -> tuple[float, int | str]:
     raise CursorError("the cursor", "does not come from a page of this list", "Start again without a cursor.")
 
 
-def _name(thing: str, text: str) -> str:
+def storable(thing: str, text: str) -> str:
     """Return the text, which tells things apart; `NameRefused` for one that not every database can hold."""
     if plain(text) != text:
         raise NameRefused(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
     return text
 
 
-def _text(value: Verdict | JobFacts) -> str:
+def as_text(value: Verdict | JobFacts) -> str:
     """Return the value as JSON; `InputError` when it holds what JSON cannot."""
     try:
         return _encode(value).decode("utf-8")
@@ -605,7 +642,7 @@ def _text(value: Verdict | JobFacts) -> str:
         raise InputError("a record", f"cannot be stored ({error})", "Send valid UTF-8 and 64-bit numbers.") from error
 
 
-def _readable(body: str) -> Verdict:
+def readable(body: str) -> Verdict:
     """Return the verdict as it will be read; `StoreError` for one that could not be (JSON knows no NaN)."""
     try:
         return _verdict.decode(body)
@@ -613,14 +650,15 @@ def _readable(body: str) -> Verdict:
         raise StoreError("the verdict", f"cannot be stored ({error})", "Report this as a bug.") from error
 
 
-def _untimed(verdict: Verdict) -> Verdict:
+def untimed(verdict: Verdict) -> Verdict:
+    """Return the verdict without how long it took, which is no part of what it says."""
     return msgspec.structs.replace(verdict, seconds=0.0)
 
 
 _TELL_THE_KIND = ("framework", "command", "image")
 
 
-def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
+def merged(old: JobFacts, new: JobFacts) -> JobFacts:
     """Return what was told, the newer for the older; a claim of nodes replaces none that were told by right. What a log
     looked like counts no more when something else is told that says what kind of job it is."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
@@ -631,7 +669,8 @@ def _merge(old: JobFacts, new: JobFacts) -> JobFacts:
     return msgspec.structs.replace(old, **given)
 
 
-def _job(connection: sa.Connection, job: str) -> Job | None:
+def read_job(connection: sa.Connection, job: str) -> Job | None:
+    """Return what is known of a job."""
     row = connection.execute(sa.select(jobs).where(jobs.c.job == job)).first()
     return None if row is None else _job_of(row)
 
@@ -640,30 +679,63 @@ def _job_of(row: sa.Row[Any]) -> Job:
     return Job(row.job, _facts.decode(row.facts), row.created, row.updated)
 
 
-def _open_job(connection: sa.Connection, job: str, at: float) -> Job:
-    if known := _job(connection, job):
+def open_job(connection: sa.Connection, job: str, at: float) -> Job:
+    """Return what is known of a job, which now exists."""
+    if known := read_job(connection, job):
         return known
-    new = Job(_name("job", job), JobFacts(), at, at)
-    connection.execute(sa.insert(jobs).values(job=job, facts=_text(new.facts), created=at, updated=at))
-    return new
+    _open_jobs(connection, [job], at)
+    return Job(job, JobFacts(), at, at)
 
 
-def _is(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+def _open_jobs(connection: sa.Connection, names: Collection[str], at: float) -> None:
+    """Enter jobs that are not known."""
+    known = set(connection.scalars(sa.select(jobs.c.job).where(jobs.c.job.in_(names))))
+    facts = as_text(JobFacts())
+    if new := [storable("job", job) for job in names if job not in known]:
+        connection.execute(sa.insert(jobs), [{"job": job, "facts": facts, "created": at, "updated": at} for job in new])
+
+
+def tell(connection: sa.Connection, known: Job, told: Job) -> None:
+    """Put what is told of a job in the place of what was known."""
+    values = {"facts": as_text(told.facts), "created": told.created, "updated": told.updated}
+    connection.execute(sa.update(jobs).where(jobs.c.job == told.job).values(values))
+    if told.facts.user != known.facts.user:
+        user, former = plain(told.facts.user), plain(known.facts.user)
+        connection.execute(sa.update(table).where(table.c.job == told.job).values(user=user))
+        grouping.rename_user(connection, told.job, former, user)
+
+
+def is_attempt(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    """Return the conditions of one attempt."""
     return attempts.c.job == job, attempts.c.number == number
 
 
-def _attempt(connection: sa.Connection, job: str, number: int) -> Attempt | None:
-    return next(iter(_attempts(connection, *_is(job, number))), None)
+def read_attempt(connection: sa.Connection, job: str, number: int) -> Attempt | None:
+    """Return one attempt of a job."""
+    return next(iter(_attempts(connection, *is_attempt(job, number))), None)
 
 
 def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Attempt]:
     """Return the attempts for which the conditions hold, in order, with their ends."""
     place = sa.and_(ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
+    told = connection.execute(sa.select(ends).join(attempts, place).where(*where).order_by(ends.c.stream))
+    query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
+    return _with_ends(told, connection.execute(query))
+
+
+def _attempts_of(connection: sa.Connection, names: Collection[tuple[str, int]]) -> dict[tuple[str, int], Attempt]:
+    """Return those of some attempts that exist, by job and number, with their ends."""
+    told = of_keys(connection, sa.select(ends).order_by(ends.c.stream), ends.c["job", "attempt"], names)
+    found = of_keys(connection, sa.select(attempts), attempts.c["job", "number"], names)
+    return {(one.job, one.number): one for one in _with_ends(told, found)}
+
+
+def _with_ends(told: Iterable[Any], found: Iterable[Any]) -> list[Attempt]:
+    """Return the attempts of rows, each with those of the ends that are its own."""
     reported: dict[tuple[str, int], list[End]] = {}
-    for row in connection.execute(sa.select(ends).join(attempts, place).where(*where).order_by(ends.c.stream)):
+    for row in told:
         end = End(row.stream, row.exit_code, row.signal, row.scheduler_state, row.at)
         reported.setdefault((row.job, row.attempt), []).append(end)
-    query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
     return [
         Attempt(
             row.job,
@@ -674,22 +746,62 @@ def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list
             tuple(reported.get((row.job, row.number), ())),
             row.deleted,
         )
-        for row in connection.execute(query)
+        for row in found
     ]
 
 
 def _open_attempt(connection: sa.Connection, job: str, number: int, at: float) -> Attempt:
-    if known := _attempt(connection, job, number):
-        return known
-    _open_job(connection, job, at)
-    _insert_attempt(connection, job, number, None, at)
-    return Attempt(job, number, at, None, False, ())
+    return _open_attempts(connection, [(job, number)], at)[0]
 
 
-def _insert_attempt(connection: sa.Connection, job: str, number: int, key: str | None, at: float) -> None:
+def _open_attempts(connection: sa.Connection, names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
+    """Open attempts with as many statements as one takes: hundreds begin at once."""
+    known = _attempts_of(connection, names)
+    if any(one.deleted is not None for one in known.values()):
+        _take_places(connection, [name for name, one in known.items() if one.deleted is not None], at)
+        known = _attempts_of(connection, names)
+    if new := [name for name in dict.fromkeys(names) if name not in known]:
+        _open_jobs(connection, {job for job, _ in new}, at)
+        connection.execute(sa.insert(attempts), [new_attempt(job, number, None, at) for job, number in new])
+        known |= {(job, number): Attempt(job, number, at, None, False, ()) for job, number in new}
+    return [known[name] for name in names]
+
+
+def _take_places(connection: sa.Connection, names: Sequence[tuple[str, int]], at: float) -> None:
+    """Let attempts begin in the places of the past ones among some, after these."""
+    past_ones = sa.select(attempts).where(IS_PAST)
+    for past in list(of_keys(connection, past_ones, attempts.c["job", "number"], names)):
+        started = max(at, math.nextafter(past.ended, math.inf))  # a past one may end by a clock that is ahead
+        begun = {"key": None, "started": started, "ended": None, "settled": False, "deleted": None}
+        connection.execute(sa.update(attempts).where(*is_attempt(past.job, past.number)).values(begun))
+        connection.execute(sa.delete(ends).where(ends.c.job == past.job, ends.c.attempt == past.number))
+        _doubt(connection, past.job, past.number)
+
+
+def _doubt(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
+    """Say that the verdict on an attempt is not final any more, and return it; None when there is no final one."""
+    former = read_current(connection, job, number)
+    if former is None or not former.final:
+        return None
+    event = next_event(connection)
+    connection.execute(sa.update(table).where(table.c.id == former.id).values(final=False, event=event))
+    grouping.touch(connection, job, number, event)
+    return msgspec.structs.replace(former, final=False, event=event)
+
+
+def next_number(connection: sa.Connection, job: str) -> int:
+    """Return the number of the next attempt of a job; `LimitReached` when there is none."""
+    last = connection.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.job == job)) or 0
+    if last >= MAX_ATTEMPT:
+        raise LimitReached(f"job {job}", f"it has an attempt {last}", "Use another job name.")
+    return int(last) + 1
+
+
+def new_attempt(job: str, number: int, key: str | None, at: float) -> dict[str, Any]:
+    """Return the row of an attempt that begins; `StoreError` for a number out of range."""
     if not 0 <= number <= MAX_ATTEMPT:
         raise StoreError(f"attempt {number} of job {job}", "is out of range", f"Use 0 to {MAX_ATTEMPT}.")
-    connection.execute(sa.insert(attempts).values(job=job, number=number, key=key, started=at, settled=False))
+    return {"job": job, "number": number, "key": key, "started": at, "settled": False}
 
 
 def _select() -> sa.Select[Any]:
@@ -719,11 +831,12 @@ def _one(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> StoredVer
     return next(iter(read_verdicts(connection.execute(_select().where(*where)))), None)
 
 
-def _current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
+def read_current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
+    """Return the verdict that stands for an attempt."""
     return _one(connection, CURRENT, table.c.job == job, table.c.attempt == number)
 
 
-def _supersede(
+def supersede(
     connection: sa.Connection,
     former: StoredVerdict | None,
     job: str,
@@ -732,9 +845,10 @@ def _supersede(
     body: str,
     final: bool,
     at: float,
+    past: bool = False,
 ) -> StoredVerdict:
-    """Return the verdict in the place of the former one."""
-    user = plain(_open_job(connection, job, at).facts.user)
+    """Return the verdict in the place of the former one; `past` is that of a past attempt."""
+    user = plain(open_job(connection, job, at).facts.user)
     event = next_event(connection)
     facets = {name: plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
     new = sa.insert(table).values(
@@ -750,7 +864,7 @@ def _supersede(
         connection.execute(sa.delete(nodes).where(nodes.c.verdict == former.id))
     rule_totals.count(connection, former.verdict if former else None, verdict, at)
     stored = StoredVerdict(id, event, job, number, at, final, True, None, user, verdict)
-    grouping.regroup(connection, former, stored)
+    grouping.regroup(connection, former, stored, past=past)
     return stored
 
 

@@ -100,7 +100,7 @@ class RedisState:
         when Redis does not answer."""
         if time.monotonic() < self._left_alone_until:
             return
-        heard: Any = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        heard: Any = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call] # has no types
         with heard:
             try:
                 heard.subscribe(f"{self._prefix}news")
@@ -121,7 +121,7 @@ class RedisState:
             return None
         try:
             found = asked(self._redis)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 -- a server may say anything
             self._failed(error)
             return None
         self._answered()
@@ -133,7 +133,7 @@ class RedisState:
             return None
         try:
             found = await asked
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 -- a server may say anything
             self._failed(error)
             return None
         self._answered()

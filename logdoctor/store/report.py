@@ -1,42 +1,16 @@
 """What a report is reckoned from: the attempts that failed, read at once."""
 
-from typing import NamedTuple
-
 import msgspec
 import sqlalchemy as sa
 
 from logdoctor.store.confirmed import AGREEMENT
 from logdoctor.store.database import Database
 from logdoctor.store.records import begins
-from logdoctor.store.schema import CURRENT, LIVE, attempts, confirmations, jobs, verdicts
+from logdoctor.store.schema import CURRENT, OF_ITS_ATTEMPT, attempts, confirmations, jobs, verdicts
+from logdoctor.types import Failures, ReportedFailure
 
 MOST = 100_000
 """Failures that a report covers at most, those with the newest verdicts."""
-
-
-class ReportedFailure(NamedTuple):
-    """One attempt that failed. Times are seconds since the epoch.
-
-    `failed` is when the whole attempt was said to have ended, else when a verdict first called it failed; `next` is
-    when the next attempt of its job began, None when there is none. `gpus` are those of the job in all, None when it
-    did not tell. `decided` is what made the verdict that stands: a kind of `types.DecidedBy`, "learned", or "person"
-    when a person confirmed or corrected it and that stands.
-    """
-
-    reason: str
-    category: str
-    decided: str
-    started: float
-    failed: float
-    next: float | None
-    gpus: int | None
-
-
-class Failures(NamedTuple):
-    """The failures of a period, and whether older ones were left out because there are too many."""
-
-    items: list[ReportedFailure]
-    cut: bool
 
 
 class _Size(msgspec.Struct):
@@ -59,6 +33,7 @@ _FAILED = sa.func.coalesce(
     attempts.c.ended,
     sa.select(sa.func.min(_first.c.at))
     .where(_first.c.job == verdicts.c.job, _first.c.attempt == verdicts.c.attempt, _first.c.outcome == "failed")
+    .where(_first.c.at >= attempts.c.started)  # else it is of a past attempt, in whose place this one began
     .scalar_subquery(),
     verdicts.c.at,
 ).label("failed")
@@ -87,7 +62,7 @@ _QUERY = (
     .order_by(verdicts.c.at.desc(), verdicts.c.id.desc())
 )
 _SIZES = sa.select(jobs.c.job, jobs.c.facts)
-_PERSONS = sa.select(confirmations.c.job, confirmations.c.attempt, confirmations.c.body).where(LIVE)
+_PERSONS = sa.select(confirmations.c.job, confirmations.c.attempt, confirmations.c.body).where(OF_ITS_ATTEMPT)
 
 
 class Reports:

@@ -156,6 +156,15 @@ tokens = sa.Table(
     sa.Column("revoked", sa.Double),
 )
 
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False),
+)
+"""Browsers that are signed in: the SHA-256 of the id that each has, and the name of its token."""
+
 work = sa.Table(
     "work",
     metadata,
@@ -351,6 +360,16 @@ was confirmed, as JSON."""
 
 LIVE = confirmations.c.withdrawn.is_(False)
 """True of what counts."""
+
+OF_ITS_ATTEMPT = sa.and_(
+    LIVE,
+    ~sa.exists().where(
+        attempts.c.job == confirmations.c.job,
+        attempts.c.number == confirmations.c.attempt,
+        attempts.c.started > confirmations.c.at,
+    ),
+)
+"""True of what counts of the attempt that is there now: not of a past one, whose place another one took since."""
 
 sa.Index(
     "uq_confirmations_live",
@@ -694,13 +713,15 @@ shards = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("until", sa.Double, nullable=False),
     sa.Column("head", sa.BigInteger, nullable=False),
+    sa.Column("asked", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("rulebook", sa.Text, nullable=False),
     postgresql_with={"fillfactor": 20},
 )
 """Parts of the log, each with the attempts whose names hash to it. The worker `owner` reads it until `until` by the
-clock of the database; `epoch` counts the owners. `head` is the last row of the log, `bytes` what its rows hold,
-`rulebook` the digest of the rules that the owner's snapshots are of."""
+clock of the database; `epoch` counts the owners. `head` is the last row of the log, `asked` the last one that asks
+something of the owner, `bytes` what its rows hold, `rulebook` the digest of the rules that the owner's snapshots are
+of."""
 
 SHARDS = 64
 """How many shards there are, for ever: the shard of an attempt must not change."""
@@ -708,7 +729,7 @@ SHARDS = 64
 
 @sa.event.listens_for(shards, "after_create")
 def _fill(_table: sa.Table, connection: sa.Connection, **_options: object) -> None:
-    fresh = {"owner": "", "epoch": 0, "until": 0.0, "head": 0, "bytes": 0, "rulebook": ""}
+    fresh = {"owner": "", "epoch": 0, "until": 0.0, "head": 0, "asked": 0, "bytes": 0, "rulebook": ""}
     connection.execute(sa.insert(shards), [{"shard": shard, **fresh} for shard in range(SHARDS)])
 
 

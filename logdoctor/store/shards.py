@@ -30,7 +30,7 @@ class Fenced(LogdoctorError):
         super().__init__(f"shard {shard}", f"this worker owned it in epoch {epoch}", "Its new owner goes on.")
         self.shard, self.epoch = shard, epoch
 
-    def __reduce__(self) -> tuple[type["Fenced"], tuple[int, int]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type["Fenced"], tuple[int, int]]:
         return Fenced, (self.shard, self.epoch)
 
 
@@ -46,6 +46,11 @@ def fenced(connection: sa.Connection, owned: Owned) -> None:
     query = sa.select(shards.c.epoch).where(shards.c.shard == owned.shard).with_for_update()
     if connection.scalar(query) != owned.epoch:
         raise Fenced(*owned)
+
+
+def still_owned(connection: sa.Connection, owned: Collection[Owned]) -> set[Owned]:
+    """Hold shards for this transaction; those that no other worker has taken over."""
+    return _hold(connection, shards.c.shard.in_([one.shard for one in owned])) & set(owned)
 
 
 def _hold(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> set[Owned]:

@@ -72,10 +72,11 @@ class Tokens:
         """Return the token with this secret; None for one that is unknown, expired or revoked."""
         if not secret.startswith(PREFIX) or len(secret) > _MAX_SECRET or not secret.isascii():
             return None
-        with self._database.reading() as connection:
-            row = connection.execute(sa.select(tokens).where(tokens.c.digest == _digest(secret))).first()
-        token = row and _token(row)
-        return token if token and self._lives(token) else None
+        return self._living(tokens.c.digest == _digest(secret))
+
+    def named(self, name: str) -> Token | None:
+        """Return the token with this name; None for one that is unknown, expired or revoked."""
+        return self._living(tokens.c.name == name)
 
     def revoke(self, name: str) -> Token:
         """Return the token, which is of no use from now on; the first time stays. `TokenError` when there is none."""
@@ -91,6 +92,12 @@ class Tokens:
         """Return all tokens by name, expired and revoked ones too."""
         with self._database.reading() as connection:
             return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
+
+    def _living(self, which: sa.ColumnElement[bool]) -> Token | None:
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(tokens).where(which)).first()
+        token = row and _token(row)
+        return token if token and self._lives(token) else None
 
     def _lives(self, token: Token) -> bool:
         return token.revoked is None and (token.expires is None or self._clock() < token.expires)

@@ -35,7 +35,7 @@ _BROKEN_OFF = 3  # tries after which work may be what kills the service: it wait
 
 
 class NewWork(NamedTuple):
-    """Work to be entered. `key` is what it is about, `body` what only the one who enters it knows, as JSON."""
+    """Work to be entered. `key` is what it is about, `body` what only the one who enters it knows."""
 
     kind: str
     key: str

@@ -5,14 +5,17 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.service.service import Service
+from logdoctor.store.sessions import LASTING
 from logdoctor.web import health, openapi, problems, rendering, signing_in
 from logdoctor.web.cases import api as cases
 from logdoctor.web.cases import correcting
@@ -23,7 +26,7 @@ from logdoctor.web.incidents import api as incidents
 from logdoctor.web.incidents import incident_page
 from logdoctor.web.incidents import pages as incident_pages
 from logdoctor.web.jobs import api as jobs
-from logdoctor.web.jobs import downloads, ingest, log_pages, news
+from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs
 from logdoctor.web.jobs import pages as attempt_pages
 from logdoctor.web.nodes import actions_api, actions_pages, tests_api, tests_pages
 from logdoctor.web.nodes import api as nodes
@@ -46,8 +49,10 @@ it is, whether a restart helps and which node to cordon, with the lines that pro
 _API = (
     health,
     ingest,
+    past,
     push,
     jobs,
+    runs,
     downloads,
     rules,
     cases,
@@ -62,6 +67,7 @@ _API = (
 _PAGES = (
     incident_pages,
     attempt_pages,
+    runs,
     incident_page,
     correcting,
     case_pages,
@@ -82,13 +88,15 @@ _QUIET: TelemetryConfig = {
     "auto_configure": False,
 }
 """FastAPI would send the paths and errors of requests wherever the environment says; spans are made by `tracing`."""
+_PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
 def application(service: Service, options: AppOptions) -> FastAPI:
     """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    state = AppState(service, Gate(service.tokens, options.wants_token, options.rate, Rates(service.redis)), options)
+    gate = Gate(service.tokens, service.sessions, options.wants_token, options.rate, Rates(service.redis))
+    state = AppState(service, gate, options)
     state.hubs.listen(service)
 
     def stopping() -> None:
@@ -106,7 +114,7 @@ def application(service: Service, options: AppOptions) -> FastAPI:
         stopping()
         await run_in_threadpool(service.stop)
 
-    app = FastAPI(
+    app = _Application(
         max_body_size=_MAX_BODY,
         redirect_slashes=False,
         title="logdoctor",
@@ -127,27 +135,63 @@ def application(service: Service, options: AppOptions) -> FastAPI:
     app.mount("/static", rendering.static_files())
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(
-        SessionMiddleware,
-        secret_key=options.session_key,
-        session_cookie="logdoctor",
-        same_site="lax",
-        https_only=options.over_https,
-    )
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(_Cookies, options.session_key, options.over_https)
     return app
 
 
-class SecurityHeaders:
-    """Tells browsers to run and embed nothing that is not ours."""
+class _Application(FastAPI):
+    """FastAPI, all answers of which, its own refusals as well, have our headers, and our shape when they are errors."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the application with all that is around it."""
+        return _Answers(super().build_middleware_stack())
+
+
+class _Cookies:
+    """Keeps what a browser is to show in a signed cookie, which is `Secure` when pages come `over_https`, as the
+    settings or a proxy say. Whoever says so without being one makes but the own cookie stricter."""
+
+    def __init__(self, app: ASGIApp, key: str, over_https: bool) -> None:
+        kept: dict[str, Any] = {"secret_key": key, "session_cookie": "logdoctor", "same_site": "lax"}
+        kept["max_age"] = int(LASTING)
+        self._secure = SessionMiddleware(app, https_only=True, **kept)
+        self._plain = self._secure if over_https else SessionMiddleware(app, https_only=False, **kept)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_secure = scope["type"] == "http" and _came_over_https(scope)
+        await (self._secure if is_secure else self._plain)(scope, receive, send)
+
+
+def _came_over_https(scope: Scope) -> bool:
+    said = Headers(scope=scope)
+    forwarded = said.get("forwarded", "").lower().replace('"', "")
+    proto, _, _ = said.get("x-forwarded-proto", "").lower().partition(",")  # that of the first of several proxies
+    return "https" in (scope["scheme"], proto.strip()) or "proto=https" in forwarded
+
+
+class _Answers:
+    """Tells browsers to run and embed nothing that is not ours; says in our words what the framework, which looks at
+    the length of a body outside of all else, refuses as plain text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *SECURITY_HEADERS]
-            await send(message)
+        is_replaced = False
 
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+        async def as_ours(message: Message) -> None:
+            nonlocal is_replaced
+            if message["type"] == "http.response.start":
+                is_replaced = message["status"] == 413 and _PLAIN_TEXT in message["headers"]
+                message["headers"] = [*message["headers"], *SECURITY_HEADERS]
+            if not is_replaced:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                await self._too_large(scope, receive, send)
+
+        await self._app(scope, receive, as_ours if scope["type"] == "http" else send)
+
+    async def _too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = problems.too_large()
+        answer.raw_headers += SECURITY_HEADERS
+        await answer(scope, receive, send)

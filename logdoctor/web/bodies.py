@@ -4,6 +4,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import zstandard
@@ -13,21 +14,27 @@ from starlette.requests import ClientDisconnect
 from logdoctor.errors import InputError, RequestRefused
 
 CHUNK = 1 << 18
-"""Bytes that are handed on at a time, at least, unless the body ends."""
+"""Bytes that are handed on at a time, about."""
 STREAMED = 1 << 62
 """The framework's own limit for bodies that are read here, part by part."""
 _STEP = 1 << 20  # bytes that a decoder gives at a time
-_ZSTD_STEP = 512  # bytes of a Zstandard body that are unpacked at a time: 16 MiB at most come of it
+_ZSTD_STEP = 128  # bytes of a Zstandard body that are unpacked at a time: 4 MiB at most come of it
 _ZSTD_WINDOW = 1 << 23  # RFC 9659: what a content coding may ask for
 _MIN_RATE = 1024  # bytes per second, of a body that takes longer than the time-out
+_FREE_EXPANSION = 16 << 20  # bytes to which any body may unpack: a log may say one thing again and again
+_PLAIN = ("", "identity")
+_UNPACKERS = ThreadPoolExecutor(2, "unpack")
+"""Unpack bodies, a piece of one and then a piece of another, while the loop answers others."""
 
 
 class Allowed(NamedTuple):
-    """What a body may be: bytes as sent, bytes unpacked, seconds without a byte."""
+    """What a body may be: bytes as sent, bytes unpacked, seconds without a byte, and how many times its size it may
+    unpack to."""
 
     sent: int
     unpacked: int
     seconds: float
+    expansion: int = 2000
 
 
 async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> AsyncIterator[bytes]:
@@ -36,23 +43,53 @@ async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ())
     `RequestRefused` when it is too large, too slow or of an unknown encoding, `InputError` when it is damaged.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    decode = _decoder("identity" if encoding in as_is else encoding)
+    unpacked = _unpacked(request, allowed, "identity" if encoding in as_is else encoding)
     parts: list[bytes] = []
-    size = total = 0
-    async for raw in _received(request, allowed):
-        for part in decode(raw):
-            parts.append(part)
-            size += len(part)
-            total += len(part)
-            if total > allowed.unpacked:
-                raise too_large(f"it unpacks to more than {allowed.unpacked} bytes")
-            if size >= CHUNK:
-                yield b"".join(parts)
-                parts, size = [], 0
+    size = 0
+    async for part in unpacked:
+        parts.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            data, parts, size = b"".join(parts), [], 0
+            for at in range(0, len(data), 2 * CHUNK):
+                yield data[at : at + 2 * CHUNK]
     if parts:
         yield b"".join(parts)
+
+
+async def _unpacked(request: Request, allowed: Allowed, encoding: str) -> AsyncIterator[bytes]:
+    """Yield what a body unpacks to, as it comes; `RequestRefused` before it is more than is allowed."""
+    decode = _decoder(encoding)
+    sent = total = 0
+    async for raw in _received(request, allowed):
+        sent += len(raw)
+        pieces, ends = decode(raw), False
+        while not ends:
+            if encoding in _PLAIN:
+                piece, ends = _piece(pieces)
+            else:
+                piece, ends = await asyncio.get_running_loop().run_in_executor(_UNPACKERS, _piece, pieces)
+            total += len(piece)
+            if total > allowed.unpacked:
+                raise too_large(f"it unpacks to more than {allowed.unpacked} bytes")
+            if total > max(allowed.expansion * sent, _FREE_EXPANSION):
+                raise too_large(f"it unpacks to more than {allowed.expansion} times its size")
+            if piece:
+                yield piece
     for _ in decode(b""):
         pass
+
+
+def _piece(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Return what comes next, about `CHUNK` bytes, and whether nothing follows."""
+    found: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            return b"".join(found), False
+    return b"".join(found), True
 
 
 async def whole(request: Request, allowed: Allowed, as_is: Container[str] = ()) -> bytes:
@@ -97,7 +134,7 @@ def too_large(cause: str) -> RequestRefused:
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     """Return a function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
-    if encoding in ("", "identity"):
+    if encoding in _PLAIN:
         return lambda data: iter((data,) if data else ())
     if encoding in ("gzip", "x-gzip"):
         return _Gunzip().unpack

@@ -79,8 +79,8 @@ def once(make: Callable[[AppState], Made]) -> Callable[[Request], Awaitable[Made
 def allows(scope: str, by_form: bool = False) -> Admit:
     """Return a dependency that gives the caller, who has the scope; for the job in the path, if there is one.
 
-    `by_form` is for what a form of our pages sends: there a browser's session counts, too, and `check_form` must
-    follow.
+    `by_form` is for pages that ask, and for what their forms send: there a browser's session counts, too, the caller
+    must have `read`, as well, and `check_form` must follow.
     """
 
     async def admit(request: Request) -> Caller:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from logdoctor.errors import RequestRefused
+from logdoctor.store.sessions import Sessions
 from logdoctor.store.tokens import Token, Tokens, holds, may
 from logdoctor.web.rates import Rates
 
@@ -18,8 +20,8 @@ _KNOWN = 10_000  # callers that are remembered
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _WRONG_PER_MINUTE = 30
-TOKEN, CSRF = "token", "csrf"
-"""Keys of a browser's session."""
+SESSION, CSRF = "session", "csrf"
+"""What a browser's signed cookie has: the id of its session, which stands for a token, and the key of its forms."""
 
 
 class Caller(NamedTuple):
@@ -58,19 +60,18 @@ class Caller(NamedTuple):
 class Gate:
     """Decides about requests. `wants_token` is False only when the service listens on loopback."""
 
-    def __init__(self, tokens: Tokens, wants_token: bool, rate: int, rates: Rates) -> None:
-        self._tokens, self.wants_token, self._rate, self._rates = tokens, wants_token, rate, rates
-        self._found: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
+    def __init__(self, tokens: Tokens, sessions: Sessions, wants_token: bool, rate: int, rates: Rates) -> None:
+        self._tokens, self._sessions = tokens, sessions
+        self.wants_token, self._rate, self._rates = wants_token, rate, rates
+        self._found: OrderedDict[tuple[str, str], tuple[float, Token | None]] = OrderedDict()
 
     async def admit(self, request: Request, scope: str, by_form: bool = False) -> Caller:
-        """Return the caller, who has the scope; for the job in the path, if there is one. `by_form` as for `caller`."""
+        """Return the caller, who has the scope; for the job in the path, if there is one. `by_form` as for `caller`:
+        then it is for a page, which shows what only those who may read are to see."""
         caller = await self.caller(request, by_form)
         job = request.path_params.get("job")
-        token = caller.token
-        if token is not None and not (holds(token, scope) if job is None else may(token, scope, job)):
-            what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
-            cause = f"it does not allow {what}"
-            raise RequestRefused(403, "forbidden", f"token {token.name!r}", cause, "Use another token.")
+        for wanted in {scope: None, "read": None} if by_form else (scope,):
+            _require(caller.token, wanted, job)
         request.state.caller = caller  # for what every page shows
         return caller
 
@@ -82,12 +83,12 @@ class Gate:
             self._check_host(request)
             await self._count(address, self._rate)
             return Caller(None, address)
-        secret = _secret(request, by_form)
-        if not secret:
+        secret, session = _shown(request, by_form)
+        if not secret and not session:
             raise _unauthorized("it has no token")
-        token = await self.token(secret, address)
+        token = await (self.token(secret, address) if secret else self.of_session(session))
         if token is None:
-            raise _unauthorized("its token is unknown, expired or revoked")
+            raise _unauthorized("its token is unknown, expired or revoked" if secret else "its session is over")
         await self._count(token.name, self._rate)
         return Caller(token, token.name)
 
@@ -97,23 +98,45 @@ class Gate:
         address = request.client.host if request.client else ""
         if not self.wants_token:
             return Caller(None, address) if _is_local(request) else None
-        until, token = self._found.get(_secret(request, by_form=False), (0.0, None))
+        until, token = self._found.get(_shown(request, by_form=False), (0.0, None))
         return Caller(token, token.name) if token is not None and until > time.monotonic() else None
 
     async def token(self, secret: str, address: str) -> Token | None:
         """Return the token with this secret; `RequestRefused` when an address tries too many."""
-        now = time.monotonic()
-        found = self._found.get(secret)
-        if found is not None and found[0] > now:
-            return found[1]
-        token = await run_in_threadpool(self._tokens.find, secret)
+        token = await self._remembered((secret, ""), self._tokens.find)
         if token is None:
             await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
-            return None
-        self._found[secret] = (now + _REMEMBERED, token)
+        return token
+
+    async def of_session(self, session: str) -> Token | None:
+        """Return the token of a browser's session; None when that is over."""
+        return await self._remembered(("", session), self._sessions.token)
+
+    async def sign_in(self, token: Token) -> str:
+        """Return the id of a new session with a token."""
+        session = await run_in_threadpool(self._sessions.begin, token)
+        self._remember(("", session), token)
+        return session
+
+    async def sign_out(self, session: str) -> None:
+        """End a session."""
+        await run_in_threadpool(self._sessions.end, session)
+        self._found.pop(("", session), None)
+
+    async def _remembered(self, shown: tuple[str, str], find: Callable[[str], Token | None]) -> Token | None:
+        now = time.monotonic()
+        found = self._found.get(shown)
+        if found is not None and found[0] > now:
+            return found[1]
+        token = await run_in_threadpool(find, "".join(shown))
+        if token is not None:
+            self._remember(shown, token)
+        return token
+
+    def _remember(self, shown: tuple[str, str], token: Token) -> None:
+        self._found[shown] = (time.monotonic() + _REMEMBERED, token)
         while len(self._found) > _KNOWN:
             self._found.popitem(last=False)
-        return token
 
     async def _count(self, who: str, rate: float, burst: float | None = None) -> None:
         """Count a request of a caller, who has two seconds' worth at once, or `burst`."""
@@ -152,15 +175,23 @@ def check_form(request: Request, given: str) -> None:
         raise RequestRefused(403, "bad_form", "the form", "it does not belong to this session", "Reload the page.")
 
 
-def _secret(request: Request, by_form: bool) -> str:
-    """Return the bearer token of a request, or that of a browser's session when the request changes nothing, or is a
-    form."""
+def _shown(request: Request, by_form: bool) -> tuple[str, str]:
+    """Return the bearer token of a request, or the browser's session when the request changes nothing, or is a form;
+    the other is ""."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return secret.strip()
+        return secret.strip(), ""
     if request.method in _SAFE or by_form:
-        return str(request.session.get(TOKEN, ""))
-    return ""
+        return "", str(request.session.get(SESSION, ""))
+    return "", ""
+
+
+def _require(token: Token | None, scope: str, job: str | None) -> None:
+    """Raise `RequestRefused` for a token without a scope, for this job if there is one."""
+    if token is None or (holds(token, scope) if job is None else may(token, scope, job)):
+        return
+    what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
+    raise RequestRefused(403, "forbidden", f"token {token.name!r}", f"it does not allow {what}", "Use another token.")
 
 
 def _is_local(request: Request) -> bool:

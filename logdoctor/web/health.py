@@ -308,10 +308,13 @@ async def healthz() -> Response:
 
 @router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}))
 async def readyz(request: Request, service: TheService) -> Response:
-    """Return whether requests are taken. `catching_up` while a worker reads streams again that it took over, or jobs
-    wait for a worker."""
+    """Return whether requests are taken: not while it starts or stops, and not while its disk is full. `catching_up`
+    while a worker reads streams again that it took over, or jobs wait for a worker."""
     if not state_of(request).ready:
         return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
+    if service.intake.is_full:
+        cause = "its disk is full, so that it takes no logs"
+        return problem(503, "not_ready", "the service", cause, "Free some space.")
     behind = service.watch.is_behind() or service.looking.overview().catching_up
     return Json({"status": "ready", "catching_up": behind})
 

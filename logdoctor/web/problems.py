@@ -1,5 +1,6 @@
 """Errors as HTTP answers: one JSON shape, the right status, and when to try again."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -57,6 +58,8 @@ _RETRY_AFTER = {429: 1, 503: 5, 507: 10}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
+_FOLDERS = re.compile(r"(?<![\w/])(?:[a-z0-9+]+:/)?(?:/[^\s/'\"]*)*/(?=[^\s/])")
+"""What stands before the last name of an absolute path or of a URL."""
 _FOR_PEOPLE = {
     404: ("page not found", "nothing is at this address", "Check the address."),
     405: ("this address is not a page", "it accepts only forms", "Go back and reload the page."),
@@ -129,6 +132,16 @@ def problem(status: int, code: str, thing: str, cause: str, next_step: str, **mo
     return JSONResponse(content, status, headers)
 
 
+def too_large() -> Response:
+    """Return the answer to a body that is refused for its length before any of it is read."""
+    return problem(413, "too_large", "the body", "it is larger than this address takes", "Send smaller bodies.")
+
+
+def _without_folders(text: str) -> str:
+    """Return what is wrong in the store without where it lies on the server, which its log says."""
+    return _FOLDERS.sub("", text)
+
+
 def answer(error: LogdoctorError) -> Response:
     """Return the answer for an error raised on purpose."""
     if isinstance(error, RequestRefused):
@@ -136,7 +149,10 @@ def answer(error: LogdoctorError) -> Response:
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), None)
     status, code = _KINDS[kind] if kind is not None else (500, "failed")
     more = {"next_offset": error.next_offset} if isinstance(error, OffsetMismatch) else {}
-    return problem(status, code, error.thing, error.cause, error.next_step, **more)
+    thing, cause = error.thing, error.cause
+    if status >= 500:
+        thing, cause = _without_folders(thing), _without_folders(cause)
+    return problem(status, code, thing, cause, error.next_step, **more)
 
 
 def not_found(thing: str) -> RequestRefused:
@@ -168,7 +184,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, LogdoctorError)
     result = answer(error)
     if result.status_code >= 500:
-        log.error("request failed", path=request.url.path, status=result.status_code, cause=error.cause)
+        said = {"thing": error.thing, "cause": error.cause}
+        log.error("request failed", path=request.url.path, status=result.status_code, **said)
     return result
 
 
@@ -200,6 +217,4 @@ def _wants_page(request: Request) -> bool:
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
     cause = "the service failed; its log has the details"
-    result = problem(500, "failed", request.url.path, cause, "Try again, and report it if it happens again.")
-    result.raw_headers += SECURITY_HEADERS  # this answer is made outside of the middleware that adds them
-    return result
+    return problem(500, "failed", request.url.path, cause, "Try again, and report it if it happens again.")

@@ -22,7 +22,7 @@ from logdoctor.text import harmless
 from logdoctor.web import drawing, rank_chart, wording
 from logdoctor.web.bodies import Allowed, whole
 from logdoctor.web.dependencies import state_of
-from logdoctor.web.gate import TOKEN, Caller, check_form, form_key
+from logdoctor.web.gate import SESSION, Caller, check_form, form_key
 from logdoctor.web.problems import answer
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ def router() -> APIRouter:
 def page(request: Request, name: str, content: dict[str, Any], status: int = 200) -> Response:
     """Return a page, which no cache keeps."""
     gate = state_of(request).gate
-    inside = gate.wants_token and TOKEN in request.session
+    inside = gate.wants_token and SESSION in request.session
     caller: Caller | None = getattr(request.state, "caller", None)
     common = {
         "form_key": form_key(request) if inside else "",
@@ -84,6 +84,11 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
     }
     html = _TEMPLATES.get_template(name).render(common | content)
     return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+
+def rendered(name: str, content: dict[str, Any]) -> str:
+    """Return a page that no service shows."""
+    return _TEMPLATES.get_template(name).render(content)
 
 
 def prepare(*names: str) -> None:

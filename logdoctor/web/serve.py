@@ -4,12 +4,16 @@ import ctypes
 import gc
 import ipaddress
 import logging
+import os
+import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
 from logdoctor import build
+from logdoctor.build.stored import open_to_others
 from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
 from logdoctor.store.identity import session_key
@@ -19,6 +23,8 @@ from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 
+log = structlog.get_logger()
+
 _GC = (50_000, 20, 20)
 _MALLOPT = {-3: 1 << 18, -1: 1 << 18, -8: 2}  # glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD (bytes) and M_ARENA_MAX
 
@@ -27,8 +33,10 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
     configure_logging()
     return_memory()
+    write_privately()
     labels = label_map(settings.labels or DEFAULT)
     listening = listener(settings.host, settings.port)
+    _check_folder(build.made_folder(settings))
     service = build.service(settings)
     wants_token = settings.auth == "on" or not is_loopback(settings.host)
     if wants_token and not service.tokens.list():
@@ -40,20 +48,34 @@ def serve(settings: Settings) -> None:
     options = AppOptions(
         wants_token,
         settings.rate_limit,
-        Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds),
+        Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds, settings.max_expansion),
         build.limits(settings)._replace(workers=1),
         labels,
         session_key(service.records.database),
         settings.public_url.lower().startswith("https://"),
         build.known_causes(settings, service.scanner.book),
     )
+    http = server(application(service, options), settings.slow_seconds)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: http.stop_soon())
     try:
         service.start()
     except OSError as error:
         cause = f"data accepted earlier cannot be archived ({error.strerror})"
         raise StorageFull(str(build.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
     collect_rarely()
-    server(application(service, options), settings.slow_seconds).run([listening])
+    http.run([listening])
+
+
+def _check_folder(folder: Path) -> None:
+    """Say when users beside ours may enter the data folder: what we write is closed to them, not the folder."""
+    if mode := open_to_others(folder):
+        log.warning("data folder is open to others", folder=str(folder), mode=mode, next_step=f"chmod 700 {folder}")
+
+
+def write_privately() -> None:
+    """Let new files be readable by this user alone: logs hold what nobody else is to see."""
+    os.umask(0o077)
 
 
 def collect_rarely() -> None:

@@ -11,9 +11,12 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from logdoctor.errors import SettingsError
+from logdoctor.web.problems import SECURITY_HEADERS, problem
 
 log = structlog.get_logger()
 
+BREAK_OFF = "logdoctor.break_off"
+"""Where a request's scope has what closes its connection at once."""
 _MAX_HEAD = 64 << 10  # bytes of a request line and headers
 _BACKLOG = 4096
 _DRAIN = 20  # seconds that requests have to end when the service stops
@@ -28,13 +31,29 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
         _head = 0
         _in_head = True
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # asyncio promises less
             super().connection_made(transport)
             self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._unwatch()
             super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self.scope[BREAK_OFF] = self.transport.abort  # type: ignore[literal-required]
+
+        def send_400_response(self, msg: str) -> None:
+            said = problem(400, "bad_request", "the request", "is not HTTP/1.1", "Use an HTTP client.")
+            head = [*said.raw_headers, *SECURITY_HEADERS, (b"connection", b"close")]
+            lines = [
+                b"HTTP/1.1 400 Bad Request",
+                *(name + b": " + value for name, value in head),
+                b"",
+                bytes(said.body),
+            ]
+            self.transport.write(b"\r\n".join(lines))
+            self.transport.close()
 
         def data_received(self, data: bytes) -> None:
             if self._in_head:
@@ -79,6 +98,10 @@ class HttpServer(uvicorn.Server):
         for one in sockets or ():
             host, port = one.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def stop_soon(self) -> None:
+        """Stop as soon as it has started."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; asked again, do not wait for open requests. The signal is not raised again at the end,

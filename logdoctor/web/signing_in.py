@@ -1,4 +1,4 @@
-"""The way in and out: a token is pasted once and kept in the browser's session."""
+"""The way in and out: a token is pasted once; the browser keeps the id of a session that stands for it."""
 
 from typing import Annotated
 
@@ -6,9 +6,9 @@ from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
-from logdoctor.store.tokens import holds
+from logdoctor.store.tokens import Token, holds
 from logdoctor.web.dependencies import state_of
-from logdoctor.web.gate import TOKEN, check_form, form_key
+from logdoctor.web.gate import SESSION, check_form, form_key
 from logdoctor.web.rendering import form, local, page, router
 
 _UNSENT = "Your form was not accepted: sign in, then send it again. What you typed may be lost."
@@ -23,11 +23,11 @@ async def login_form(
 ) -> Response:
     """Show the form for a token; who is in already goes on."""
     target = local(next)
-    secret = str(request.session.get(TOKEN, ""))
-    if not state_of(request).gate.wants_token or (secret and await _refusal_of(request, secret) is None):
+    gate, session = state_of(request).gate, str(request.session.get(SESSION, ""))
+    if not gate.wants_token or (session and await gate.of_session(session) is not None):
         return RedirectResponse(target, 303)
-    ended = "Your token has expired or was revoked. Paste another one." if secret else ""
-    request.session.pop(TOKEN, None)
+    ended = "You were signed out, or your token has expired or was revoked. Paste one." if session else ""
+    request.session.pop(SESSION, None)
     return _login_page(request, target, f"{ended} {_UNSENT}".strip() if unsent else ended)
 
 
@@ -43,23 +43,31 @@ async def login(request: Request) -> Response:
     except RequestRefused:
         message = "This form is too old, or your browser keeps no cookies. Allow them for this site and try again."
         return _login_page(request, target, message, 403)
-    if (refusal := await _refusal_of(request, secret)) is not None:
-        return _login_page(request, target, *refusal)
-    request.session.clear()
-    request.session[TOKEN] = secret
+    token = await _found(request, secret)
+    if not isinstance(token, Token):
+        return _login_page(request, target, *token)
+    await _end(request)
+    request.session[SESSION] = await state_of(request).gate.sign_in(token)
     return RedirectResponse(target, 303)
 
 
 @pages.post("/logout")
 async def logout(request: Request) -> Response:
-    """Sign out; the token stays as it is."""
+    """Sign out: the session is over, wherever its cookie was copied to; the token stays as it is."""
     check_form(request, (await form(request)).get("key", ""))
-    request.session.clear()
+    await _end(request)
     return RedirectResponse("/login" if state_of(request).gate.wants_token else "/", 303)
 
 
-async def _refusal_of(request: Request, secret: str) -> tuple[str, int] | None:
-    """Return why a token does not open the pages, in words, and the HTTP status; None when it does."""
+async def _end(request: Request) -> None:
+    """End the session of a browser, if it has one."""
+    if session := str(request.session.get(SESSION, "")):
+        await state_of(request).gate.sign_out(session)
+    request.session.clear()
+
+
+async def _found(request: Request, secret: str) -> Token | tuple[str, int]:
+    """Return the token that opens the pages, or why there is none, in words, and the HTTP status."""
     if not secret:
         return "Paste a token first.", 400
     try:
@@ -70,7 +78,7 @@ async def _refusal_of(request: Request, secret: str) -> tuple[str, int] | None:
         return "This token is unknown, expired or revoked. Check that you pasted all of it.", 401
     if not holds(token, "read"):
         return "This token may not read. Ask for one with the scope read.", 403
-    return None
+    return token
 
 
 def _login_page(request: Request, target: str, message: str, status: int = 200) -> Response:

@@ -36,6 +36,7 @@ PAGES = {
     "compressed log": "/jobs/llm-70b-pretrain/attempts/1/streams/main?view=compressed",
     "search in a log": "/jobs/llm-70b-pretrain/attempts/1/streams/main?q=error",
     "hostile log": "/jobs/{hostile_job}/attempts/1/streams/main",
+    "run": "/jobs/llm-70b-pretrain",
     "rules": "/rules",
     "shipped rules": "/rules?status=active",
     "try a line": "/rules/try?line=torch.OutOfMemoryError:+CUDA+out+of+memory",

@@ -85,7 +85,9 @@ def twins(
             for folder in (here, there):
                 folder.mkdir()
                 fill(folder)
-            settings = msgspec.structs.replace(read_settings(), data_dir=there, scan_seconds=0.05, min_free_bytes=0)
+            settings = msgspec.structs.replace(
+                read_settings(), data_dir=there, serve_workers=0, scan_seconds=0.05, min_free_bytes=0
+            )
             service = build.service(settings)
             token = service.tokens.create(ENGINEER, ("admin",), (), None)[1]
             served = stack.enter_context(serving(service, options(wants_token=True)))

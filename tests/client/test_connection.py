@@ -288,6 +288,39 @@ def test_a_refusal_keeps_its_answer(server: Receiver) -> None:
     assert server.got[0].json == {"a": 1} and server.got[0].headers["content-type"] == "application/json"
 
 
+def test_a_log_is_written_to_a_file(server: Receiver, tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    server.always(200, body=b"a line\n" * 100_000)
+    with place.open("wb") as file:
+        Connection(server.url, TOKEN).save(path("jobs", "a b"), file)
+    assert place.read_bytes() == b"a line\n" * 100_000
+    (got,) = server.got
+    assert got.path == "/v1/jobs/a%20b" and got.headers["authorization"] == f"Bearer {TOKEN}"
+    server.always(404, body=problem("not_found", "stream a"))
+    with pytest.raises(Refused, match="stream a"), place.open("wb") as file:
+        Connection(server.url).save(path("jobs"), file)
+    with pytest.raises(ServiceAway), place.open("wb") as file:
+        Connection("http://127.0.0.1:1").save(path("jobs"), file)
+    assert place.read_bytes() == b""
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_log_is_waited_for_where_the_service_is_busy(server: Receiver, tmp_path: Path, status: int) -> None:
+    busy = (status, {"Retry-After": "0"}, problem("busy"))
+    server.answers = lambda got, number: busy if number < 3 else (200, {}, b"a line\n")
+    with (tmp_path / "log").open("wb") as file:
+        Connection(server.url).save(path("jobs"), file)
+    assert (tmp_path / "log").read_bytes() == b"a line\n" and len(server.got) == 3
+
+
+def test_a_log_is_not_waited_for_longer_than_a_request_may_take(server: Receiver, tmp_path: Path) -> None:
+    server.always(429, {"Retry-After": "1"}, problem("too_many"))
+    with pytest.raises(Refused, match="did not work"), (tmp_path / "log").open("wb") as file:
+        Connection(server.url, seconds=0.5).save(path("jobs"), file)
+    with pytest.raises(ServiceError, match="its URL cannot be used"), (tmp_path / "log").open("wb") as file:
+        Connection("http://h:x").save(path("jobs"), file)
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -1,6 +1,7 @@
 """`logdoctor report` and `logdoctor notify` through a service."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from tests.test_cli import assert_refused
 from tests.web.conftest import wait_for
 
 
-def fill(folder: Path) -> None:
-    """Failures of three days."""
+def fill(folder: Path, *times: float) -> None:
+    """Failures at some times; of three days without any."""
     records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
-    for job, at in (("a", MONDAY), ("b", MONDAY + 86_399), ("c", MONDAY + 86_400)):
+    for job, at in zip("abc", times or (MONDAY, MONDAY + 86_399, MONDAY + 86_400), strict=False):
         ran(records, job, 1, at - HOUR, at, KEY)
     records.close()
 
@@ -74,7 +75,7 @@ def test_the_service_sends_messages(pair: Twins, receiver: Receiver) -> None:
 
 def test_a_message_is_sent_again_by_the_service(twins: Callable[..., Twins], targets: None, receiver: Receiver) -> None:
     receiver.always(400)
-    pair = twins(fill)
+    pair = twins(lambda folder: fill(folder, time.time() - 60))  # nobody is told of failures of a day ago
 
     def given_up() -> list[int]:
         told = pair.there("notify", "list", "--state", "dead", "--target", "ops", "--json").out.splitlines()

@@ -27,7 +27,7 @@ from tests.web.conftest import Running
 PATIENCE = 30.0
 """Seconds until every attempt that has ended must have its verdict."""
 _PIECE = 9999
-_KEPT = {"archive", "lock", "logdoctor.db", "node-tests", "session.key"}
+_KEPT = {"alive", "archive", "lock", "logdoctor.db", "node-tests", "session.key"}
 
 
 def differences(

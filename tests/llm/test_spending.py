@@ -314,7 +314,7 @@ def test_with_a_server_that_fails_calls_back_off_and_the_breaker_opens(fault: st
     clock = Clock()
     with model_server() as server:
         server.behave(FAULTS[fault])
-        guarded = Guarded(LangChainModel(server.url, "m", "", "text", 0.2), MemoryLedger(), None, clock)
+        guarded = Guarded(LangChainModel(server.url, "m", "", "text", 2), MemoryLedger(), None, clock)
         for turn in itertools.count():
             with pytest.raises(ModelError):
                 guarded.answer("j", "t", [Message("user", "x")], Patterns, temperature=0, max_tokens=10)

@@ -3,6 +3,7 @@
 import json
 import threading
 import zlib
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -29,6 +30,8 @@ class Service:
         self.largest_body = 1 << 30
         self.refused_encodings: set[str] = set()
         self.token: str | None = None
+        self.more: Callable[[str, list[str]], dict[str, Any] | None] = lambda method, path: None
+        """What is answered beside logs; None for what is not there."""
         self.lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -122,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
                 service.ends.append({"attempt": int(number), **json.loads(body)})
                 self._answer(202, {})
             case _:
-                self._answer(404, _error("unknown", "no such place"))
+                more = service.more(self.command, path)
+                self._answer(404, _error("unknown", "no such place")) if more is None else self._answer(200, more)
 
     def _take(self, attempt: int, stream: str, offset: int, body: bytes) -> None:
         service = self.service

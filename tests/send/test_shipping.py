@@ -70,10 +70,27 @@ def test_a_refusal_is_told_once_and_overcome(sender: Sender, service: Service, s
 def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Service) -> None:
     service.token = "right"
     sender.environment["LOGDOCTOR_TOKEN"] = "wr0ng"
-    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "10"))
-    assert (status, out) == (0, b"x\n")
-    assert b"the server refused the token" in err
+    began = time.monotonic()
+    status, out, err = sender.run("sh", "-c", "echo x; exit 3", options=("--drain-seconds", "600"))
+    assert time.monotonic() - began < 300, "it waited until somebody mends the token"
+    assert (status, out) == (3, b"x\n")
+    assert b"the server refused the token" in err and b"Check LOGDOCTOR_TOKEN or --token-file" in err
+    assert b"will be sent later" not in err and b"logdoctor ship --resume" in err
     assert b"wr0ng" not in err
+    service.token = "wr0ng"
+    assert sender.ship("--resume")[0] == 0
+    assert service.streams
+
+
+def test_a_refused_token_is_told_while_the_command_runs(sender: Sender, service: Service, until: Until) -> None:
+    service.token = "right"
+    process = sender.start(
+        "run", "--stream", "s", "--drain-seconds", "600", "--", "sh", "-c", "read x", stdin=subprocess.PIPE
+    )
+    assert process.stderr and b"the server refused the token" in process.stderr.readline()
+    assert process.poll() is None
+    process.communicate(b"", timeout=300)
+    assert process.returncode == 1
 
 
 def test_retry_after_is_kept(sender: Sender, service: Service, until: Until) -> None:
@@ -255,9 +272,11 @@ def test_no_spool_folder_is_no_reason_not_to_run(sender: Sender) -> None:
 
 def test_a_host_that_does_not_exist_disturbs_nothing(sender: Sender) -> None:
     sender.environment["LOGDOCTOR_URL"] = "http://nowhere.invalid"
-    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "0.5"))
+    began = time.monotonic()
+    status, out, err = sender.run("echo", "x", options=("--drain-seconds", "600"))
+    assert time.monotonic() - began < 300, "it waited until somebody mends the name"
     assert (status, out) == (0, b"x\n")
-    assert b"not all logs were sent" in err
+    assert b"not all logs were sent" in err and b"Check the name of the host" in err
 
 
 def test_a_server_without_tls_disturbs_nothing(sender: Sender, service: Service) -> None:

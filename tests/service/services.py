@@ -1,5 +1,6 @@
 """Services for tests: small folders, short times, and ways to wait for what threads do."""
 
+import os
 import shutil
 import sqlite3
 import time
@@ -35,7 +36,7 @@ BOUNDS = ServiceBounds(
     unscanned=64 << 20,
     unarchived=64 << 20,
 )
-PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400)
+PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400, least=300.0)
 """Only what is asked for is done."""
 
 T = TypeVar("T")
@@ -108,8 +109,17 @@ def killed(folder: Path, copy: Path) -> Path:
         with sqlite3.connect(folder / "logdoctor.db") as database, sqlite3.connect(copy / "logdoctor.db") as other:
             database.backup(other)
     if (folder / "archive").exists():
-        shutil.copytree(folder / "archive", copy / "archive")
+        shutil.copytree(folder / "archive", copy / "archive", copy_function=_copied)
     return copy
+
+
+def _copied(source: str, target: str) -> None:
+    """A file of an archive in use; one that is being written has no name yet, and may be gone when it is read."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        if not os.path.basename(source).startswith("."):
+            raise
 
 
 def rungs(scanner: Scanner, **changed: Any) -> Rungs:
@@ -152,7 +162,7 @@ def looked(service: Service) -> bool:
 def pulled(service: Service) -> bool:
     """Whether the service has read all that is in its log."""
     owned = dict(service.holding._shards)
-    return all(number in owned and head <= owned[number].last for number, (head, _) in service.log.heads().items())
+    return all(number in owned and head.row <= owned[number].last for number, head in service.log.heads().items())
 
 
 def final(service: Service, key: Key) -> StoredVerdict:

@@ -10,6 +10,8 @@ from logdoctor.errors import ActionRefused, LaunchError
 from logdoctor.node_types import Action, Conclusion, Finding, Mark, Node
 from logdoctor.nodes.cordon.file import FileCordoner
 from logdoctor.nodes.policy import Modes
+from logdoctor.store.past import PastAttempt, PastRecords
+from logdoctor.store.records import JobFacts
 from logdoctor.types import Suspect
 from tests.nodes.clusters import ending
 from tests.service.sites import NODES, VERDICT, Site, eventually, over
@@ -217,6 +219,19 @@ def test_a_verdict_that_nobody_acted_upon_is_acted_upon(site: Site) -> None:
     site.actor()
     time.sleep(0.3)
     assert len(site.nodes.tests().items) == 1
+
+
+def test_nothing_is_done_about_a_failure_that_was_entered_afterwards(site: Site) -> None:
+    facts = JobFacts(nodelist="n[0-7]", placed=True)
+    past = PastAttempt(job="old", key="a.log", facts=facts, ended=time.time() - 60, verdict=VERDICT)
+    PastRecords(site.records.database).enter_past([past], time.time())
+    entered = site.records.current("old", 1)
+    assert entered is not None
+    actor = site.actor()  # which looks at the failures of the last hour
+    actor.handle(entered)
+    actor.handle(site.verdict("n[0-7]"))
+    eventually(lambda: bool(site.nodes.actions().items))
+    assert all(one.job != "old" for one in site.nodes.actions().items)
 
 
 def test_what_policy_decided_and_nobody_began_is_done(site: Site) -> None:

@@ -53,17 +53,17 @@ def test_a_worker_says_what_it_holds_and_did(service: Service) -> None:
 
 
 def test_bytes_that_are_not_read_from_the_log_count_as_lag(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = service.log.read
+    read = service.log.read_each
 
     def failing(*_: object) -> None:
         raise StoreError("the log", "is away", "Wait.")
 
-    monkeypatch.setattr(service.log, "read", failing)
+    monkeypatch.setattr(service.log, "read_each", failing)
     service.intake.open(KEY)
     service.intake.push(KEY, LOG, "").result(90)
     eventually(lambda: service.holding.lag() > 1.0)
     assert not service.holding.figures().unscanned
-    monkeypatch.setattr(service.log, "read", read)
+    monkeypatch.setattr(service.log, "read_each", read)
     eventually(lambda: service.holding.lag() == 0.0)
     eventually(lambda: said(service).scanned_bytes == len(LOG))
 
@@ -73,12 +73,16 @@ def test_whoever_cannot_tell_its_figures_keeps_its_shards(service: Service, monk
         raise ValueError("no figures")
 
     monkeypatch.setattr(service.watch, "is_behind", failing)
-    with service.records.database.reading() as connection:
-        until = connection.scalar(sa.select(workers.c.until))
+
+    def told() -> tuple[float, str]:
+        with service.records.database.reading() as connection:
+            return tuple(connection.execute(sa.select(workers.c.until, workers.c.figures)).one())
+
+    eventually(lambda: told()[1] == "")
+    until, _ = told()
+    eventually(lambda: told()[0] > until)
     time.sleep(3 * LEASE)
-    with service.records.database.reading() as connection:
-        assert connection.execute(sa.select(workers.c.until, workers.c.figures)).one() > (until, "")
-        assert connection.scalar(sa.select(workers.c.figures)) == ""
+    assert told()[1] == ""
     assert service.holding.figures().shards == 64
 
 

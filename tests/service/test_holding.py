@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +13,11 @@ import sqlalchemy as sa
 
 from logdoctor.service.holding import Holding, HoldingBounds
 from logdoctor.store.archive import Archive
-from logdoctor.store.log import DoneRows, LogLimits, LogTable, NewBytes, Row
+from logdoctor.store.log import DoneRows, Head, LogLimits, LogTable, NewBytes, Row
 from logdoctor.store.names import Key
 from logdoctor.store.objects import FolderObjects
 from logdoctor.store.records import End, Records
-from logdoctor.store.schema import shards
+from logdoctor.store.schema import attempts, parts, shards
 from logdoctor.store.shards import Fenced, Leases, Owned, shard_of
 from tests.databases import url_in
 from tests.store.logs import appended
@@ -202,18 +203,19 @@ def test_a_shard_that_is_lost_and_owned_again_while_it_is_read_is_read_from_the_
     pull(holding)
     owned = holding.attempts["job", 1].owned
     stored.append(b"two\n")
-    read = stored.log.read
+    read = stored.log.read_each
 
-    def moved(shard: int, after: int, most: int = 16) -> list[Row]:
-        found = read(shard, after, most)
-        monkeypatch.setattr(stored.log, "read", read)
+    def moved(after: Mapping[int, int], enough: int) -> dict[int, list[Row]]:
+        found = read(after, enough)
+        monkeypatch.setattr(stored.log, "read_each", read)
         with stored.records.database.appending() as connection:
-            mine = shards.c.shard == shard
+            mine = shards.c.shard == SHARD
             connection.execute(sa.update(shards).where(mine).values(epoch=owned.epoch + 1))
-        holding.own([Owned(shard, owned.epoch + 1)])
+        holding.own([Owned(SHARD, owned.epoch + 1)])
         return found
 
-    monkeypatch.setattr(stored.log, "read", moved)
+    monkeypatch.setattr(stored.log, "read_each", moved)
+    assert not holding.pull(), "what was read is of the old epoch"
     pull(holding)
     assert holding.attempts["job", 1].owned.epoch == owned.epoch + 1
     assert held(holding) == b"one\ntwo\n" and not stored.log.standing(KEY).problem
@@ -258,6 +260,61 @@ def test_attempts_are_lost_and_read_again_at_any_moment(stored: Stored) -> None:
     assert figures.unscanned == sum(stream.unscanned_bytes for stream in holding.unscanned)
 
 
+def test_hundreds_that_begin_at_once_are_loaded_with_one_statement_for_each_table(stored: Stored) -> None:
+    keys = [Key(f"job-{number}", 1, "rank 0") for number in range(200)]
+    keys += [Key("wide", 1, f"rank {number}") for number in range(200)]
+    stored.records.end("job-7", 1, End("rank 0", 0, None, None, 1.0))
+    stored.records.open_attempts([key[:2] for key in keys], 1.0)
+    appended(stored.log, [NewBytes(key, 0, b"%d\n" % place) for place, key in enumerate(keys)], time.time())
+    holding, read = stored.holding("one"), Counter[str]()
+
+    def count(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT"):
+            read[statement.split()[1].partition(".")[0]] += 1
+
+    engine = stored.records.database._engine
+    sa.event.listen(engine, "before_cursor_execute", count)
+    try:
+        assert holding.pull()
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", count)
+    assert [held(holding, key) for key in keys] == [b"%d\n" % place for place in range(400)]
+    assert len(holding.attempts) == 201 and holding.attempts["job-7", 1].over and not holding.attempts["wide", 1].over
+    assert read.pop("log") == len({shard_of(*key[:2]) for key in keys})
+    assert read == {"shards": 2, "attempts": 1, "ends": 1, "streams": 1, "parts": 1, "verdicts": 1}
+
+
+def test_attempts_are_loaded_together_as_each_by_itself(stored: Stored) -> None:
+    """Archived ones, one whose archive is listed wrongly, one whose log was deleted, one that others own, and new
+    ones."""
+    names = [("one", 1), ("damaged", 1), ("deleted", 1), ("new", 1)]
+    holding = stored.holding("first")
+    for job, number in names[:3]:
+        for name in ("a", "b"):
+            stored.append(b"some\nlines\n", Key(job, number, name))
+    pull(holding)
+    holding.archive_all()
+    stored.append(b"more\n", Key("one", 1, "a"))
+    with stored.records.database.writing() as connection:
+        connection.execute(sa.update(parts).where(parts.c.job == "damaged").values(index=b"?"))
+        connection.execute(sa.update(attempts).where(attempts.c.job == "deleted").values(deleted=1.0))
+    holding = stored.holding("next")
+    lost = shard_of("lost", 1)
+    assert lost not in {shard_of(*name) for name in names}
+    holding.lose(Owned(lost, holding._shards[lost].owned.epoch))
+    found = holding.load_all([*names, ("lost", 1)])
+    assert found.keys() == set(names) and found["deleted", 1] is None
+    one, damaged, new = found["one", 1], found["damaged", 1], found["new", 1]
+    assert one and damaged and new and holding.attempts == {("one", 1): one, ("damaged", 1): damaged, ("new", 1): new}
+    assert [(s.durable, s.archived_lines, s.stood) for _, s in sorted(one.streams.items())] == [
+        (11, 2, 16),
+        (11, 2, 11),
+    ]
+    assert not damaged.streams and damaged.problems.keys() == {"a", "b"} and "damaged" in damaged.problems["a"]
+    assert new.streams == {} and stored.records.attempt("new", 1)
+    assert holding.load_all(names) == found and holding.load("one", 1) is one
+
+
 def test_the_row_of_a_wish_goes_and_is_not_heard_twice(stored: Stored) -> None:
     holding, asked = stored.holding("one"), []
     holding.asked = asked.append
@@ -273,7 +330,7 @@ def test_the_row_of_a_wish_goes_and_is_not_heard_twice(stored: Stored) -> None:
     pull(holding)
     assert asked == [attempt] and rows(stored) == [3]
     holding._archive_what_is_due()
-    assert rows(stored) == [] and stored.log.heads()[SHARD] == (3, 0)
+    assert rows(stored) == [] and stored.log.heads()[SHARD] == (3, 3, 0)
 
 
 def test_only_the_owner_trims_a_log(stored: Stored) -> None:
@@ -297,20 +354,42 @@ def test_what_has_ended_is_read_although_too_much_waits(stored: Stored, monkeypa
     monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=100))
     assert holding.is_behind
     stored.append(b"of one that goes on\n")
-    stored.append(b"of one that has ended\n", other)
+    for number in range(40):  # more than is read at once
+        stored.append(b"%d of one that has ended\n" % number, other)
     assert not holding.pull() and (other.job, 1) not in holding.attempts
+    stored.records.end(other.job, other.attempt, End("", 1, None, "", time.time()))
+    stored.log.append([NewBytes(other._replace(stream=""), None, b"ended")], time.time())
+    stored.append(b"its last words\n", other)
     heads = stored.log.heads
 
-    def asked_meanwhile() -> dict[int, tuple[int, int]]:
+    def appended_meanwhile() -> dict[int, Head]:
         found = heads()
-        stored.append(b"and its last words\n", other)
-        holding.hurry(other.job, other.attempt)
+        monkeypatch.setattr(stored.log, "heads", heads)
+        stored.append(b"of a child that lives on\n", other)
         return found
 
-    holding.hurry(other.job, other.attempt)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored.log, "heads", asked_meanwhile)
-        assert holding.pull()
-    pull(holding)
-    assert held(holding, other) == b"of one that has ended\nand its last words\n"
+    monkeypatch.setattr(stored.log, "heads", appended_meanwhile)
+    assert holding.pull()
+    attempt = holding.attempts[other.job, 1]
+    holding.pull()
+    assert holding.is_read(attempt) and held(holding, other).endswith(b"its last words\nof a child that lives on\n")
+    assert held(holding, other).count(b"\n") == 42
     assert b"goes on" not in held(holding)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_nothing_waits_for_an_attempt_with_a_verdict(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """Else to look at old attempts would have their shards read, however much waits."""
+    holding = stored.holding("a")
+    stored.append(b"x" * 5000 + b"\n")
+    pull(holding)
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=100))
+    number = next(number for number in range(1, 100_000) if shard_of("old", number) == SHARD)
+    stored.records.end("old", number, End("", 1, None, "", time.time()))
+    stored.records.settle("old", number, is_over)
+    stored.append(b"of one that goes on\n")
+    assert holding.is_behind and not holding.pull()
+    holding.load("old", number)
+    assert holding.pull() is not is_over

@@ -126,8 +126,10 @@ def test_all_goes_on_as_fast_as_without_a_model(
         eventually(lambda: server.got)
         are_as_fast(times(service, "while it suffers"), usual)
         if fault in NONSENSE:
-            eventually(lambda: model(service).counts().calls.get("nonsense") == 5, 60)
-            assert model(service).counts().breaker == "open" and len(server.got) == 5
+            least = 3 if fault == "a refusal" else 5  # a refusal is not sent back: there is nothing to complain of
+            eventually(lambda: model(service).counts().calls.get("nonsense", 0) >= least)
+            assert least <= len(server.got) <= 5
+            assert least == 3 or model(service).counts().breaker == "open"
         else:
             eventually(lambda: model(service).counts().calls.get("unavailable") == 1)
             assert len(server.got) == 1, "it was left alone"

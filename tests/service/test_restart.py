@@ -183,7 +183,7 @@ def test_stopping_leaves_nothing_in_the_log(tmp_path: Path, scanner: Scanner) ->
         send(service, KEY, STEPS)
         end(service, OTHER)
     with serving(tmp_path / "data", scanner) as service:
-        assert service.log.heads()[shard_of(*KEY[:2])] == (1, 0)
+        assert service.log.heads()[shard_of(*KEY[:2])] == (1, 0, 0)
         assert rows(tmp_path / "data") == rows(tmp_path / "data", OTHER) == 0
 
 

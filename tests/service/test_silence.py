@@ -9,7 +9,7 @@ from logdoctor.service.silence import Timing, idle_seconds, step
 from logdoctor.service.streams import NOBODY, LiveAttempt
 from logdoctor.store.records import End
 
-TIMING = Timing(scan=1.0, quiet=60.0, hang=900.0, linger=300.0, abandon=86_400.0)
+TIMING = Timing(scan=1.0, quiet=60.0, hang=900.0, linger=300.0, abandon=86_400.0, least=300.0)
 NOW = 1_000_000.0
 
 
@@ -18,7 +18,7 @@ def attempt(silent: float, stepless: float = 0.0, looked: float | None = None, *
     made = LiveAttempt("a", 1, NOBODY)
     made.changed_at = NOW - silent
     made.looked_at = NOW - (silent if looked is None else looked)
-    stream: Any = SimpleNamespace(ready=True, progress_at=NOW - max(stepless, silent))
+    stream: Any = SimpleNamespace(ready=True, progress_at=NOW - max(stepless, silent), waiting_since=None)
     made.streams["main"] = stream
     for name, value in said.items():
         setattr(made, name, value)
@@ -51,3 +51,21 @@ def test_what_silence_asks_for(made: LiveAttempt, wanted: str) -> None:
 def test_an_attempt_without_steps_hangs() -> None:
     assert idle_seconds(attempt(10, stepless=900), TIMING, NOW) is None
     assert idle_seconds(attempt(10, stepless=901), TIMING, NOW) == 901
+
+
+def test_what_waits_for_compression_may_hold_a_step() -> None:
+    made = attempt(0, stepless=2000)
+    made.streams["main"].waiting_since = NOW - 1200  # type: ignore[misc]  # a stand-in, no LiveStream
+    assert idle_seconds(made, TIMING, NOW) is None
+    made.streams["main"].waiting_since = NOW - 1000  # type: ignore[misc]
+    assert idle_seconds(made, TIMING, NOW) == 1000
+
+
+def test_an_attempt_that_has_shown_its_pace_is_judged_by_it() -> None:
+    made = attempt(10, stepless=310)
+    assert idle_seconds(made, TIMING, NOW) is None
+    for at in [*range(30), 60, 61, 62, 90, 91]:
+        made.pace.step("main", float(at))
+    assert idle_seconds(made, TIMING, NOW) == 310
+    made.pace.say(b"saving checkpoint")
+    assert idle_seconds(made, TIMING, NOW) is None

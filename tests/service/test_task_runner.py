@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.errors import StoreError
+from logdoctor.errors import Busy, StoreError
 from logdoctor.service import task_runner
 from logdoctor.service.task_runner import NotYet, TaskRunner
 from logdoctor.store.records import Records
@@ -34,7 +34,10 @@ def test_much_work_is_done_once(work: Work) -> None:
     assert done == [str(i) for i in range(500)]
 
 
-@pytest.mark.parametrize("error", [StoreError("the disk", "is full", "Wait."), KeyError("x"), NotYet(0.05)])
+@pytest.mark.parametrize(
+    "error",
+    [StoreError("the disk", "is full", "Wait."), KeyError("x"), NotYet(0.05), Busy("a", "it stops", "Start it.")],
+)
 def test_work_that_fails_is_tried_again_and_holds_up_no_other(
     work: Work, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

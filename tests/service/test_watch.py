@@ -1,6 +1,8 @@
 """Verdicts come when attempts end, fall silent or hang, and are replaced when more is known."""
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -280,6 +282,45 @@ def test_a_job_hangs_although_it_is_never_silent(timed: Callable[..., Service]) 
     assert stored is not None and stored.verdict.reason == "Hang" and not stored.final
 
 
+def test_a_job_that_has_shown_its_pace_hangs_long_before_another(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.2, hang=600.0, least=1.0)
+    for step in range(150):
+        send(service, KEY, steps(step, step + 1).encode())
+        looked(service)
+        time.sleep(1.5 if step in (90, 120) else 0.01)
+    send(service, OTHER, b"step 1 loss 2.0\n")
+    stored = soon(service, lambda: outcome(service) == "failed" and current(service))
+    assert stored and stored.verdict.reason == "Hang" and not stored.final
+
+
+def test_a_bar_that_is_redrawn_on_one_line_is_progress(timed: Callable[..., Service]) -> None:
+    service = timed(quiet=0.2, hang=1.0)
+    send(service, KEY, STEPS)
+    began, step = time.monotonic(), 0
+    while time.monotonic() - began < 3.0:
+        step += 1
+        send(service, KEY, b"\r 41%%|####      | %d/1875 [2:36:20<3:44:50, 12.20s/it]" % step)
+        looked(service)
+        assert outcome(service) != "failed"
+        time.sleep(0.02)
+    stored = soon(service, lambda: outcome(service) == "failed" and current(service))
+    assert stored and stored.verdict.reason == "Hang"
+
+
+def test_a_loss_that_does_not_come_back_is_told_while_the_job_runs(timed: Callable[..., Service]) -> None:
+    """And taken back when it does come back after all; nobody waits for silence."""
+    service = timed(quiet=600.0)
+    send(service, KEY, steps(0, 100).encode())
+    assert idle(service) and current(service) is None
+    send(service, KEY, steps(100, 111, lambda step: 40.0).encode())
+    told = soon(service, lambda: current(service))
+    assert told is not None and not told.final
+    verdict = told.verdict
+    assert (verdict.reason, verdict.recovery, verdict.onset_step) == ("Loss Spike", "rollback_and_skip", 100)
+    send(service, KEY, steps(111, 180).encode())
+    soon(service, lambda: outcome(service) == "running")
+
+
 def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[..., Service]) -> None:
     """One node says that it failed, of unknown cause; another says nothing any more."""
     service = timed(quiet=0.3)
@@ -297,7 +338,15 @@ def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[...,
 def test_idle_attempts_leave_memory_and_come_back(timed: Callable[..., Service]) -> None:
     service = timed(quiet=0.1, hang=2.0)  # it is let go between two looks, of which there are four in that time
     send(service, KEY, STEPS)
-    soon(service, lambda: not service.holding.attempts)
+    (held,) = service.holding.attempts.values()
+    stream = weakref.ref(held.streams["rank 0"])
+    del held
+    gc.disable()
+    try:
+        soon(service, lambda: not service.holding.attempts)
+        eventually(lambda: stream() is None)  # at once, not with the next great collection
+    finally:
+        gc.enable()
     assert not service.records.attempts("job")[0].settled
     send(service, KEY, steps(30, 40).encode())
     stored = soon(service, lambda: (one := current(service)) and one.verdict.progress.step == 39 and one)

@@ -84,7 +84,7 @@ def test_a_backup_of_what_is_in_use_is_of_one_moment(parts: Parts, tmp_path: Pat
         while not ended.is_set():
             sent(parts.log, KEY, data_of(KEY, begin + SIZE, begin + 2 * SIZE))
             piece = StreamPiece(KEY.stream, begin, line, data_of(KEY, begin, begin + SIZE))
-            head = parts.log.heads()[owned.shard][0]
+            head = parts.log.heads()[owned.shard].row
             parts.archive.store(DoneRows(owned, head - 1), KEY.job, KEY.attempt, [piece])
             begin, line = begin + SIZE, line + piece.data.count(b"\n")
 

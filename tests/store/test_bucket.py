@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor.errors import StoreError
+from logdoctor.errors import StoreError, StoreRefused
 from logdoctor.store import bucket
 from logdoctor.store.bucket import Bucket
 
@@ -53,7 +53,8 @@ def server() -> Iterator[int]:
 
 class Proxy:
     """Stands between a bucket and its server. `trouble` counts the connections that are spoiled: by cutting the answer
-    ("answer"), or by closing at once ("refuse"); `delay` holds answers back, in seconds."""
+    ("answer"), or by closing at once ("refuse"); `delay` holds answers back, in seconds. `asked` are the first lines of
+    requests, of which those with something `refused` are answered with 403."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -62,6 +63,8 @@ class Proxy:
         self.trouble: list[str] = []
         self.delay = 0.0
         self.connections = 0
+        self.asked: list[bytes] = []
+        self.refused: list[bytes] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -83,13 +86,18 @@ class Proxy:
             client.close()
             return
         with client, socket.create_connection(("127.0.0.1", self._to)) as upstream:
-            threading.Thread(target=self._copy, args=[client, upstream, "", 0.0], daemon=True).start()
+            threading.Thread(target=self._copy, args=[client, upstream, "", 0.0, self], daemon=True).start()
             self._copy(upstream, client, kind, self.delay)
 
     @staticmethod
-    def _copy(one: socket.socket, other: socket.socket, kind: str, delay: float) -> None:
+    def _copy(one: socket.socket, other: socket.socket, kind: str, delay: float, proxy: "Proxy | None" = None) -> None:
         try:
             while data := one.recv(65536):
+                if proxy is not None and b" HTTP/1.1\r\n" in data:
+                    proxy.asked.append(data.partition(b"\r\n")[0])
+                    if any(name in proxy.asked[-1] for name in proxy.refused):
+                        one.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                        break
                 time.sleep(delay)
                 if kind == "answer":
                     other.sendall(data[: len(data) // 3])
@@ -190,6 +198,17 @@ def test_a_bucket_that_is_away_is_an_error_that_names_it(
     for call in (*calls, lambda: objects.size("one"), lambda: objects.delete("one")):
         with pytest.raises(StoreError, match="s3://logs/away"):
             call()
+
+
+def test_what_is_refused_is_told_from_what_fails(objects: Bucket, proxy: Proxy) -> None:
+    objects.put("secret", b"x")
+    proxy.refused = [b"/secret"]
+    for call in (lambda: objects.size("secret"), lambda: objects.get("secret", 0, 1)):
+        with pytest.raises(StoreRefused, match="secret: the bucket refuses"):
+            call()
+    with pytest.raises(StoreError) as missing:
+        objects.get("none", 0, 1)
+    assert not isinstance(missing.value, StoreRefused)
 
 
 def test_a_url_of_no_bucket_is_refused() -> None:

@@ -46,7 +46,7 @@ class Site:
             begin = self.parts.log.standing(key).archived
             line = data_of(key, 0, begin).count(b"\n") + 1
             pieces.append(StreamPiece(key.stream, begin, line, data_of(key, begin, upto)))
-        last = self.parts.log.heads()[owned.shard][0]
+        last = self.parts.log.heads()[owned.shard].row
         self.parts.archive.store(DoneRows(owned, last), KEY.job, KEY.attempt, pieces)
 
     def names(self) -> list[str]:
@@ -169,7 +169,7 @@ def test_an_object_that_is_cut_off_is_as_a_damaged_one(site: Site) -> None:
 def test_a_database_that_was_lost_is_filled_from_the_archive(site: Site) -> None:
     for lost in (table, streams, log_rows, attempts, jobs, marks):
         site.execute(sa.delete(lost))
-    site.execute(sa.update(shards).values(head=0, bytes=0, epoch=0))
+    site.execute(sa.update(shards).values(head=0, asked=0, bytes=0, epoch=0))
     site.execute(sa.update(identity.identity).values(id="another"))
     assert of_identity(site.parts.database, site.parts.objects).state == "problem"
     assert "newer objects" in site.wrong()

@@ -10,8 +10,8 @@ import pytest
 from logdoctor.report import Spread, as_csv, length, reckon, second
 from logdoctor.store.confirmed import AGREEMENT, Confirmed, NewConfirmation
 from logdoctor.store.records import End, JobFacts, Records
-from logdoctor.store.report import Failures, ReportedFailure, Reports
-from logdoctor.types import DecidedBy, Verdict
+from logdoctor.store.report import Reports
+from logdoctor.types import DecidedBy, Failures, ReportedFailure, Verdict
 from tests.store.test_records import verdict
 
 HOUR = 3600.0

@@ -38,7 +38,7 @@ LOCAL = "http://127.0.0.1"
 ALLOWED = Allowed(sent=8 << 20, unpacked=32 << 20, seconds=5.0)
 BOUNDS = ServiceBounds(1 << 40, 1000, shard_bytes=512 << 20, behind=64 << 20, unscanned=64 << 20, unarchived=64 << 20)
 ALL_PARTS = Parts()
-TIMING = Timing(scan=0.02, quiet=60.0, hang=900.0, linger=60.0, abandon=86_400.0)
+TIMING = Timing(scan=0.02, quiet=60.0, hang=900.0, linger=60.0, abandon=86_400.0, least=300.0)
 FAILED = (
     b" [2024-03-02 11:08:47] iteration      120/  500000 | consumed samples:       122880 | lm loss: 6.81E+00 |\n"
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
@@ -214,6 +214,11 @@ class Running:
         self.port = wait_for(port, 120)
         self.client.close()
         self.client = httpx.Client(base_url=self.url, timeout=60)
+        return self
+
+    def await_worker(self) -> "Running":
+        """Wait until a process compresses and judges what this one takes."""
+        wait_for(lambda: "logdoctor_unowned_shards 0.0" in self.client.get("/metrics").text, 120)
         return self
 
     def start_with_token(self, *scopes: str) -> dict[str, str]:

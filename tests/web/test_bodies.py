@@ -3,9 +3,10 @@
 import gzip
 import random
 import socket
+import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
+from logdoctor.web import bodies
 from logdoctor.web.bodies import Allowed
+from logdoctor.web.jobs.ingest import Shares
 from tests.web.conftest import LOCAL, Running, Served, local_client, new_service, options, running_in, serving, wait_for
 from tests.web.test_ingest import log_of
 
@@ -88,6 +92,58 @@ def test_a_bomb_is_refused_wherever_it_is_sent(small: TestClient, path: str) -> 
     for bomb, encoding in ((gzip_bomb(80 << 20), "gzip"), (rle_bomb(10_000), "zstd")):
         answer = small.post(path, content=bomb, headers={"Content-Encoding": encoding})
         assert 400 <= answer.status_code < 500, answer.text
+
+
+def test_a_bomb_is_noticed_by_its_ratio(tmp_path: Path, scanner: Scanner) -> None:
+    allowed = Allowed(sent=100_000, unpacked=4 << 30, seconds=5.0, expansion=500)
+    with local_client(new_service(tmp_path / "data", scanner), options(allowed=allowed)) as client:
+        again = b"NCCL WARN the same line again and again\n" * (2 << 20 >> 5)
+        said = zstandard.compress(again, 3)
+        assert len(again) > 500 * len(said)  # but not so much in all
+        assert post(client, said, "zstd").json()["next_offset"] == len(again)
+        answer = post(client, rle_bomb(8192), "zstd", path=LOG.replace("main", "other"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+        assert "more than 500 times its size" in answer.json()["error"]["cause"]
+        assert client.get(STREAM.replace("main", "other")).json()["next_offset"] <= 17 << 20
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_others_are_answered_while_a_body_is_unpacked(
+    served: Served, monkeypatch: pytest.MonkeyPatch, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    unpack, begun, goes_on = bodies._piece, threading.Event(), threading.Event()
+
+    def slowly(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+        begun.set()
+        assert goes_on.wait(60)
+        return unpack(pieces)
+
+    monkeypatch.setattr(bodies, "_piece", slowly)
+    with httpx.Client(base_url=served.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(post, client, pack(TEXT), encoding)
+        assert begun.wait(60)
+        assert httpx.get(f"{served.url}/healthz", timeout=60).status_code == 200
+        assert not sent.done()
+        goes_on.set()
+        assert sent.result().json()["next_offset"] == len(TEXT)
+
+
+def test_large_bodies_of_one_caller_share_what_may_be_under_way(service: Service) -> None:
+    with local_client(service) as client:
+        shares = Shares(client.app.state.logdoctor)  # type: ignore[attr-defined]
+    with shares.of("a") as first, shares.of("a") as second, shares.of("b") as other:
+        whole = first(1)
+        assert (first(9 << 20), second(1 << 20), other(9 << 20)) == (whole, whole, whole)
+        assert (second(2 << 20), first(9 << 20), other(9 << 20)) == (whole // 2, whole // 2, whole)
+    with shares.of("a") as alone:
+        assert alone(9 << 20) == whole
+
+
+def test_large_bodies_at_once_are_taken_whole(served: Served) -> None:
+    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(6) as pool:
+        paths = [LOG.replace("main", f"s{number}") for number in range(6)]
+        sent = pool.map(lambda path: post(client, zstandard.compress(TEXT * 3), "zstd", path=path), paths)
+        assert [answer.json()["next_offset"] for answer in sent] == [3 * len(TEXT)] * 6
 
 
 def test_a_window_that_is_too_large_is_refused(client: TestClient) -> None:
@@ -307,7 +363,7 @@ def test_wrong_chunks_are_refused(hasty: Served, body: bytes) -> None:
 def test_length_and_chunks_together_are_refused(hasty: Served) -> None:
     """What one proxy takes for a body, another takes for a request."""
     answer = exchange(hasty.port, head(3, "Transfer-Encoding: chunked\r\n") + b"0\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_who_asks_first_is_told_to_go_on(served: Served) -> None:

@@ -24,7 +24,7 @@ from logdoctor.text import harmless
 from logdoctor.types import Alternative, DecidedBy
 from logdoctor.web.cases import api as module
 from tests.web.conftest import Guarded, bearer, local_client, new_service, wait_for
-from tests.web.test_gate import cookie
+from tests.web.test_gate import cookie, session_of
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 from tests.web.test_rules import items
 
@@ -164,7 +164,7 @@ def test_deciding_needs_operate_and_a_bearer_token(guarded: Guarded) -> None:
         for headers, status in (
             ({}, 401),
             (guarded.token("read", "ingest"), 403),
-            (cookie(guarded.secret("admin")), 401),
+            (cookie(session_of(guarded, "admin")), 401),
             (guarded.token("operate") | {"Origin": "https://evil.example"}, 403),
         ):
             client.cookies.clear()

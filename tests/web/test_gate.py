@@ -5,7 +5,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def test_pages_are_for_those_who_signed_in(guarded: Guarded) -> None:
     pages = {one for one in ways_of(guarded.client.app.routes) if one[1] not in described | OPEN_PAGES}  # type: ignore[attr-defined]
     assert len(pages) > 40
     sender, reader, operator = (
-        cookie(guarded.secret(*scopes)) for scopes in (["ingest"], ["read"], ["read", "operate"])
+        cookie(session_of(guarded, *scopes)) for scopes in (["ingest"], ["read"], ["read", "operate"])
     )
 
     def asked(method: str, path: str, who: dict[str, str]) -> httpx.Response:
@@ -119,6 +119,7 @@ def test_pages_are_for_those_who_signed_in(guarded: Guarded) -> None:
             assert asked(method, path, reader).status_code == 403, (method, path)
             assert asked(method, path, operator).status_code == 403, (method, path)
             assert "form" in asked(method, path, operator).text, (method, path)
+        assert asked(method, path, guarded.token("operate")).status_code == 403, (method, path)
     for method, path in (("GET", "/login"), ("GET", "/openapi.json"), ("GET", "/static/style.css")):
         assert asked(method, path, {}).status_code == 200
 
@@ -335,14 +336,20 @@ def test_our_own_pages_may_change_things(client: TestClient) -> None:
     assert client.put("/v1/jobs/j", json={}, headers={"Origin": "http://127.0.0.1"}).status_code == 200
 
 
-def cookie(secret: str, key: str = "0" * 64) -> dict[str, str]:
+def session_of(guarded: Guarded, *scopes: str, prefixes: Sequence[str] = ()) -> str:
+    """The id of a session of somebody who signed in with a new token."""
+    token, _ = guarded.service.tokens.create(f"token {len(guarded.service.tokens.list())}", scopes, prefixes)
+    return guarded.service.sessions.begin(token)
+
+
+def cookie(session: str, key: str = "0" * 64) -> dict[str, str]:
     """The cookie of a browser that has signed in."""
-    data = base64.b64encode(json.dumps({gate.TOKEN: secret}).encode())
+    data = base64.b64encode(json.dumps({gate.SESSION: session}).encode())
     return {"Cookie": f"logdoctor={itsdangerous.TimestampSigner(key).sign(data).decode()}"}
 
 
 def test_a_session_may_look_but_change_nothing(guarded: Guarded) -> None:
-    headers = cookie(guarded.secret("admin"))
+    headers = cookie(session_of(guarded, "admin"))
     for method, path, _ in operations(guarded.client):
         if path in ENDLESS:
             continue
@@ -354,8 +361,11 @@ def test_a_session_may_look_but_change_nothing(guarded: Guarded) -> None:
 
 
 def test_a_forged_session_is_none(guarded: Guarded) -> None:
-    secret = guarded.secret("admin")
-    for bad in (cookie(secret, "1" * 64), {"Cookie": "logdoctor=x"}, {"Cookie": "logdoctor=" + "e30=." * 50}):
+    session = session_of(guarded, "admin")
+    assert guarded.client.get("/v1/jobs", headers=cookie(session)).status_code == 200
+    forged = (cookie(session, "1" * 64), {"Cookie": "logdoctor=x"}, {"Cookie": "logdoctor=" + "e30=." * 50})
+    secret = guarded.secret("admin")  # neither does one stand for the other
+    for bad in (*forged, cookie(secret), cookie("\u00e9" * 300), cookie(""), bearer(session)):
         assert guarded.client.get("/v1/jobs", headers=bad).status_code == 401
 
 
@@ -499,8 +509,20 @@ def test_names_in_any_script_are_names(client: TestClient) -> None:
         assert client.get(f"{quoted}/attempts/1").json()["streams"] == [name]
 
 
-@pytest.mark.parametrize("over_https", [False, True])
-def test_a_session_of_pages_over_https_is_sent_over_https_alone(service: Service, over_https: bool) -> None:
+@pytest.mark.parametrize(
+    ("over_https", "headers", "is_secure"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"X-Forwarded-Proto": "https"}, True),
+        (False, {"Forwarded": 'for=10.0.0.1;Proto="https"'}, True),
+        (False, {"X-Forwarded-Proto": "http"}, False),
+        (True, {"X-Forwarded-Proto": "http"}, True),
+    ],
+)
+def test_a_session_of_pages_over_https_is_sent_over_https_alone(
+    service: Service, over_https: bool, headers: dict[str, str], is_secure: bool
+) -> None:
     with local_client(service, options(wants_token=True)._replace(over_https=over_https)) as client:
-        session = client.get("/login").headers["set-cookie"].lower()
-    assert ("; secure" in session) == over_https and "httponly" in session and "samesite=lax" in session
+        session = client.get("/login", headers=headers).headers["set-cookie"].lower()
+    assert ("; secure" in session) == is_secure and "httponly" in session and "samesite=lax" in session

@@ -34,7 +34,7 @@ from logdoctor.web.jobs.excerpts import gist, named_part
 from logdoctor.web.jobs.filters import AttemptFilters
 from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
 from tests.web.test_cases import enter, forms
-from tests.web.test_gate import cookie
+from tests.web.test_gate import cookie, session_of
 from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 
 # --- one verdict
@@ -247,7 +247,7 @@ def test_a_merged_incident_leads_a_bound_token_where_it_may_look(guarded: Guarde
     first = incident_of(service, fail(service, "mine-a", verdict=changed(fingerprint="a" * 16)))
     second = incident_of(service, fail(service, "mine-a", verdict=changed(fingerprint="b" * 16), number=2))
     into = incident_of(service, fail(service, "other-b"))
-    bound = {name: cookie(guarded.secret("read", prefixes=(name,))) for name in ("mine-", "other-", "none-")}
+    bound = {name: cookie(session_of(guarded, "read", prefixes=(name,))) for name in ("mine-", "other-", "none-")}
 
     def asked(name: str, id: int, method: str = "GET") -> tuple[int, str]:
         guarded.client.cookies.clear()

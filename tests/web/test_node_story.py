@@ -28,6 +28,7 @@ def test_a_dead_job_leads_to_the_cordon_of_its_bad_node(tmp_path: Path) -> None:
         cordon_file=cordoned,
         cordon_share=0.3,
         test_repeats_after_steps=2,
+        serve_workers=0,
         test_python=faulty_python(tmp_path, {"local-2": "sends wrong"}),
     )
     service = build.service(settings)

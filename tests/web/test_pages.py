@@ -1,5 +1,6 @@
 """The pages as a browser gets them: nothing hostile works, every URL holds its list, only those who may get in."""
 
+import base64
 import re
 import time
 from html.parser import HTMLParser
@@ -20,7 +21,7 @@ from logdoctor.web import gate, wording
 from logdoctor.web.jobs.filters import AttemptFilters
 from logdoctor.web.rendering import local
 from logdoctor.web.url_query import PAGE
-from tests.web.conftest import FAILED, LOCAL, Guarded, wait_for
+from tests.web.conftest import FAILED, LOCAL, Guarded, bearer, wait_for
 
 STATIC = Path(gate.__file__).parent / "static"
 BIDI = "\u202e\u2066\u200f"
@@ -551,6 +552,28 @@ def test_out(guarded: Guarded) -> None:
     answer = guarded.client.post("/logout", data={"key": key}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert guarded.client.get("/", follow_redirects=False).status_code == 303
+
+
+def test_signing_out_ends_the_session_for_whoever_has_its_cookie(guarded: Guarded) -> None:
+    secret = guarded.secret("read")
+    sign_in(guarded, secret)
+    copied = {"Cookie": f"logdoctor={guarded.client.cookies['logdoctor']}"}
+    kept = base64.b64decode(guarded.client.cookies["logdoctor"].split(".")[0])
+    assert b"ldr_" not in kept and secret[4:].encode() not in kept
+    guarded.client.post("/logout", data={"key": page(guarded.client, "/").field("key")})
+    guarded.client.cookies.clear()
+    assert guarded.client.get("/attempts", headers=copied, follow_redirects=False).status_code == 303
+    assert guarded.client.get("/v1/jobs", headers=copied).status_code == 401
+    assert guarded.client.get("/v1/jobs", headers=bearer(secret)).status_code == 200
+
+
+def test_signing_in_again_ends_the_session_before(guarded: Guarded) -> None:
+    sign_in(guarded, guarded.secret("read", name="first"))
+    copied = {"Cookie": f"logdoctor={guarded.client.cookies['logdoctor']}"}
+    key = page(guarded.client, "/").field("key")
+    form = {"key": key, "next": "/", "token": guarded.secret("read", name="second")}
+    assert guarded.client.post("/login", data=form, follow_redirects=False).status_code == 303
+    assert guarded.client.get("/v1/jobs", headers=copied).status_code == 401
 
 
 def test_each_sign_in_has_its_own_form_key(guarded: Guarded) -> None:

@@ -161,7 +161,13 @@ def test_a_browser_signs_in_once_for_all_processes(make: Callable[..., Cluster])
         assert form is not None
         assert browser.post("/login", data={"token": secret, "key": form[1], "next": "/"}).status_code == 303
         assert browser.get("/").status_code == 200
-        assert browser.get(f"{other.url}/").status_code == 200
+        shown = browser.get(f"{other.url}/")
+        assert shown.status_code == 200
+        copied = dict(browser.cookies)
+        key = re.search(r'name="key" value="([^"]+)"', shown.text)
+        assert key is not None
+        assert browser.post(f"{other.url}/logout", data={"key": key[1]}).status_code == 303
+    wait_for(lambda: httpx.get(f"{one.url}/", cookies=copied).status_code == 303)
     assert httpx.get(f"{other.url}/").status_code == 303
 
 

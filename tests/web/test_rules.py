@@ -24,7 +24,7 @@ from logdoctor.types import Evidence
 from logdoctor.web import health
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 from tests.web.conftest import Guarded, Running, bearer, local_client, new_service, options, wait_for
-from tests.web.test_gate import cookie
+from tests.web.test_gate import cookie, session_of
 from tests.web.test_pages import changed, publish
 
 RULES = "/v1/rules"
@@ -120,7 +120,7 @@ def test_steps_need_operate_and_a_bearer_token(guarded: Guarded, some: list[Lear
     client, url = guarded.client, f"{RULES}/{some[0].id}/retire"
     assert client.post(url, json={}).status_code == 401
     assert client.post(url, json={}, headers=guarded.token("read", "ingest")).status_code == 403
-    session = cookie(guarded.secret("admin"))
+    session = cookie(session_of(guarded, "admin"))
     assert client.get(RULES, headers=session).status_code == 200, "a browser may look"
     assert client.post(url, json={}, headers=session).status_code == 401, "but a page must not decide"
     other = guarded.token("operate") | {"Origin": "https://evil.example"}

@@ -142,6 +142,7 @@ def test_garbage_is_refused(hasty: Served, garbage: bytes) -> None:
         except (TimeoutError, ConnectionError):
             found = b""
     assert not found or 400 <= int(found.split(b" ")[1]) < 500, found[:300]
+    assert not found or b"\r\ncontent-type: application/json\r\n" in found, found
     assert alive(hasty)
 
 
@@ -221,7 +222,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterat
 
     @app.get("/v1/store")
     def store() -> None:
-        raise StoreDamaged("the store", "it is damaged", "Restore it.")
+        cause = "it is damaged (see sqlite:////srv/my/logdoctor.db)"
+        raise StoreDamaged("/srv/my/archive/job/1/000001.zst", cause, "Restore it.")
 
     @app.get("/v1/away")
     def away() -> None:
@@ -259,6 +261,8 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("GET", "/v1/verdicts?cursor=x", 400, {}),
     ("PUT", "/v1/jobs/j", 422, {"json": {"no": 1}}),
     ("PUT", "/v1/jobs/j", 422, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}),
+    ("PUT", "/v1/jobs/j", 413, {"content": bytes(2 << 20)}),
+    ("POST", "/login", 413, {"content": bytes(2 << 20)}),
     ("GET", "/v1/boom", 500, {}),
     ("GET", "/v1/store", 500, {}),
     ("GET", "/v1/away", 503, {}),
@@ -280,6 +284,11 @@ def test_every_error_has_one_shape(
         assert error.keys() >= {"code", "thing", "cause", "next_step"}
         assert all(isinstance(error[name], str) and error[name] for name in ("code", "thing", "cause", "next_step"))
         assert "secret of the house" not in answer.text and "Traceback" not in answer.text
+        assert "/srv" not in answer.text
+        assert path != "/v1/store" or (error["thing"], error["cause"]) == (
+            "000001.zst",
+            "it is damaged (see logdoctor.db)",
+        )
     if status == 405:
         assert answer.headers["allow"]
 

@@ -1,9 +1,11 @@
 """A real process: stopped, killed, started again, alone on its folder, on a full disk."""
 
+import os
 import random
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +70,7 @@ class Sender(threading.Thread):
 
 
 def test_a_stop_drains(running: Running) -> None:
+    running.await_worker()
     senders = [Sender(running, f"s{n}") for n in range(3)]
     head = f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(LINES)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", running.port), timeout=90) as connection:
@@ -148,12 +151,12 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(running: Running) -> Non
 
 
 def test_a_stop_that_is_repeated_or_asked_for_by_hand_is_a_stop(running: Running) -> None:
-    post(running.client, 0, LINES)
+    post(running.await_worker().client, 0, LINES)
     assert running.process is not None
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(90) == 0
     assert archived(running) == LINES
-    running.start()
+    running.start().await_worker()
     post(running.client, len(LINES), b"x\n")
     running.process.terminate()
     running.process.terminate()
@@ -162,6 +165,7 @@ def test_a_stop_that_is_repeated_or_asked_for_by_hand_is_a_stop(running: Running
 
 
 def test_a_listener_does_not_hold_up_a_stop(running: Running) -> None:
+    running.await_worker()
     with httpx.stream("GET", f"{running.url}/v1/events", timeout=90) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("retry")
@@ -213,6 +217,75 @@ def test_what_cannot_work_is_told(runs: Runs, tmp_path: Path) -> None:
             assert running.messages().strip() and "Traceback" not in running.messages(), case
 
 
+def test_others_read_nothing_in_a_folder_that_they_may_enter(runs: Runs, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        (tmp_path / "data").mkdir(mode=0o755)
+        with runs() as running:
+            running.start("--port", "0", "--workers", "0")
+            assert post(running.client, 0, FAILED).status_code == 200
+            files = [path for path in running.folder.rglob("*") if path.is_file()]
+            assert {"logdoctor.db", "logdoctor.db-wal", "logdoctor.db-shm"} <= {path.name for path in files}
+            assert [path.name for path in files if path.exists() and path.stat().st_mode & 0o077] == []
+            [warning] = [one for one in running.said() if one["event"] == "data folder is open to others"]
+            assert warning["mode"] == "755" and warning["next_step"] == f"chmod 700 {running.folder}"
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_cannot_be_written_is_called_that(disk: Path, runs: Runs, tmp_path: Path) -> None:
+    (disk / "data").mkdir(mode=0o700)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=90)
+    with runs(disk / "data") as running:
+        running.messages_in(tmp_path / "messages")
+        running.process = running.spawn()
+        assert running.process.wait(120) == 2
+        assert "read-only file system" in running.messages() and "Traceback" not in running.messages()
+
+
+def test_a_stop_while_it_starts_is_a_stop(runs: Runs, tmp_path: Path) -> None:
+    """Whatever it is about when it is told, from the moment on at which it listens to signals."""
+    with ExitStack() as stack:
+        started = []
+        for number in range(6):
+            running = stack.enter_context(runs(tmp_path / f"data-{number}"))
+            running.process = running.spawn("--port", "0", "--workers", "0")
+            started.append((running, running.process, signal.SIGINT if number % 2 else signal.SIGTERM))
+        for number, (_, process, how) in enumerate(started):
+            wait_for(lambda process=process: _catches(process.pid, signal.SIGTERM) or process.poll() is not None)
+            time.sleep(0.4 * number)
+            process.send_signal(how)
+        for running, process, _ in started:
+            assert process.wait(120) == 0, running.messages()
+            assert "Traceback" not in running.messages() and "Aborted" not in running.messages()
+
+
+def _catches(process: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return bool(int(next(line.split()[1] for line in lines if line.startswith("SigCgt:")), 16) >> (number - 1) & 1)
+
+
+def test_a_damaged_download_is_cut_off_and_told(runs: Runs) -> None:
+    data = random.Random(7).randbytes(4 << 20)
+    with runs() as running:
+        running.start("--port", "0", "--workers", "0")
+        assert post(running.client, 0, data).status_code == 200
+        assert running.stop() == 0
+        largest = max(running.folder.glob("archive/j/1/*.zst"), key=lambda path: path.stat().st_size)
+        with largest.open("r+b") as file:
+            file.seek(-5000, os.SEEK_END)
+            file.write(bytes(1000))
+        begin = len(running.messages())
+        running.start("--port", "0", "--workers", "0")
+        with pytest.raises(httpx.RemoteProtocolError):
+            running.client.get(f"{STREAM}/download")
+        wait_for(lambda: [one for one in running.said(begin) if one["event"] == "download broken off"])
+        assert running.client.get("/healthz").status_code == 200
+        assert running.stop() == 0
+        assert "Traceback" not in running.messages() and "ASGI" not in running.messages()
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", 24 << 20) as folder:
@@ -262,7 +335,9 @@ def test_the_default_keeps_room(disk: Path, runs: Runs, tmp_path: Path) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (507, "10")
         assert "is free" in answer.text or "are free" in answer.text
         assert running.client.post("/v1/diagnose", content=b"x\n").status_code == 507
-        assert running.client.get("/readyz").status_code == 200
+        unready = running.client.get("/readyz")
+        assert (unready.status_code, unready.json()["error"]["code"]) == (503, "not_ready")
+        assert "disk is full" in unready.json()["error"]["cause"]
         assert running.stop() == 0
 
 
@@ -274,7 +349,7 @@ def test_a_disk_that_is_full_at_the_stop_loses_nothing(disk: Path, runs: Runs, t
         ballast = fill(disk)
         assert running.stop() == 0
         ballast.unlink()
-        running.start()
+        running.start().await_worker()
         assert running.client.get(STREAM).json()["next_offset"] == len(LINES)
         assert log_of(running.client) == LINES
         assert running.stop() == 0

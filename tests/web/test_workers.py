@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,24 @@ import pytest
 from logdoctor import pipeline
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
+from logdoctor.store.database import Database
+from logdoctor.store.log import LogTable
+from logdoctor.store.names import Key
+from tests.databases import url_in
 from tests.service.services import CORPUS
-from tests.web.conftest import Running, wait_for
+from tests.store.logs import LIMITS
+from tests.web.conftest import Running, running_in, wait_for
 from tests.web.test_service_process import final
 
 LOGS = sorted(CORPUS.glob("*/*.log"))[::9]
 _LEASE = "2"
+
+
+@pytest.fixture
+def unstarted(tmp_path: Path) -> Iterator[Running]:
+    """A service that does not run yet."""
+    with running_in(tmp_path / "data") as running:
+        yield running
 
 
 def children(running: Running) -> list[int]:
@@ -61,11 +75,10 @@ def send(running: Running, path: Path, at: int, size: int) -> int:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_verdicts_are_the_same_whatever_dies(running: Running, scanner: Scanner, limits: ReadLimits, seed: int) -> None:
-    chance, stopped = random.Random(seed), list[int]()
-    assert running.process is not None
-    running.process.terminate()
-    running.process.wait(90)
+def test_verdicts_are_the_same_whatever_dies(
+    unstarted: Running, scanner: Scanner, limits: ReadLimits, seed: int
+) -> None:
+    chance, stopped, running = random.Random(seed), list[int](), unstarted
     running.start("--port", "0", "--workers", "2", LOGDOCTOR_LEASE_SECONDS=_LEASE)
     places = dict.fromkeys(LOGS, 0)
     next_trouble = time.monotonic() + 1.0
@@ -87,11 +100,21 @@ def test_verdicts_are_the_same_whatever_dies(running: Running, scanner: Scanner,
         assert whole.status_code == 200 and whole.content == path.read_bytes(), path
 
 
-def test_workers_end_with_the_service_however_it_ends(running: Running) -> None:
+def test_a_service_that_is_stopped_as_soon_as_it_serves_archives_what_it_took(running: Running) -> None:
+    """Its worker takes seconds to begin."""
+    log = LOGS[0].read_bytes()
+    send(running, LOGS[0], 0, len(log) - 1)
     assert running.process is not None
     running.process.terminate()
-    running.process.wait(90)
-    running.start("--port", "0", "--workers", "2")
+    assert running.process.wait(120) == 0
+    with closing(Database(url_in(running.folder / "logdoctor.db"))) as database:
+        standing = LogTable(database, LIMITS).standing(Key(LOGS[0].stem, 1, "main"))
+    assert standing.archived == standing.next == len(log) - 1
+
+
+def test_workers_end_with_the_service_however_it_ends(unstarted: Running) -> None:
+    running = unstarted.start("--port", "0", "--workers", "2")
+    assert running.process is not None
     workers = wait_for(lambda: found if len(found := children(running)) == 2 else None)
     running.process.kill()
     running.process.wait(90)

@@ -76,7 +76,7 @@ class _Place:
         """Leave what is open, which is in an unknown state."""
         try:
             self.close()
-        except BaseException as error:
+        except BaseException as error:  # Chroma raises whatever its Rust part panics with
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
 
@@ -139,7 +139,7 @@ class Folder(_Place):
                     raise RecallError(
                         self.thing, "another process has been using it for too long", "Try again later."
                     ) from error
-            time.sleep(0.005)
+            time.sleep(0.005)  # a lock of a file tells nobody when it is free
 
     def _opened(self) -> Any:
         return _system(is_persistent=True, persist_directory=str(self._folder))
@@ -208,7 +208,7 @@ def _system(start: bool = True, **chosen: Any) -> Any:
     """Return Chroma with these settings alone, started."""
     from chromadb.config import Settings, System
 
-    class Given(Settings):  # type: ignore[misc]
+    class Given(Settings):  # type: ignore[misc] # its base has no types
         @classmethod
         def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple[Any, ...]:
             return (init_settings,)

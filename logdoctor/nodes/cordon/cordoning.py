@@ -117,7 +117,7 @@ class Cordoning:
         self._records.note_cordon(cordon.id, "undo wanted", by, why, at)
         try:
             self._cordoner.uncordon(node, _mark(cordon))
-        except Exception as error:
+        except Exception as error:  # whatever it was, the record says that the undo failed
             step = "undo refused" if isinstance(error, CordonRefused) else "undo failed"
             self._records.note_cordon(cordon.id, step, BY, str(error), at)
             raise
@@ -166,7 +166,7 @@ class Cordoning:
         too."""
         try:
             state = self._cordoner.node(wanted.node)
-        except Exception as error:
+        except Exception as error:  # whatever it was, the record says that nobody knows
             log.exception("cordon unclear", node=wanted.node, cordon=wanted.id)
             self._records.note_cordon(wanted.id, "unclear", BY, f"{why}; {error}", at)
             return wanted

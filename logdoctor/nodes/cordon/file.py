@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
+from logdoctor.lasting_files import new_file
 from logdoctor.node_types import Mark, NodeState, checked_name
 from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.slurm import expanded
@@ -91,7 +92,7 @@ class FileCordoner:
             except OSError as error:
                 if time.monotonic() > end:
                     raise self._unusable(error) from error
-            time.sleep(0.02)
+            time.sleep(0.02)  # a lock of a file tells nobody when it is free
 
     def _lines(self) -> list[str]:
         try:
@@ -111,17 +112,11 @@ class FileCordoner:
     def _write(self, lines: list[str]) -> None:
         """Replace the file atomically, with the same permissions."""
         target = self._path.resolve()
-        new = target.with_name(f".{target.name}.new")
         content = "".join(f"{line}\n" for line in lines).encode(*_CODING)
         try:
             mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+            with new_file(target, mode) as file:
                 file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.replace(new, target)
-            _sync_folder(target.parent)
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -171,11 +166,3 @@ def _state(name: str, lines: list[str]) -> NodeState:
 def _of_others(name: str, state: NodeState) -> CordonRefused:
     cause = f"is cordoned by others ({state.reason[:200]!r})" if state.cordoned else "is not cordoned"
     return CordonRefused(f"node {name}", cause, "Leave it, or ask whoever cordoned it.")
-
-
-def _sync_folder(folder: Path) -> None:
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(place)
-    finally:
-        os.close(place)

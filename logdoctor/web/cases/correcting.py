@@ -15,7 +15,7 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases.api import decidable, enter, foresee, look_again
 from logdoctor.web.cases.choosing import MOST, Chosen, Place, chosen, named, passages, written
 from logdoctor.web.cases.saving import Ruled, ruled
-from logdoctor.web.dependencies import FormOperator, Operator, TheService
+from logdoctor.web.dependencies import FormOperator, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.parameters import VerdictId
@@ -41,7 +41,7 @@ async def confirm(request: Request, caller: FormOperator, service: TheService, i
 
 
 @pages.get("/verdicts/{id}/correct")
-def form(request: Request, caller: Operator, service: TheService, id: VerdictId) -> Response:
+def form(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
     """Show the form for what it was instead."""
     stored = decidable(service, caller, id)
     cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]

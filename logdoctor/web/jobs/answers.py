@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from logdoctor.store.past import EnteredAttempt, PastAttempt
 from logdoctor.store.records import Attempt, End, Job, JobFacts, StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
 from logdoctor.web.json_answer import PageOf
@@ -33,7 +34,7 @@ class AttemptOut(Attempt, frozen=True, kw_only=True):
     """One try to run a job. `settled` when its final verdict stands."""
 
     ends: tuple[EndOut, ...]
-    deleted: Annotated[float | None, Meta(description="when retention took its raw log")] = None
+    deleted: Annotated[float | None, Meta(description="since when there is no raw log of it")] = None
     streams: tuple[str, ...] = ()
     verdict: Annotated[int | None, Meta(description="id of its current verdict")] = None
 
@@ -53,6 +54,13 @@ class AttemptNumberOut(msgspec.Struct, frozen=True):
     """The number of an attempt; the same key gives the same number."""
 
     attempt: int
+
+
+class EnteredAttempts(msgspec.Struct, frozen=True):
+    """What came of each past attempt, in the order in which they were sent. One that is `confirmed` keeps its verdict,
+    because a person said what it was; one that is `known` ran under the eyes of the service, and stays as it is."""
+
+    attempts: list[EnteredAttempt]
 
 
 class StandingOut(msgspec.Struct, frozen=True):
@@ -126,6 +134,16 @@ VERDICT_EXAMPLE = Verdict(
     nodes=("gpu-11", "gpu-12"),
     file="llama-7b/1/gpu-12",
 )
+PAST_EXAMPLE = PastAttempt(
+    job="llama-7b",
+    key="archive/2026/llama-7b.log",
+    number=1,
+    facts=JobFacts(user="u17", framework="megatron", nodes=128, gpus=1024),
+    started=1795250000.0,
+    ended=1795255504.9,
+    exit_code=1,
+    verdict=VERDICT_EXAMPLE,
+)
 _STORED = VerdictOut(
     id=7,
     event=9,
@@ -163,6 +181,7 @@ EXAMPLES = (
     _JOB,
     JobPageOut([_JOB], None),
     AttemptNumberOut(1),
+    EnteredAttempts([EnteredAttempt("llama-7b", 1, "entered")]),
     StandingOut(4096, 31, 31, 2),
 )
 """One of each answer."""

@@ -1,21 +1,29 @@
 """Whole streams as files, read while they are sent."""
 
+import asyncio
 import re
 import threading
 import weakref
+from collections.abc import AsyncIterator, Iterator
 from urllib.parse import quote
 
-from fastapi import APIRouter
+import structlog
+from fastapi import APIRouter, Request
+from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from logdoctor.errors import Busy
+from logdoctor.errors import Busy, StoreError
 from logdoctor.store.names import Key, key
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.openapi import TEXT
 from logdoctor.web.parameters import AttemptNumber, JobName, StreamName
 from logdoctor.web.problems import describe, not_found
+from logdoctor.web.server import BREAK_OFF
+
+log = structlog.get_logger()
 
 _AT_ONCE = 64  # downloads; each holds a file and about a MiB
+_BROKEN = 5.0  # seconds
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
@@ -28,7 +36,7 @@ _PLACES = threading.BoundedSemaphore(_AT_ONCE)
     response_class=StreamingResponse,
 )
 def download(
-    caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName
+    request: Request, caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName
 ) -> StreamingResponse:
     """Return all bytes of a stream, as it stands at this moment, as a file. One that breaks off was cut: its length was
     told before."""
@@ -46,7 +54,21 @@ def download(
         raise Busy("the downloads", f"{_AT_ONCE} are on their way", "Try again later.")
     chunks = view.chunks()
     weakref.finalize(chunks, _PLACES.release)  # whether they are used up, given up, or never begun
-    return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=headers)
+    return StreamingResponse(_whole(chunks, name, request), media_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def _whole(chunks: Iterator[bytes], name: Key, request: Request) -> AsyncIterator[bytes]:
+    """Yield all chunks; where the archive is damaged, break the connection off, so that nobody takes the rest for the
+    whole."""
+    try:
+        async for chunk in iterate_in_threadpool(chunks):
+            yield chunk
+    except StoreError as error:
+        log.error("download broken off", stream=str(name), thing=error.thing, cause=error.cause)
+        if (break_off := request.scope.get(BREAK_OFF)) is None:
+            raise
+        break_off()
+        await asyncio.sleep(_BROKEN)  # it is cancelled when the connection is known to be closed
 
 
 def disposition(name: Key) -> str:

@@ -3,9 +3,10 @@
 import asyncio
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
@@ -31,6 +32,7 @@ from logdoctor.web.parameters import AttemptNumber, ExitCode, FileName, HasDied,
 from logdoctor.web.problems import describe, problem
 
 _AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
+_LARGE = 1 << 20  # bytes of a body that is more than our own senders send at once
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
 _BREATH, _PATIENCE = 0.05, 10.0
 """Seconds that a sender waits at a time while too much is in the log, and in all before it is told to come again."""
@@ -138,17 +140,52 @@ async def room(service: Service) -> None:
         await asyncio.sleep(_BREATH)
 
 
+class Shares:
+    """How much of a body may wait to become durable: `_AHEAD` bytes. The large bodies of one caller have so much
+    together, so that others do not wait behind all that one caller sends at once."""
+
+    def __init__(self, _: AppState) -> None:
+        self._large: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, who: str) -> Iterator[Callable[[int], int]]:
+        """Yield what tells the share of a body of which so many bytes came."""
+        is_large = False
+
+        def share(taken: int) -> int:
+            nonlocal is_large
+            if taken > _LARGE and not is_large:
+                is_large = True
+                self._large[who] += 1
+            return _AHEAD // self._large[who] if is_large else _AHEAD
+
+        try:
+            yield share
+        finally:
+            self._large[who] -= is_large
+            if not self._large[who]:
+                del self._large[who]
+
+
 async def _take_body(service: Service, request: Request, name: Key, offset: int) -> Reached:
     """Take a body, durably; return where the stream stands behind it."""
+    state = state_of(request)
+    with state.once(Shares).of(request.state.caller.name) as share:
+        return await _take_chunks(service, chunks(request, state.options.allowed), name, offset, share)
+
+
+async def _take_chunks(
+    service: Service, body: AsyncIterator[bytes], name: Key, offset: int, share: Callable[[int], int]
+) -> Reached:
     waiting: deque[tuple[Future[Reached], int]] = deque()
     ahead, begin, reached = 0, offset, Reached()
     try:
-        async for chunk in chunks(request, state_of(request).options.allowed):
+        async for chunk in body:
             await room(service)
             waiting.append((service.intake.take(name, offset, chunk), len(chunk)))
             offset += len(chunk)
             ahead += len(chunk)
-            while ahead > _AHEAD or waiting[0][0].done():
+            while ahead > share(offset - begin) or waiting[0][0].done():
                 future, size = waiting.popleft()
                 reached = await asyncio.wrap_future(future)
                 ahead -= size

@@ -3,9 +3,10 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from logdoctor.store.names import MAX_NAME
+from logdoctor.store.past_limits import MAX_COUNT, MAX_LABELS, MAX_LIST, MAX_TEXT
 
-_COUNT = Field(default=None, ge=0, le=100_000_000)
-_TEXT = Field(default=None, max_length=10_000)
+_COUNT = Field(default=None, ge=0, le=MAX_COUNT)
+_TEXT = Field(default=None, max_length=MAX_TEXT)
 
 
 class JobIn(BaseModel):
@@ -36,16 +37,16 @@ class JobIn(BaseModel):
     framework: str | None = _TEXT
     launcher: str | None = _TEXT
     image: str | None = _TEXT
-    command: str | None = Field(default=None, max_length=100_000)
+    command: str | None = Field(default=None, max_length=MAX_LIST)
     checkpoint_dir: str | None = _TEXT
-    parent: str | None = Field(default=None, max_length=10_000, description="the `job/attempt` it goes on from")
+    parent: str | None = Field(default=None, max_length=MAX_TEXT, description="the `job/attempt` it goes on from")
     nodelist: str | None = Field(
-        default=None, max_length=100_000, description="the nodes of the job by name", examples=["gpu-[01-08],gpu-11"]
+        default=None, max_length=MAX_LIST, description="the nodes of the job by name", examples=["gpu-[01-08],gpu-11"]
     )
     nodes: int | None = _COUNT
     ranks_per_node: int | None = _COUNT
-    gpus: int | None = Field(default=None, ge=0, le=100_000_000, description="in all")
-    labels: dict[str, str] = Field(default={}, max_length=256)
+    gpus: int | None = Field(default=None, ge=0, le=MAX_COUNT, description="in all")
+    labels: dict[str, str] = Field(default={}, max_length=MAX_LABELS)
 
 
 class AttemptKey(BaseModel):

@@ -142,7 +142,7 @@ def in_background(act: Callable[[], T]) -> "Future[T]":
             future.set_result(act())
         except LogdoctorError as error:
             future.set_exception(error)
-        except Exception as error:
+        except Exception as error:  # it is raised where it is waited for
             log.exception("act failed")
             failed = ActionRefused("your request", "it failed unexpectedly", "Check the log of the service.")
             failed.__cause__ = error

@@ -1,7 +1,7 @@
 """A report as the OpenAPI document has it, with an example."""
 
 from logdoctor.report import reckon
-from logdoctor.store.report import Failures, ReportedFailure
+from logdoctor.types import Failures, ReportedFailure
 
 _AT = 1795255505.2
 _FAILURE = ReportedFailure("ECC Error", "Infrastructure", "rule", _AT - 7200, _AT, _AT + 1800, 1024)

@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -15,6 +15,7 @@ from logdoctor.store.report import MOST
 from logdoctor.web.dependencies import Reader
 from logdoctor.web.rendering import page, router
 from logdoctor.web.report.api import TheReports
+from logdoctor.web.report.words import CATEGORY_COLOURS, called, in_unit, percent
 from logdoctor.web.url_query import UrlQuery
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -29,8 +30,6 @@ _DECIDERS = {
     "person": "a person",
     "nobody": "not decided",
 }
-_COLOURS = {"Infrastructure": 0, "Framework": 1, "Script": 2, "Anomaly": 3, "Unknown": 5}
-"""Those of the marks that stand before the names of categories."""
 _WEEKS = 53  # columns
 
 
@@ -98,44 +97,22 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
         "query": f"?{query}" if query else "",
         "most": MOST,
         "length": length,
-        "in_hours": _in(_HOUR, "h"),
-        "in_minutes": _in(_MINUTE, "min"),
-        "percent": _percent,
-        "called": _called,
+        "in_hours": in_unit(_HOUR, "h"),
+        "in_minutes": in_unit(_MINUTE, "min"),
+        "percent": percent,
+        "called": called,
         "shares": [
             (f"{_DECIDERS.get(name, name)} ({number:,})", round(100 * number / report.total.count, 1))
             for name, number in report.decided.items()
             if number
         ],
         "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
-        "colours": _COLOURS,
+        "colours": CATEGORY_COLOURS,
         "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
         "hours": _columns(report.weeks, {week.monday: week.gpu_hours for week in report.weeks}, categories),
         "earlier": len(report.weeks) > 0 and _begin(report.weeks) > datetime.date.fromisoformat(report.weeks[0].monday),
         "counts": _columns(report.weeks, {week.monday: week.counts for week in report.weeks}, categories),
     }
-
-
-def _in(seconds: int, unit: str) -> Callable[[float], str]:
-    """Return how a column writes its times: all in one unit, so that they can be compared."""
-
-    def written(value: float) -> str:
-        number = value / seconds
-        figure = f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 0.05 or not value else "< 0.1"
-        return f"{figure} {unit}"
-
-    return written
-
-
-def _called(category: str) -> str:
-    """Return what a category is called; failures without one are those of which nobody knows the reason."""
-    return "Unknown" if category == "None" else category
-
-
-def _percent(part: float, whole: float) -> str:
-    """Return a share with one decimal where that says more."""
-    share = 100 * part / whole
-    return f"{share:.0f}%" if share in (0, 100) else f"{share:.1f}%"
 
 
 def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
@@ -144,9 +121,7 @@ def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], c
         return Columns([], {})
     first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
     names = [(first + datetime.timedelta(weeks=at)).isoformat() for at in range((last - first).days // 7 + 1)]
-    return Columns(
-        names, {_called(of): [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories}
-    )
+    return Columns(names, {called(of): [float(values.get(week, {}).get(of, 0)) for week in names] for of in categories})
 
 
 def _begin(weeks: Sequence[Week]) -> datetime.date:

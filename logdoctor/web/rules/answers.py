@@ -49,7 +49,7 @@ class LearnedRuleOut(Learned, frozen=True, kw_only=True):
     waits_for: Annotated[str, Meta(description="why a human must approve it")]
     source: SourceOut  # type: ignore[assignment] # as JSON has it
     votes: VotesOut
-    claim: ClaimOut | None = None  # type: ignore[assignment]
+    claim: ClaimOut | None = None  # type: ignore[assignment] # as JSON has it
     last_hit: Annotated[float | None, Meta(description="when an attempt in which it matched was last counted")]
 
 

@@ -1,0 +1,94 @@
+"""How commands end that cannot write, or that are interrupted: real processes, and the exit codes that scripts see."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli_batch import is_gone
+
+ECC_LOG = Path(__file__).parents[1] / "eval" / "corpus" / "failures" / "inf-028.log"
+PROGRAM = [sys.executable, "-m", "logdoctor.cli"]
+LINE = b"[2024-03-02 11:08:47] iteration %d | loss 2.1 | NCCL WARN something else that no rule takes away %d\n"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A log that takes long."""
+    path = tmp_path_factory.mktemp("large") / "large.log"
+    block = b"".join(LINE % (number, number * 7919) for number in range(40_000))
+    with path.open("wb") as file:
+        for _ in range(100):
+            file.write(block)
+    yield path
+    path.unlink()
+
+
+def await_(done: "Iterator[bool]", what: str) -> None:
+    deadline = time.monotonic() + 90
+    for found in done:
+        if found:
+            return
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def children(process: "subprocess.Popen[str]") -> list[str]:
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize(
+    "words", [("diagnose", ECC_LOG), ("diagnose", "--json", ECC_LOG), ("rules", "list"), ("--help",)]
+)
+def test_an_output_that_cannot_be_written_is_no_result(words: tuple[object, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([*PROGRAM, *map(str, words)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180)
+    assert ran.returncode == 2, ran.stderr
+    assert "the output cannot be written (No space left on device)" in ran.stderr
+    assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr
+
+
+def test_a_reader_that_has_gone_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [*PROGRAM, "diagnose", "--json", str(ECC_LOG)],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=180,
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("whom", ["all", "parent"])
+def test_ctrl_c_ends_it_and_its_workers(large: Path, whom: str, count: int) -> None:
+    """One log is read by several processes, of several each has a process; a terminal signals all of them."""
+    command = [*PROGRAM, "diagnose", "--json", *[str(large)] * count]
+    environment = {**os.environ, "LOGDOCTOR_WORKERS": "2"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        await_(iter(lambda: len(children(process)) >= 2, None), "it starts no workers")
+        time.sleep(0.2)
+        if whom == "all":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=90)
+    finally:
+        if not is_gone(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out) == (130, ""), err
+    assert err == "Interrupted.\n"
+    await_(iter(lambda: is_gone(process.pid), None), "processes are left")
