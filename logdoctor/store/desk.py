@@ -75,13 +75,14 @@ class Desk:
         name, by = " ".join(fit(name, _MAX_NAME).split()), fit(by, MAX_WHO)
         if not name or len(query) > _MAX_QUERY:
             raise IncidentRefused("the view", "it has no name, or its filter is too long", "Give it a short name.")
-        row = {"query": fit(query, _MAX_QUERY), "by": by, "at": at}
+        query = fit(query, _MAX_QUERY)
+        row = {"query": query, "by": by, "at": at}
         named = saved_views.c.name == name
         with self._database.writing() as connection:
             if not connection.execute(sa.update(saved_views).where(named).values(row)).rowcount:
                 _room(connection, saved_views, _MOST, "the view")
                 connection.execute(sa.insert(saved_views).values(name=name, **row))
-        return SavedView(name, row["query"], by, at)
+        return SavedView(name, query, by, at)
 
     def forget_view(self, name: str) -> bool:
         """Return whether there was such a view; there is none now."""

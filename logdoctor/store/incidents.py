@@ -76,9 +76,10 @@ class Incident(msgspec.Struct, frozen=True):
     attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
     is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see, and so are `gpus`
     (of the largest; None when not known), `gpu_hours` and `severity`, which store/severity.py defines; `level` is what
-    that is called. It is `snoozed` until `snoozed_until` or until it has `snoozed_attempts`, `muted` while its
-    fingerprint or node is. `assignee` looks after it, "" for nobody. `on_node` is how many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was
-    merged stands for the incident `merged_into`.
+    that is called. It is `snoozed` until `snoozed_until` or until it has `snoozed_attempts`, and `muted` while its
+    fingerprint or node is. `assignee` looks after it, "" for nobody. `on_node` is how many failed attempts suspect
+    `node` in all, `others` how many other incidents have the fingerprint. One that was merged stands for the incident
+    `merged_into`.
     """
 
     id: int
@@ -253,20 +254,36 @@ class Incidents:
     def assign(self, id: int, assignee: str, by: str, note: str, at: float) -> Incident:
         """Return the incident, which is with `assignee` now, "" for nobody. Here and below: `IncidentRefused` when it
         does not exist, was merged, or when this cannot be."""
-        return self._worked(id, by, note, lambda *of: work.assign(*of[:2], assignee, *of[2:], at))
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.assign(connection, row, assignee, by, note, at)
+
+        return self._worked(id, by, note, deed)
 
     def snooze(self, id: int, until: float | None, more: int | None, by: str, note: str, at: float) -> Incident:
         """Return the open incident, snoozed `until` a time (seconds since the epoch) or until so many `more` attempts
         failed, whichever comes first. Then people are notified of it again."""
-        return self._worked(id, by, note, lambda *of: work.snooze(*of[:2], until, more, *of[2:], at))
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.snooze(connection, row, until, more, by, note, at)
+
+        return self._worked(id, by, note, deed)
 
     def unsnooze(self, id: int, by: str, note: str, at: float) -> Incident:
         """Return the incident, which is not snoozed any more."""
-        return self._worked(id, by, note, lambda *of: work.unsnooze(*of, at))
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.unsnooze(connection, row, by, note, at)
+
+        return self._worked(id, by, note, deed)
 
     def comment(self, id: int, by: str, note: str, at: float) -> Incident:
         """Return the incident, of which something was said that changes nothing else."""
-        return self._worked(id, by, note, lambda *of: work.comment(*of, at))
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.comment(connection, row, by, note, at)
+
+        return self._worked(id, by, note, deed)
 
     def merge(self, id: int, into: int, by: str, note: str, at: float) -> Incident:
         """Return the incident `into` which all attempts of another one went; that one names it in `merged_into`."""

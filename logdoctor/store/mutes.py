@@ -25,8 +25,8 @@ _c, _i = mutes.c, incidents.c
 
 
 class Mute(msgspec.Struct, frozen=True):
-    """A fingerprint or a node (`kind`, `value`) that is muted `until` a time, unless that was `lifted` before. Times are
-    seconds since the epoch."""
+    """A fingerprint or a node (`kind`, `value`) that is muted `until` a time, unless that was `lifted` before. Times
+    are seconds since the epoch."""
 
     id: int
     kind: Muted
@@ -85,7 +85,7 @@ class Mutes:
         self._changed()
         return lifted
 
-    def list(self, now: float | None = None, limit: int = 200) -> list[Mute]:
+    def all(self, now: float | None = None, limit: int = 200) -> list[Mute]:
         """Return the mutes, the newest first; with `now` those that hold then."""
         query = sa.select(mutes).order_by(_c.id.desc()).limit(fit_limit(limit))
         if now is not None:
@@ -93,11 +93,11 @@ class Mutes:
         with self._database.reading() as connection:
             return [Mute(**row._mapping) for row in connection.execute(query)]
 
-    def of(self, fingerprint: str, node: str, now: float | None = None) -> "list[Mute]":
+    def of(self, fingerprint: str, node: str, now: float | None = None) -> list[Mute]:
         """Return the mutes that hold for an incident."""
         now = time.time() if now is None else now
         wanted = {("fingerprint", fingerprint), ("node", node)}
-        return [one for one in self.list(now, 500) if (one.kind, one.value) in wanted]
+        return [one for one in self.all(now, 500) if (one.kind, one.value) in wanted]
 
 
 def _tell(connection: sa.Connection, kind: str, value: str, step: str, by: str, note: str, at: float) -> None:

@@ -112,8 +112,8 @@ class Notices:
     def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
         """Return the incidents that are to be told now, the oldest first: where the newest verdict is final, or
         provisional and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need
-        no telling any more are marked as told: resolved or merged ones, and those opened, or woken from a snooze, before
-        `stale`. Snoozed and muted ones are told when that is over."""
+        no telling any more are marked as told: resolved or merged ones, and those opened, or woken from a snooze,
+        before `stale`. Snoozed and muted ones are told when that is over."""
         since = sa.func.coalesce(_i.woken, _i.opened)
         needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), since < stale)
         pending = sa.and_(_i.notified.is_(False), needless)

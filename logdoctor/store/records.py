@@ -704,7 +704,7 @@ def tell(connection: sa.Connection, known: Job, told: Job) -> None:
         connection.execute(sa.update(table).where(table.c.job == told.job).values(user=user))
         grouping.rename_user(connection, told.job, former, user)
     if told.facts != known.facts:
-        grouping.resize(connection, told.job, values["facts"])
+        grouping.resize(connection, told.job, as_text(told.facts))
 
 
 def is_attempt(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:

@@ -1,7 +1,8 @@
 """How bad an incident is: GPUs times time times how often it came, as SQL and in words.
 
-`severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. Of an attempt whose GPUs are
-not known one is counted, and of each at least six minutes: a job of 1,024 GPUs that dies at once has cost their start.
+`severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. Of an attempt whose GPUs
+are not known one is counted, and of each at least six minutes: a job of 1,024 GPUs that dies at once has cost their
+start.
 """
 
 from collections.abc import Sequence

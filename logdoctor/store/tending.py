@@ -104,7 +104,7 @@ def run_past(connection: sa.Connection, now: float) -> Mapping[int, str]:
     )
     past: dict[int, dict[str, int]] = {}
     for row in connection.execute(query):
-        later = _Later(*row)
+        later = _Later._make(row)
         if later.is_past(now):
             past.setdefault(later.incident, {}).setdefault(later.job, later.number)
     if not past:

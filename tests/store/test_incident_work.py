@@ -160,7 +160,7 @@ def test_a_muted_fingerprint_is_told_to_nobody_until_the_mute_ends(
     assert [one.id for one in notices.unsent(0.0, now, now=now + 3601.0)] == [1, 2], "it is over"
     lifted = mutes.lift(mute.id, "ben", now)
     assert (lifted.lifted, lifted.lifted_by) == (now, "ben")
-    assert not known(incidents, 1).muted and mutes.list(now) == [] and mutes.list() == [lifted]
+    assert not known(incidents, 1).muted and mutes.all(now) == [] and mutes.all() == [lifted]
     assert steps(incidents, 1) == ["opened", "muted", "unmuted"]
     with pytest.raises(IncidentRefused, match="is over"):
         mutes.lift(mute.id, "ben", now)

@@ -1,4 +1,4 @@
-"""Incidents that can be worked: assignee, snooze, GPUs and time of attempts, who was put where; mutes, views, runbooks."""
+"""Incidents that can be worked: assignee, snooze, size of attempts, which were put where; mutes, views, runbooks."""
 
 import json
 from typing import Any
