@@ -41,6 +41,7 @@ _BETWEEN = 0.2  # seconds between templates that are prepared, in which requests
 _HERE = {
     "": "incidents",
     "incidents": "incidents",
+    "attention": "incidents",
     "attempts": "attempts",
     "verdicts": "attempts",
     "jobs": "attempts",
@@ -55,6 +56,8 @@ _HERE = {
 }
 """The entry of the navigation to which a page belongs, by the first part of its path."""
 _MAX_FIELDS = 40
+_TOLD = "told"
+_MAX_TOLD = 500
 
 
 def static_files() -> StaticFiles:
@@ -84,6 +87,16 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
     }
     html = _TEMPLATES.get_template(name).render(common | content)
     return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+
+def tell(request: Request, words: str) -> None:
+    """Let the next page that this browser gets say what became of a form."""
+    request.session[_TOLD] = words[:_MAX_TOLD]
+
+
+def told(request: Request) -> str:
+    """Return what the page before wants to be said here, once; "" for nothing."""
+    return str(request.session.pop(_TOLD, ""))
 
 
 def rendered(name: str, content: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from logdoctor.web.incidents.telling import verdict_content
 from logdoctor.web.jobs.api import visible
 from logdoctor.web.parameters import Cursor, IncidentId, OptionalId, VerdictId
 from logdoctor.web.problems import existing, not_found
-from logdoctor.web.rendering import WORDS, checked_form, page, router
+from logdoctor.web.rendering import WORDS, checked_form, page, router, told
 
 _MAX_NOTE = 2000
 _MEMBERS = 25
@@ -128,6 +128,9 @@ def _around(
         "refusal": None,
         "note": "",
         "key": form_key(request),
+        "me": caller.who,
+        "done": told(request),
+        "mutes": service.mutes.of(incident.fingerprint, incident.node) if incident and not caller.prefixes else [],
     }
 
 
