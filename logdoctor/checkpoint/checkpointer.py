@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from logdoctor.checkpoint import reading
+from logdoctor.checkpoint import folders, reading
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.reading import Loaded
 from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
@@ -106,8 +106,8 @@ class Checkpointer:
         begin = time.perf_counter()
         position = None if data_position is None else operator.index(data_position)
         save = Save(operator.index(step), position, None if loss is None else float(loss))
-        if save.step < 0:
-            raise ValueError("step is not negative")
+        if not 0 <= save.step < folders.MOST_STEPS:
+            raise ValueError(f"step is at least 0, and has at most {len(str(folders.MOST_STEPS)) - 1} digits")
         self._number += 1
         self.stats.asked += 1
         job = _Job(self._number, save)

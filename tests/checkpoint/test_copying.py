@@ -2,13 +2,14 @@
 
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from logdoctor.checkpoint import Checkpointer, load
+from logdoctor.checkpoint import Checkpointer, TrainingState, load
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.staging import Stager
 from tests.checkpoint.conftest import Gate
@@ -138,6 +139,26 @@ def test_a_copy_at_once_is_done_when_save_returns(tmp_path: Path) -> None:
         assert checkpoints.save(state, step=1).copied.is_set()
         set_to(state, 2)
     assert loaded(tmp_path, 1) == {1}
+
+
+def test_a_save_before_the_first_step_leaves_training_as_it_was(tmp_path: Path) -> None:
+    """Torch makes a step to learn what an optimizer keeps; the bias correction of Adam would count it."""
+
+    def trained(at_start: Callable[[Any], object]) -> list[Any]:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(30, 40)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        at_start({"all": TrainingState(model, optimizer)})
+        for _ in range(2):
+            model(torch.ones(2, 30)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [as_bytes(each) for each in model.parameters()]
+
+    expected = trained(lambda state: None)
+    with Checkpointer(tmp_path) as checkpoints:
+        assert trained(lambda state: checkpoints.save(state, step=0).wait(60)) == expected
+    assert trained(lambda state: load(tmp_path, state)) == expected
 
 
 def test_memory_is_kept_from_save_to_save_and_no_more_than_one_copy() -> None:
