@@ -4,7 +4,8 @@
 
 A training loop (matrix products, then every tensor of the state is changed in place) goes on while a save is written. A
 step has the work of a small batch: 6 operations for each of 32 tokens and each parameter, of which the state holds 12
-bytes (the value and two moments of Adam). The ways to save take turns, one save each a round, after a first round that counts for memory alone. Given are medians:
+bytes (the value and two moments of Adam). The ways to save take turns, one save each a round, after a first round that
+counts for memory alone. Given are medians:
 
     return, staging, back-pressure   seconds for which the loop stood still: in the call, for the copy before the state
                                      may be changed, for the save before it
