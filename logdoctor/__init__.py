@@ -35,7 +35,7 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     from logdoctor.attempts import attempts
     from logdoctor.diagnose.ending import ReportedEnd
     from logdoctor.settings import read_settings
-    from logdoctor.show import ShownVerdict
+    from logdoctor.panel import ShownVerdict
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")
