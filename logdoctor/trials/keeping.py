@@ -25,7 +25,7 @@ def main(command: list[str]) -> int:
     libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # those who leave the session are found as children
     ended = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*ended, signal.SIGCHLD})
+    mask = {int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, {*ended, signal.SIGCHLD})}
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
     child = os.fork()
@@ -41,7 +41,7 @@ def main(command: list[str]) -> int:
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
-def _become(command: list[str], mask: set[signal.Signals]) -> None:
+def _become(command: list[str], mask: set[int]) -> None:
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores for itself

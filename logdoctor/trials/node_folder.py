@@ -90,7 +90,9 @@ class NodeFolder:
             found = os.fstat(handle)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
                 os.close(handle)
-                raise TrialError(str(self.folder), "can be written by other users", "Remove it, and find out who made it.")
+                raise TrialError(
+                    str(self.folder), "can be written by other users", "Remove it, and find out who made it."
+                )
             fcntl.flock(handle, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.stat(self.folder).st_ino == found.st_ino:

@@ -88,7 +88,9 @@ def _files(source: Path) -> list[_File]:
             for name in folders:
                 if os.path.islink(os.path.join(root, name)):
                     raise TrialError(os.path.join(root, name), "is a link to a folder", "Name the folder itself.")
-            found += [_file(path, str(path.relative_to(source))) for name in sorted(names) if (path := Path(root, name))]
+            found += [
+                _file(path, str(path.relative_to(source))) for name in sorted(names) if (path := Path(root, name))
+            ]
     except OSError as error:
         raise _unreadable(source, error) from error
     if not found:

@@ -89,7 +89,9 @@ def _needed(folder: str, command: list[str]) -> set[str]:
     """Return the paths that a command needs as far as it tells: its folder, its interpreter, and what it names."""
     program = shutil.which(command[0]) or command[0]
     found = {os.path.dirname(os.path.dirname(path)) for path in (os.path.abspath(program), os.path.realpath(program))}
-    return found | {folder, *(word for word in command[1:] if os.path.isabs(word) and os.path.exists(word))}
+    named = {word for word in command[1:] if os.path.isabs(word) and os.path.exists(word)}
+    beside = {os.path.dirname(word) for word in named if os.path.isfile(word)}  # modules that a script imports
+    return found | named | {folder, *(path for path in beside if os.stat(path).st_mode & stat.S_IXOTH)}
 
 
 def _mount(folder: str, needed: Iterable[str]) -> None:

@@ -44,9 +44,10 @@ class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trial: a model and its sets. `workers` is how many there are, 0 for as many as there is room for. `serve` is a
-    command that is started once for each worker and makes the outputs of all its shards, for sets without `infer`.
-    With `share_model` the checkpoint is copied once to each node, into shared memory or, without room there, into
-    the folder `cache`. A shard may take `shard_seconds`, the scoring of a set `score_seconds`."""
+    command that is started once for each worker and makes the outputs of all its shards, for sets without `infer`. With
+    `share_model` the checkpoint is copied once to each node, into shared memory or, without room there, into the folder
+    `cache`. `{here}` in commands is the folder of the trial file. A shard may take `shard_seconds`, the scoring of a
+    set `score_seconds`."""
 
     model: Model
     sets: tuple[EvalSet, ...]
@@ -56,6 +57,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_model: bool = True
     cache: str = ""
     sandbox: Sandbox = Sandbox()
+    here: str = ""
     shard_seconds: Positive = 12 * 3600.0
     score_seconds: Positive = 12 * 3600.0
 
@@ -81,7 +83,7 @@ def read_trial(path: Path) -> Trial:
 
 
 def made(data: Any, where: str) -> Trial:
-    """Return the trial that data describe, checked; `TrialError` names the field that is wrong and `where` it stands."""
+    """Return the trial that data describe, checked; `TrialError` names the field that is wrong, and `where`."""
     try:
         _require_known(data)
         trial = msgspec.convert(data, Trial)
@@ -154,7 +156,7 @@ def _placed(trial: Trial, folder: Path) -> Trial:
 
     model = msgspec.structs.replace(trial.model, path=path(trial.model.path))
     sets = tuple(msgspec.structs.replace(one, dataset=_dataset(one.dataset, folder)) for one in trial.sets)
-    return msgspec.structs.replace(trial, model=model, sets=sets, cache=path(trial.cache))
+    return msgspec.structs.replace(trial, model=model, sets=sets, cache=path(trial.cache), here=str(folder))
 
 
 def _dataset(given: str, folder: Path) -> str:
