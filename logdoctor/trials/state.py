@@ -55,9 +55,9 @@ class State:
     def forget_lost(self) -> list[Shard]:
         """Take shards for never made whose outputs are gone or changed, and return them."""
         lost = []
-        for shard, made in list(self.progress.finished.items()):
+        for shard, event in list(self.progress.finished.items()):
             try:
-                whole = digest_of(self.output(shard).read_bytes()) == made.digest
+                whole = digest_of(self.output(shard).read_bytes()) == event.digest
             except OSError:
                 whole = False
             if not whole:
