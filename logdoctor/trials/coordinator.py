@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -25,15 +25,17 @@ from logdoctor.trials.tasks import Outcome, Task, Worker, WorkerLost
 from logdoctor.trials.types import EvalSet, Shard, Times
 
 _PATIENCE = 0.5  # seconds between looks at whether a thread failed, or Ctrl-C was pressed
+_NOTED = 5.0  # seconds between notes of the time that is left
 _OFF = 1.25  # times as long as expected, or as short: then the queue is planned anew
 
 
 class Place(Protocol):
     """Where workers are: this machine, a Ray cluster, or Slurm. `workers` is how many there may be, `scorers` how many
-    sets are scored at once."""
+    sets are scored at once, `host` the address at which what scores reaches this process."""
 
     workers: int
     scorers: int
+    host: str
 
     def worker(self, number: int, over: Callable[[], bool]) -> Worker | None:
         """Return a worker that has the checkpoint, once there is one; None when it is `over` before. `WorkerLost` when
@@ -372,10 +374,15 @@ class Coordinator:
             return self._error is not None or all(map(self._state.progress.is_over, self._sets))
 
     def _wait(self, watch: Callable[[float], None]) -> None:
+        noted = 0.0
         with self._changed:
             while not self._over():
                 self._changed.wait(_PATIENCE)
-                watch(self.remaining())
+                left = self.remaining()
+                watch(left)
+                if time.monotonic() - noted > _NOTED:
+                    noted = time.monotonic()
+                    self._state.note_remaining(left)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """Do something in a thread; an error ends the trial."""
@@ -396,8 +403,8 @@ class Coordinator:
 
 
 def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
-    """Return the times of a set, corrected by samples and seconds of shards: as long as all of them took, at the prior's
-    share of what each shard costs by itself."""
+    """Return the times of a set, corrected by samples and seconds of shards: what they took together, of which a shard
+    costs by itself the same share as before."""
     if not shards:
         return prior
     expected = sum(prior.inference(samples) for samples, _ in shards)
@@ -405,7 +412,7 @@ def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
     return prior._replace(fixed=prior.fixed * ratio, sample=prior.sample * ratio)
 
 
-def _metrics(outcome: Outcome) -> tuple[Mapping[str, float] | None, str]:
+def _metrics(outcome: Outcome) -> tuple[dict[str, float] | None, str]:
     """Return the metrics that a scoring wrote, or what is wrong."""
     if outcome.problem or outcome.output is None:
         return None, outcome.problem or "wrote no metrics"
@@ -413,4 +420,3 @@ def _metrics(outcome: Outcome) -> tuple[Mapping[str, float] | None, str]:
         return msgspec.json.decode(outcome.output, type=dict[str, float]), ""
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return None, f"wrote no JSON object of numbers to {{out}} ({error})"
-

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from logdoctor.trials.progress import Progress
 from logdoctor.trials.trial_file import Trial, made
 from logdoctor.trials.types import Shard
 
-_TRIAL, _JOURNAL = "trial.json", "journal.jsonl"
+_TRIAL, _JOURNAL, _REMAINING = "trial.json", "journal.jsonl", "remaining.json"
+_FRESH = 60.0  # seconds for which what was said of the time that is left counts
 
 
 class State:
@@ -93,8 +95,13 @@ class State:
         self._write(path, text)
         return path
 
+    def note_remaining(self, seconds: float) -> None:
+        """Write down in how many seconds all will be done, for those who look."""
+        self._write(self.folder / _REMAINING, msgspec.json.encode((time.time(), seconds)))
+
     def close(self) -> None:
         """Let others have the folder."""
+        (self.folder / _REMAINING).unlink(missing_ok=True)
         self._journal.close()
         self._lease.release()
 
@@ -120,6 +127,16 @@ def read_begun(folder: Path) -> Trial:
 def read_progress(folder: Path) -> Progress:
     """Return how far the trial of a state folder is, whoever works on it."""
     return Progress(read_journal(folder / _JOURNAL))
+
+
+def read_remaining(folder: Path) -> float | None:
+    """Return in how many seconds a trial will be done; None where nobody works on it."""
+    try:
+        at, seconds = msgspec.json.decode((folder / _REMAINING).read_bytes(), type=tuple[float, float])
+    except (OSError, msgspec.MsgspecError):
+        return None
+    passed = time.time() - at
+    return max(0.0, seconds - passed) if 0 <= passed < _FRESH else None
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
