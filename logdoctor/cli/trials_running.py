@@ -160,6 +160,10 @@ def _place(state: "State", options: dict[str, Any], stack: ExitStack) -> "Place"
     trial = state.trial
     if options["ray"] is not None and options["slurm"]:
         raise click.UsageError("--ray and --slurm cannot be combined.")
+    if options["ray"] is not None:
+        from logdoctor.build.ray_trials import ray_place
+
+        return stack.enter_context(ray_place(options["ray"], trial, options["workers"] or 0))
     return LocalPlace(trial, options["workers"] or 0)
 
 
