@@ -28,6 +28,7 @@ from logdoctor.cli.rules import rules
 from logdoctor.cli.runs import runs
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
+from logdoctor.cli.trials import trials
 from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
@@ -63,6 +64,7 @@ for _command in (
     nodes,
     notify,
     checkpoints,
+    trials,
     measure,
     report,
     schema,
