@@ -37,6 +37,7 @@ def incidents(
         "views": [] if caller.prefixes else service.desk.views(),
         "may_work": caller.token is None or holds(caller.token, "operate"),
         "may_save": caller.may("operate", "") and not caller.prefixes,
+        "me": caller.who,
         "key": form_key(request),
         "done": told(request),
     }
