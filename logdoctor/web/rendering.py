@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from logdoctor import taxonomy
 from logdoctor.errors import LogdoctorError, RequestRefused
+from logdoctor.store.tokens import holds
 from logdoctor.text import harmless
 from logdoctor.web import drawing, rank_chart, wording
 from logdoctor.web.bodies import Allowed, whole
@@ -84,6 +85,10 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
         "waiting": _waiting(request),
         "signed_in": caller.token if inside and caller else None,
         "bound": caller is not None and bool(caller.prefixes),
+        "attentive": caller is not None and (caller.token is None or holds(caller.token, "read")),
+        "may_be_named": caller is not None and not gate.wants_token,
+        "known_as": caller.given if caller else "",
+        "address": local(_address(request.url.path, request.url.query)) if request.method == "GET" else "/",
     }
     html = _TEMPLATES.get_template(name).render(common | content)
     return HTMLResponse(html, status, {"Cache-Control": "no-store"})
