@@ -33,6 +33,7 @@ from logdoctor.web.nodes import api as nodes
 from logdoctor.web.nodes import pages as node_pages
 from logdoctor.web.notifications import api as notifications
 from logdoctor.web.notifications import pages as notification_pages
+from logdoctor.web.notifications import slack_api
 from logdoctor.web.problems import SECURITY_HEADERS
 from logdoctor.web.push import api as push
 from logdoctor.web.rates import Rates
@@ -64,6 +65,7 @@ _API = (
     tests_api,
     actions_api,
     notifications,
+    slack_api,
 )
 _PAGES = (
     incident_pages,

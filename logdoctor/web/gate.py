@@ -115,6 +115,12 @@ class Gate:
             await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
         return token
 
+    async def count_wrong(self, request: Request) -> None:
+        """Count a request that shows something wrong in place of a token; `RequestRefused` when an address sends too
+        many."""
+        address = request.client.host if request.client else ""
+        await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
+
     async def of_session(self, session: str) -> Token | None:
         """Return the token of a browser's session; None when that is over."""
         return await self._remembered(("", session), self._sessions.token)
