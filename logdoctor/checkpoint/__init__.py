@@ -12,6 +12,7 @@ from logdoctor.errors import ExtraMissing
 
 try:
     from logdoctor.checkpoint.checkpointer import Checkpointer
+    from logdoctor.checkpoint.mirror import fetch
     from logdoctor.checkpoint.reading import Loaded, latest, load
     from logdoctor.checkpoint.reports import Report, Save, Stall, Stats
     from logdoctor.checkpoint.training import TrainingState
@@ -20,4 +21,4 @@ except ModuleNotFoundError as error:
         raise
     raise ExtraMissing(error.name, "checkpoint") from error
 
-__all__ = ["Checkpointer", "Loaded", "Report", "Save", "Stall", "Stats", "TrainingState", "latest", "load"]
+__all__ = ["Checkpointer", "Loaded", "Report", "Save", "Stall", "Stats", "TrainingState", "fetch", "latest", "load"]

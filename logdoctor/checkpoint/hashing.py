@@ -1,6 +1,7 @@
 """Hashes of files: of those being written, and of those that are there."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -76,6 +77,15 @@ def hash_file(path: Path, *, from_disk: bool = False) -> File:
             found.update(memoryview(buffer)[:length])
             size += length
     return File(path.name, size, found.hexdigest())
+
+
+def hash_chunks(name: str, chunks: Iterable[bytes]) -> File:
+    """Hash the bytes of a file that come in parts."""
+    found, size = xxhash.xxh3_128(), 0
+    for chunk in chunks:
+        found.update(chunk)
+        size += len(chunk)
+    return File(name, size, found.hexdigest())
 
 
 def sync_folder(path: Path) -> None:
