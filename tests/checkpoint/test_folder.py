@@ -168,7 +168,7 @@ def _damaging(close: Callable[[Any], None]) -> Callable[[Any], None]:
     """A disk that changes what it is given."""
 
     def closed(file: Any) -> None:
-        first = not file._file.closed
+        first = file._open
         close(file)
         if first and file._path.suffix == ".distcp":
             flip(file._path)
