@@ -17,7 +17,7 @@ try:
     from logdoctor.checkpoint.reports import Report, Save, Stall, Stats
     from logdoctor.checkpoint.training import TrainingState
 except ModuleNotFoundError as error:
-    if error.name not in ("torch", "xxhash"):
+    if error.name not in ("fsspec", "torch", "xxhash"):
         raise
     raise ExtraMissing(error.name, "checkpoint") from error
 
