@@ -41,6 +41,8 @@ class Lease:
         self._folder, self._owner = folder, uuid.uuid4().hex
         self.epoch = 0
         """That of this writer; 0 until it took the lease."""
+        self.first_attempt = 1
+        """No earlier writer uses attempts from this number on, even one that does not know yet that it is none."""
 
     def take(self) -> None:
         """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
@@ -50,6 +52,9 @@ class Lease:
             epoch = 1 + max(last, self._read().get("epoch", 0))
             self._write(epoch)
             self.epoch = epoch
+            found = (folders.parsed(name) for name in folders.names(self._folder))
+            self.first_attempt = max(epoch, *(1 + each[1] for each in found if each), 1)
+            folders.sweep(self._folder)
             for path in self._folder.glob(f"{LEASE}.*.tmp"):  # of who was killed here
                 path.unlink(missing_ok=True)
             for name in folders.torn(self._folder):

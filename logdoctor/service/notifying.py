@@ -166,7 +166,7 @@ class Notifier:
             self.notices.saw(event)
         for delivery in self._deliveries.values() if news else ():
             delivery.wake()
-        oldest = self.notices.oldest_unsent()
+        oldest = self.notices.oldest_unsent(now)
         return _LOOK if oldest is None else min(max(oldest + self.terms.settle - now, 0.0), _LOOK)
 
     def _opened(self, unsent: UnsentIncident, now: float) -> str:

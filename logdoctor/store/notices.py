@@ -6,6 +6,7 @@ its next try first, so that a process that dies in between leaves it to be sent 
 
 import math
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from logdoctor.errors import NoticeRefused
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
+from logdoctor.store.incident_search import is_quiet
 from logdoctor.store.records import VERDICT_FIELDS, StoredVerdict, read_verdicts
 from logdoctor.store.schema import bodies, counters, incidents, notice_targets, notices, verdicts
 
@@ -110,8 +112,10 @@ class Notices:
     def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
         """Return the incidents that are to be told now, the oldest first: where the newest verdict is final, or
         provisional and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need
-        no telling any more are marked as told: resolved or merged ones, and those opened before `stale`."""
-        needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), _i.opened < stale)
+        no telling any more are marked as told: resolved or merged ones, and those opened, or woken from a snooze,
+        before `stale`. Snoozed and muted ones are told when that is over."""
+        since = sa.func.coalesce(_i.woken, _i.opened)
+        needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), since < stale)
         pending = sa.and_(_i.notified.is_(False), needless)
         with self._database.reading() as connection:
             is_needless = connection.scalar(sa.select(_i.id).where(pending).limit(1)) is not None
@@ -119,7 +123,8 @@ class Notices:
             with self._database.writing() as connection:
                 connection.execute(sa.update(incidents).where(pending).values(notified=True))
         is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
-        return self._described(_i.notified.is_(False), is_settled, limit=limit)
+        is_loud = sa.not_(is_quiet(time.time() if math.isinf(now) else now))
+        return self._described(_i.notified.is_(False), is_settled, is_loud, limit=limit)
 
     def as_it_stands(self, incident: int) -> UnsentIncident | None:
         """Return what is told of an incident now, told of before or not; None when no attempt is left in it."""
@@ -138,9 +143,11 @@ class Notices:
             for row, verdict in zip(rows, read_verdicts(rows), strict=True)
         ]
 
-    def oldest_unsent(self) -> float | None:
-        """Return when the oldest incident was opened that was not told yet; None when there is none."""
-        query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None))
+    def oldest_unsent(self, now: float) -> float | None:
+        """Return when the oldest incident was opened that was not told yet and is not to be kept quiet; None when there
+        is none."""
+        is_loud = sa.not_(is_quiet(now))
+        query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None), is_loud)
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found

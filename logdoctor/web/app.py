@@ -23,7 +23,7 @@ from logdoctor.web.cases import pages as case_pages
 from logdoctor.web.dependencies import AppOptions, AppState
 from logdoctor.web.gate import Gate
 from logdoctor.web.incidents import api as incidents
-from logdoctor.web.incidents import incident_page
+from logdoctor.web.incidents import desk_api, incident_page
 from logdoctor.web.incidents import pages as incident_pages
 from logdoctor.web.jobs import api as jobs
 from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs
@@ -59,6 +59,7 @@ _API = (
     report,
     news,
     incidents,
+    desk_api,
     nodes,
     tests_api,
     actions_api,

@@ -13,6 +13,8 @@ from logdoctor.recovery.catalogue.times import seconds_of
 
 MANIFEST = "manifest.json"
 FORMAT = "logdoctor-checkpoint/1"
+GONE = ".deleting-"
+"""How the name of what is being deleted begins."""
 _NAME = re.compile(r"step-(\d+)\.attempt-(\d+)")
 _LONGEST = 1e7  # seconds that a save may take
 _DID_NOT_END = f"{MANIFEST} is missing, which is written last: the save did not end"
