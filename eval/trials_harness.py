@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_TOKENS = 40
+_TOKENS = 24
 _PIECE = 400  # characters of a text whose perplexity is measured
 
 

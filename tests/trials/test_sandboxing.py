@@ -78,18 +78,18 @@ import os
 try:
     bytearray(2 << 30)
 except MemoryError:
-    print("memory")
+    print("memory", flush=True)
 try:
     with open("large", "wb") as file:
         file.write(bytes(2 << 20))
 except OSError:
-    print("file")
+    print("file", flush=True)
 try:
     while os.fork():
         pass
     __import__("signal").pause()
 except OSError:
-    print("processes")
+    print("processes", flush=True)
     os._exit(0)
 """
     done = run(tmp_path / "box", f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n{code}", user)
