@@ -48,6 +48,12 @@ class Retried(NamedTuple):
     contradicted: dict[str, int]
     changes: tuple[Change, ...]
 
+    def of(self, scope: str) -> "Retried":
+        """Return what concerns one scope alone."""
+        some = tuple(one for one in self.changes if scope in one.scopes)
+        changed, contradicted = self.changed.get(scope, 0), self.contradicted.get(scope, 0)
+        return self._replace(changed={scope: changed}, contradicted={scope: contradicted}, changes=some)
+
 
 def retried(
     overrides: Sequence[OverrideRule],
@@ -58,11 +64,13 @@ def retried(
     job: str,
     seconds: float,
     own: tuple[str, int] | None = None,
+    kind: str = "",
     clock: Callable[[], float] = time.monotonic,
 ) -> Retried:
     """Return what overrides, whatever jobs they are for, change of the attempts of jobs that one `sees`, but for the
-    attempt that they come of (`own`). Counted are those of a `job`, those of its kind, and all."""
-    until, kind = clock() + seconds, kind_of(job) if job else ""
+    attempt that they come of (`own`). Counted are those of a `job`, those of a `kind` (without one, the job's), and
+    all."""
+    until, kind = clock() + seconds, kind or (kind_of(job) if job else "")
     kinds: dict[str, str] = {}
     tried, complete = 0, True
     changed, contradicted = Counter[str](), Counter[str]()

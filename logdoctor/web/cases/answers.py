@@ -115,12 +115,7 @@ class ObjectionOut(msgspec.Struct, frozen=True):
     reason: str
     recovery: str
     quote: str
-    renamed: Annotated[
-        bool,
-        Meta(
-            description="overruled, it says the new reason, because it matches the line that was named; else it is muted"
-        ),
-    ]
+    renamed: Annotated[bool, Meta(description="it matches the line that was named, and is to say so; else it is muted")]
 
 
 class LessonOut(msgspec.Struct, frozen=True):
