@@ -164,7 +164,19 @@ def _place(state: "State", options: dict[str, Any], stack: ExitStack) -> "Place"
         from logdoctor.build.ray_trials import ray_place
 
         return stack.enter_context(ray_place(options["ray"], trial, options["workers"] or 0))
+    if options["slurm"]:
+        from logdoctor.build.slurm_trials import slurm_place
+
+        given = dict(_option(text) for text in options["slurm_options"])
+        return stack.enter_context(slurm_place(state.folder, trial, options["workers"] or 0, given))
     return LocalPlace(trial, options["workers"] or 0)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--slurm-option {text!r} is not NAME=VALUE.")
+    return name, value
 
 
 class _Progress:

@@ -126,4 +126,24 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     runbook: str = ""
 
 
+class OverrideRule(_Part, frozen=True, tag_field="kind", tag="override"):
+    """What a person lays over a diagnosis rule: it says something else (`verdict`), or nothing (a mute, without one).
+
+    It holds for the jobs of its `scope`: `job` names one, `kind` those that print alike, an empty one is for all. Up to
+    the end of the day `expires` (UTC), if it has one. The lines that the overruled `rule` matches stay evidence, which
+    no filter rule takes (law 2).
+    """
+
+    id: str
+    status: Status
+    title: str
+    rule: str
+    origin: Origin
+    scope: dict[str, str] = {}
+    verdict: Claim | None = None
+    suggestion: str = ""
+    expires: datetime.date | None = None
+    retired: Retirement | None = None
+
+
 Rule = FilterRule | DiagnosisRule

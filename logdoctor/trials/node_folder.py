@@ -48,10 +48,9 @@ class NodeFolder:
             yield
         finally:
             self._sweep()
-            with suppress(OSError):
-                for name in (_OWNERS, _THINGS):
-                    (self.folder / name).rmdir()
-                self.folder.rmdir()
+            for path in (self.folder / _OWNERS, self.folder / _THINGS, self.folder):
+                with suppress(OSError):
+                    path.rmdir()
             os.close(handle)
 
     def thing(self, name: str) -> Path:

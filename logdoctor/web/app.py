@@ -40,6 +40,7 @@ from logdoctor.web.rates import Rates
 from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
+from logdoctor.web.rules import override_pages, overrides_api
 from logdoctor.web.rules import pages as rule_pages
 from logdoctor.web.rules.importing import RuleImporter
 
@@ -56,6 +57,7 @@ _API = (
     runs,
     downloads,
     rules,
+    overrides_api,
     cases,
     report,
     news,
@@ -76,6 +78,7 @@ _PAGES = (
     incident_page,
     correcting,
     case_pages,
+    override_pages,
     rule_pages,
     log_pages,
     report_pages,

@@ -48,6 +48,7 @@ _HERE = {
     "jobs": "attempts",
     "nodes": "nodes",
     "node-tests": "nodes",
+    "help": "nodes",
     "actions": "actions",
     "audit": "actions",
     "rules": "rules",
