@@ -58,6 +58,19 @@ class Net(pl.LightningModule):  # type: ignore[misc]
         return [optimizer], [{"scheduler": milestones, "interval": "step"}]
 
 
+def test_both_go_on_from_a_mirror_on_another_machine(tmp_path: Path) -> None:
+    mirror = f"file://{tmp_path}/mirror"
+    fit(tmp_path / "a", LightningCheckpoints(tmp_path / "a/ours", mirror=f"{mirror}/pl"))
+    moved = LightningCheckpoints(tmp_path / "b/ours", mirror=f"{mirror}/pl")
+    assert moved.latest() == moved.latest() == str(tmp_path / "b/ours/step-20.attempt-1")
+    with TrainerCheckpoints(tmp_path / "c", mirror=f"{mirror}/hf") as saving:
+        saving._checkpoints.save(
+            {"trainer": "{}", "model": {"a": torch.ones(2)}, "scheduler": ({},), "optimizer": {"groups": ({},)}}, step=7
+        )
+    with TrainerCheckpoints(tmp_path / "d", mirror=f"{mirror}/hf") as saving:
+        assert saving.resume() == str(tmp_path / "d/.resume/checkpoint-7")
+
+
 def fit(
     folder: Path, saving: LightningCheckpoints | None, end_at: int = 10**9, ckpt_path: str | None = None
 ) -> tuple[Net, pl.Trainer]:
