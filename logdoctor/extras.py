@@ -19,7 +19,7 @@ EXTRAS = {
         *("openai", "sentence_transformers", "torch", "transformers"),
     ),
     "batch": ("pyarrow",),
-    "checkpoint": ("xxhash",),  # and torch, which `agents` brings, too
+    "checkpoint": ("fsspec", "xxhash"),  # and torch, which `agents` brings, too
     "cluster": ("obstore", "psycopg", "redis"),
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),

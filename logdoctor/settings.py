@@ -328,6 +328,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify_slack: Annotated[
         str, about("incoming webhooks of Slack or a compatible chat, `NAME=URL NAME=URL`", secret=True)
     ] = ""
+    notify_slack_signing_secret: Annotated[
+        str, about("signing secret of the Slack app: messages get buttons that acknowledge", secret=True)
+    ] = ""
+    notify_routes: Annotated[
+        str, about("who is told of what, `NAME=job:llama-*,user:anna NAME=team:rl`; default: everybody of everything")
+    ] = ""
     notify_settle_seconds: Annotated[
         float, about("announce an incident once its verdict is final, or provisional for this long", 0, 3600)
     ] = 20.0

@@ -26,11 +26,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from logdoctor.checkpoint import folders, reading
 from logdoctor.checkpoint.folders import Manifest
+from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.checkpoint.mirroring import Mirroring
 from logdoctor.checkpoint.reading import Loaded
 from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
 from logdoctor.checkpoint.staging import Copy, Stager, plain
 from logdoctor.checkpoint.team import CLOSING, LeftOut, Team
 from logdoctor.checkpoint.writing import Folder
+from logdoctor.errors import CheckpointError
 
 _log = logging.getLogger("logdoctor.checkpoint")
 _AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an exception
@@ -51,12 +54,13 @@ class Checkpointer:
     """Saves and loads checkpoints of a training job in a folder that all of its nodes share. Make one on every rank, at
     the same place of the program, after `torch.distributed` was initialised.
 
-    `keep` newest good ones stay. `alone` saves and loads in this process, whether or not there are others.
-    `copy="at once"` lets `save` return only when all is copied: for programs that change the state otherwise than by an
-    optimizer of torch. `patience` is how many seconds `save` waits at most for the last one to be written before it
-    leaves a save out, and how long the end waits. `on_report` is called from the writer's thread with what happened.
-    Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`), reported and counted in
-    `stats`.
+    `keep` newest good ones stay. `alone` saves and loads in this process, whether or not there are others. `mirror` is
+    the URL of an object store that what was saved is copied to, with options for its implementation in fsspec; `load`
+    gets back from it what the folder has not. `copy="at once"` lets `save` return only when all is copied: for programs
+    that change the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most
+    for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called from
+    the threads that write with what happened. Nothing that goes wrong with a save is raised: it is logged
+    (`logdoctor.checkpoint`), reported and counted in `stats`.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class Checkpointer:
         copy: Literal["behind", "at once"] = "behind",
         patience: float = 300.0,
         alone: bool = False,
+        mirror: str | None = None,
+        mirror_options: dict[str, Any] | None = None,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
         if keep < 1:
@@ -85,6 +91,10 @@ class Checkpointer:
         self._closed, self._orderly = False, True
         self._hook = _hooked(self)
         self._take_lease()
+        self._mirror = Mirror(mirror, mirror_options) if mirror else None
+        self._mirroring: Mirroring | None = None
+        if self._mirror and self.team.leads:
+            self._begin_mirroring(self._mirror, keep)
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +158,8 @@ class Checkpointer:
         Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
         `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
         """
-        return reading.load_with(self.team, self._folder.path, state, step, path, strict)
+        refused = self.team.leader(lambda: self._fetched(step, Path(path).name)) if self._mirror else ()
+        return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused)
 
     def latest(self) -> Manifest | None:
         """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
@@ -166,8 +177,34 @@ class Checkpointer:
             if self._writer.is_alive():
                 step = self._last.step if self._last else None
                 return self._report("failed", step, "the last save is not written at the end, and is given up")
+        if self._mirroring and not self._mirroring.close(self._patience if timeout is None else timeout):
+            self._report("mirror", None, "the last upload is not done at the end, and is given up")
         for team in (self.team, self._writing):
             team.end()
+
+    def _begin_mirroring(self, mirror: Mirror, keep: int) -> None:
+        """Become the writer of the mirror, and go on with what it lacks."""
+        self._mirroring = Mirroring(mirror, self._folder.path, keep, self._folder.lease, self.stats, self._report)
+        self._folder.in_use = lambda: self._mirroring.uploading if self._mirroring else None
+        try:
+            self._mirroring.begin()
+            if newest := self.latest():
+                self._mirroring.offer(newest.name)
+        except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
+            self._report("mirror", None, f"{mirror.url} cannot be written now: {sentence_of(error)}")
+
+    def _fetched(self, step: int | None, name: str) -> tuple[str, ...]:
+        """Get from the mirror what is newer than the folder has; what was passed over, as sentences. Where the folder
+        has something, a mirror that cannot be read is passed over, too; else nobody knows whether there is none."""
+        assert self._mirror
+        try:
+            return self._mirror.fetch(self._folder.path, step, name)
+        except Exception as error:
+            problem = f"cannot be read ({sentence_of(error)})"
+            if not folders.complete(self._folder.path):
+                todo = "Try again, or begin without a mirror if it holds nothing."
+                raise CheckpointError(self._mirror.url, problem, todo) from error
+            return (f"{self._mirror.url} {problem}.",)
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
         """Copy what is small, once the last save is written. False when this save is left out."""
@@ -253,6 +290,8 @@ class Checkpointer:
             self.stats.changed += 1
             return self._report("changed", save.step, changed, save)
         self._saved(save)
+        if self._mirroring:
+            self._mirroring.offer(save.name)
         try:
             self.stats.deleted += self._folder.prune()
         except Exception as error:  # noqa: BLE001 - the save is good
@@ -288,9 +327,10 @@ class Checkpointer:
                 self._report("lease", None, f"{self._folder.path} cannot be written now: {sentence_of(error)}")
 
     def _report(self, kind: str, step: int | None, sentence: str, save: Save | None = None) -> None:
-        if kind != "saved":
+        good = kind in ("saved", "mirrored")
+        if not good:
             self.stats.last_problem = sentence
-        _log.log(logging.INFO if kind == "saved" else logging.ERROR, "%s", sentence)
+        _log.log(logging.INFO if good else logging.ERROR, "%s", sentence)
         if self._on_report is not None:
             try:
                 self._on_report(Report(kind, step, sentence, save))

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
 MOST_STEPS = 10**18
 _HASH = re.compile(r"[0-9a-f]{32}")
-_GONE = ".deleting-"
+_UNFINISHED = ".unfinished-"
 _LARGEST = 256 << 20  # bytes of a manifest: a million files
 _AGAIN = "Load another one, or restore it from a copy."
 
@@ -109,20 +109,25 @@ def read_manifest(path: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from error
+        raise _damaged(path.name, f"cannot be read ({error.strerror})") from error
+    return as_manifest(path.name, text)
+
+
+def as_manifest(name: str, text: bytes) -> Manifest:
+    """Return the manifest of the checkpoint with a name; `CheckpointDamaged` when the text is none of it."""
     try:
         if len(text) > _LARGEST:
             raise ValueError("too long")
         found = _manifest(json.loads(text))
-        if found.name != path.name:
+        if found.name != name:
             raise ValueError(f"it is that of {found.name}")
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise _damaged(path, f"has a {MANIFEST} that is none: {error}") from error
+        raise _damaged(name, f"has a {MANIFEST} that is none: {error}") from error
     return found
 
 
-def _damaged(path: Path, cause: str) -> CheckpointDamaged:
-    return CheckpointDamaged(f"checkpoint {path.name}", cause, _AGAIN)
+def _damaged(name: str, cause: str) -> CheckpointDamaged:
+    return CheckpointDamaged(f"checkpoint {name}", cause, _AGAIN)
 
 
 def _manifest(given: Any) -> Manifest:
@@ -212,7 +217,7 @@ def delete(folder: Path, name: str) -> None:
     """Delete a checkpoint. It loses its name in one step, so whoever still writes into it finds it gone, and can
     neither fill it again nor finish it."""
     retire(folder, name)
-    gone = folder / f"{_GONE}{uuid.uuid4().hex}"
+    gone = unfinished(folder)
     with suppress(FileNotFoundError):
         try:
             (folder / name).rename(gone)
@@ -223,9 +228,14 @@ def delete(folder: Path, name: str) -> None:
         shutil.rmtree(gone)
 
 
+def unfinished(folder: Path) -> Path:
+    """Return a new name in a folder of checkpoints for what is being deleted or fetched, which is nobody's."""
+    return folder / f"{_UNFINISHED}{uuid.uuid4().hex}"
+
+
 def sweep(folder: Path) -> None:
-    """Delete what was being deleted when a writer was killed."""
-    for gone in folder.glob(f"{_GONE}*"):
+    """Delete what was being deleted or fetched when a process was killed."""
+    for gone in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -81,11 +81,24 @@ class Lease:
                 return found
         return {}
 
+    def rise(self, epoch: int, first_attempt: int) -> None:
+        """Let epoch and attempts of what is saved from now on be at least these. `CheckpointFenced` as `held`."""
+        with self.held():
+            if epoch > self.epoch:
+                self._write(epoch)
+                self.epoch = epoch
+            self.first_attempt = max(self.first_attempt, first_attempt, epoch)
+
     def _write(self, epoch: int) -> None:
-        said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": self._owner, "host": socket.gethostname()}
-        said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
-        put(self._folder / LEASE, json.dumps(said).encode() + b"\n")
+        put(self._folder / LEASE, signature(epoch, self._owner))
         sync_folder(self._folder)
+
+
+def signature(epoch: int, owner: str) -> bytes:
+    """Return what a writer says of itself."""
+    said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": owner, "host": socket.gethostname()}
+    said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
+    return json.dumps(said).encode() + b"\n"
 
 
 def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None = None) -> None:

@@ -112,11 +112,17 @@ def read(folder: str | Path, step: int | None = None, *, path: str = "") -> tupl
 
 
 def load_with(
-    team: Team, folder: Path, state: dict[str, Any], step: int | None, path: str, strict: bool | None
+    team: Team,
+    folder: Path,
+    state: dict[str, Any],
+    step: int | None,
+    path: str,
+    strict: bool | None,
+    refused_before: tuple[str, ...] = (),
 ) -> Loaded | None:
     """Load the newest good checkpoint of a folder, that of a step, or the one with a path; None when there is none at
     all. Without a `strict` the state is empty, and gets all."""
-    refused: list[str] = []
+    refused = list(refused_before)
     for name in team.leader(lambda: _named(folder, path) if path else _candidates(folder, step)):
         problems = [each for each in team.tell(_problem(team, folder / name)) if each]
         if not problems:

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +94,8 @@ class Folder:
         self.lease = Lease(path)
         self._mine: list[File] = []
         self._unproven: set[str] = set()
+        self.in_use: Callable[[], str | None] = lambda: None
+        """What must not be deleted now."""
 
     def write(self, save: Save, tree: dict[str, Any], begun: float) -> None:
         """Write and commit the state of the time `begun`, by the monotonic clock. Raises what went wrong, on all ranks;
@@ -181,7 +183,7 @@ class Folder:
         doomed += folders.torn(self.path)
         deleted = 0
         for name in doomed:
-            if not folders.pinned(self.path, name, time.time()):
+            if name != self.in_use() and not folders.pinned(self.path, name, time.time()):
                 self._retire(name)
                 folders.delete(self.path, name)
                 deleted += 1

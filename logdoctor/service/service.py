@@ -30,6 +30,7 @@ from logdoctor.service.leading import Leading
 from logdoctor.service.learning import Learner, SettledAttempt
 from logdoctor.service.news import News
 from logdoctor.service.notifying import Notifier
+from logdoctor.service.overruling import Overruling
 from logdoctor.service.owner import Owner
 from logdoctor.service.parts import Parts
 from logdoctor.service.reading import Logs
@@ -196,7 +197,10 @@ class Service:
                 lambda: not self.holding.is_half_full,
                 self.leading,
             )
-        self.casework = Casework(self.intake, self.logs, self.records, self.work, scanner, self.learner)
+        self.overruling = Overruling(self.rules.overrides, self.records)
+        self.casework = Casework(
+            self.intake, self.logs, self.records, self.work, scanner, self.overruling, self.learner
+        )
         self.consultant: Consultant | None = None
         if ladder:
             climbing = ladder(self._stores(folder))
@@ -209,6 +213,7 @@ class Service:
             self.records,
             self._announce,
             plan.timing,
+            self.overruling,
             self.learner,
             self.consultant,
         )
@@ -415,7 +420,8 @@ class Service:
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.reported)
+        book = self.overruling.book(scanner.book, job)
+        again = recheck.verdict(*self.watch.taught.applied(found, book), settled.reported)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"

@@ -5,19 +5,18 @@ A view is for all who may see all jobs; a runbook is the page to follow for a re
 
 from collections.abc import Sequence
 from typing import Literal
-from urllib.parse import urlsplit
 
 import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import IncidentRefused
+from logdoctor.links import checked_link
 from logdoctor.store.audit import MAX_WHO
 from logdoctor.store.database import Database
 from logdoctor.store.fit import fit
 from logdoctor.store.schema import runbooks, saved_views
 
 RunbookKind = Literal["reason", "rule", "fingerprint"]
-MAX_URL = 2000
 _MAX_NAME = 60
 _MAX_QUERY = 2000
 _MAX_VALUE = 300
@@ -44,17 +43,6 @@ class Runbook(msgspec.Struct, frozen=True):
     url: str
     by: str
     at: float
-
-
-def checked_link(url: str) -> str:
-    """Return a URL that is safe as a link: of http or https, with a host; `ValueError` for any other."""
-    url = url.strip()
-    parts = urlsplit(url)  # which raises it, too
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        raise ValueError("it is no http or https URL")
-    if not url.isascii() or not url.isprintable() or " " in url or len(url) > MAX_URL:
-        raise ValueError("it has spaces or special characters, or is too long")
-    return url
 
 
 class Desk:

@@ -196,6 +196,12 @@ class Incidents:
         with self._database.reading() as connection:
             return next(iter(_read(connection, [fit_id(id)], prefixes)), None)
 
+    def newest(self, prefixes: tuple[str, ...] = ()) -> int:
+        """Return the highest id of an incident, 0 when there is none."""
+        query = sa.select(sa.func.max(_c.id)).where(search.visible(prefixes))
+        with self._database.reading() as connection:
+            return int(connection.scalar(query) or 0)
+
     def of(self, job: str, attempt: int) -> int | None:
         """Return the id of the incident that an attempt is in."""
         query = sa.select(_a.incident).where(_a.job == fit(job, len(job)), _a.attempt == fit_id(attempt))

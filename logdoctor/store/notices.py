@@ -18,7 +18,7 @@ from logdoctor.store.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
 from logdoctor.store.incident_search import is_quiet
-from logdoctor.store.records import VERDICT_FIELDS, StoredVerdict, read_verdicts
+from logdoctor.store.records import VERDICT_FIELDS, JobFacts, StoredVerdict, read_job, read_verdicts
 from logdoctor.store.schema import bodies, counters, incidents, notice_targets, notices, verdicts
 
 OPENED, RESOLVED, SUMMARY, TRIAL = "incident.opened", "incident.resolved", "incidents.summary", "test"
@@ -71,7 +71,8 @@ class Closed(NamedTuple):
 
 
 class UnsentIncident(NamedTuple):
-    """An incident that was not told yet, with the verdict on its newest attempt."""
+    """An incident that was not told yet, with the verdict on its newest attempt, and what was told of the job of
+    that."""
 
     id: int
     state: str
@@ -79,6 +80,7 @@ class UnsentIncident(NamedTuple):
     attempts: int
     jobs: int
     verdict: StoredVerdict
+    facts: JobFacts | None = None
 
 
 class Gone(NamedTuple):
@@ -138,8 +140,11 @@ class Notices:
         query = query.select_from(source).where(*wanted).order_by(_i.id).limit(limit)
         with self._database.reading() as connection:
             rows: Sequence[Any] = connection.execute(query).all()
+            known = {row.job: _facts(connection, row.job) for row in rows}
         return [
-            UnsentIncident(row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict)
+            UnsentIncident(
+                row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict, known[row.job]
+            )
             for row, verdict in zip(rows, read_verdicts(rows), strict=True)
         ]
 
@@ -395,6 +400,11 @@ def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> 
     needed = sa.exists().where(other.c.incident == _c.incident, sa.not_(is_old(other.c)))
     summed = sa.exists().where(part.c.summary == _c.id)
     return sa.and_(is_old(_c), sa.not_(summed), sa.or_(_c.incident.is_(None), sa.and_(over, sa.not_(needed))))
+
+
+def _facts(connection: sa.Connection, job: str) -> JobFacts | None:
+    known = read_job(connection, job)
+    return None if known is None else known.facts
 
 
 def _enter(

@@ -380,6 +380,25 @@ sa.Index(
     postgresql_where=LIVE,
 )
 
+rule_overrides = sa.Table(
+    "rule_overrides",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("whose", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("withdrawn", sa.Boolean, nullable=False),
+    sa.Column("withdrawn_by", sa.Text, nullable=False),
+    sa.Column("withdrawn_why", sa.Text, nullable=False),
+    sa.Column("withdrawn_at", sa.Double),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("ix_rule_overrides_rule", "rule", "id"),
+)
+"""Diagnosis rules that people overruled (store/overrides.py). Rows are only appended, and withdrawn ones stay; `body`
+is what was said, as JSON."""
+
 residuals = sa.Table(
     "residuals",
     metadata,

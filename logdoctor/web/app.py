@@ -23,7 +23,7 @@ from logdoctor.web.cases import pages as case_pages
 from logdoctor.web.dependencies import AppOptions, AppState
 from logdoctor.web.gate import Gate
 from logdoctor.web.incidents import api as incidents
-from logdoctor.web.incidents import desk_api, incident_page
+from logdoctor.web.incidents import attention_page, desk_api, incident_page, work_pages
 from logdoctor.web.incidents import pages as incident_pages
 from logdoctor.web.jobs import api as jobs
 from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs, scores
@@ -33,12 +33,14 @@ from logdoctor.web.nodes import api as nodes
 from logdoctor.web.nodes import pages as node_pages
 from logdoctor.web.notifications import api as notifications
 from logdoctor.web.notifications import pages as notification_pages
+from logdoctor.web.notifications import slack_api
 from logdoctor.web.problems import SECURITY_HEADERS
 from logdoctor.web.push import api as push
 from logdoctor.web.rates import Rates
 from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
+from logdoctor.web.rules import override_pages, overrides_api
 from logdoctor.web.rules import pages as rule_pages
 from logdoctor.web.rules.importing import RuleImporter
 
@@ -56,6 +58,7 @@ _API = (
     scores,
     downloads,
     rules,
+    overrides_api,
     cases,
     report,
     news,
@@ -65,14 +68,18 @@ _API = (
     tests_api,
     actions_api,
     notifications,
+    slack_api,
 )
 _PAGES = (
     incident_pages,
     attempt_pages,
     runs,
+    work_pages,
+    attention_page,
     incident_page,
     correcting,
     case_pages,
+    override_pages,
     rule_pages,
     log_pages,
     report_pages,

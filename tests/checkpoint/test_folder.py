@@ -168,7 +168,7 @@ def _damaging(close: Callable[[Any], None]) -> Callable[[Any], None]:
     """A disk that changes what it is given."""
 
     def closed(file: Any) -> None:
-        first = not file._file.closed
+        first = file._open
         close(file)
         if first and file._path.suffix == ".distcp":
             flip(file._path)
@@ -308,7 +308,7 @@ def test_what_is_deleted_goes_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", lambda path: None)
         folders.delete(tmp_path, places[0].name)
-    (left,) = tmp_path.glob(".deleting-*")
+    (left,) = tmp_path.glob(".unfinished-*")
     assert (left / ".metadata").exists() and folders.names(tmp_path) == [places[1].name]
     assert [one.name for one in catalogue.read(tmp_path)] == [places[1].name]
     with Checkpointer(tmp_path):

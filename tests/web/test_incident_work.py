@@ -150,7 +150,12 @@ def test_who_is_bound_to_jobs_works_on_no_incident_of_others(filled: Service, gu
     assert [bool(one["cause"]) for one in told] == [True, False]
     for path in ("mutes", "views", "runbooks"):
         assert client.get(f"/v1/{path}", headers=own).status_code == 403
-    assert client.get("/v1/incidents/counts", headers=bound).json() == {"new": 1, "acknowledged": 0, "quiet": 0}
+    assert client.get("/v1/incidents/counts", headers=bound).json() == {
+        "new": 1,
+        "acknowledged": 0,
+        "quiet": 0,
+        "newest": 1,
+    }
 
 
 def test_who_acts_is_whose_token_it_is(filled: Service, guarded: Guarded) -> None:

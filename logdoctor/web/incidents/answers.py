@@ -15,11 +15,13 @@ class IncidentStory(msgspec.Struct, frozen=True):
 
 
 class IncidentCounts(msgspec.Struct, frozen=True):
-    """How many open incidents there are; `quiet` ones, which are snoozed or muted, are not among the others."""
+    """How many open incidents there are; `quiet` ones, which are snoozed or muted, are not among the others. `newest`
+    is the highest id of an incident, 0 when there is none."""
 
     new: int
     acknowledged: int
     quiet: int
+    newest: int
 
 
 class BulkResults(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ EXAMPLES = (
     _INCIDENT,
     IncidentPage([_INCIDENT], None),
     IncidentStory([_EVENT]),
-    IncidentCounts(new=3, acknowledged=1, quiet=2),
+    IncidentCounts(new=3, acknowledged=1, quiet=2, newest=23),
     _RESULT,
     BulkResults([_RESULT, BulkResult(7, "ops resolved it at 2026-11-21 10:06:05 UTC")]),
     _MUTE,

@@ -78,7 +78,8 @@ def counts(caller: Reader, service: TheService) -> Response:
     loud, quiet = (
         service.incidents.counts(WantedIncidents(quiet=quiet, prefixes=caller.prefixes))["state"] for quiet in _BOTH
     )
-    return Json(IncidentCounts(loud.get("new", 0), loud.get("acknowledged", 0), sum(quiet.values())))
+    newest = service.incidents.newest(caller.prefixes)
+    return Json(IncidentCounts(loud.get("new", 0), loud.get("acknowledged", 0), sum(quiet.values()), newest))
 
 
 @router.post("/bulk", responses=answers(BulkResults) | describe(422))
