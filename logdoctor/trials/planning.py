@@ -16,6 +16,9 @@ from logdoctor.trials.types import EvalSet, Shard, Times
 
 _URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: scoring that is shorter counts as none
 _CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
+C = 1 / 3
+_EARLY = 0.7
+_MULTIPLE = 2
 _STEPS = 24  # of halving, that find the least
 
 
@@ -71,7 +74,7 @@ def plan(
         low, high = lowest, reached
         while high > low * _CLOSE:
             end = high / _CLOSE if high == reached else (low + high) / 2
-            found = _filled(ordered, starts, end)
+            found = _filled(ordered, starts, end, (lowest - min(starts)) * C, bool(done))
             if not found:
                 low = end
                 continue
@@ -169,7 +172,7 @@ def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
     return sorted(left, key=lambda work: (-max(0.0, work.times.score - urgent), -work.seconds, work.name))
 
 
-def _filled(ordered: list[_Work], starts: Sequence[float], end: float) -> list[Shard]:
+def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: float, again: bool) -> list[Shard]:
     """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
     whole to the worker whose room it fills best, else it fills up the worker with most room, and goes on elsewhere."""
     free = sorted(starts)
@@ -177,16 +180,18 @@ def _filled(ordered: list[_Work], starts: Sequence[float], end: float) -> list[S
     for work in ordered:
         fixed, sample, score, _ = work.times
         due = end - score
+        longest = max(careful, _MULTIPLE * fixed) if work.splittable and (again or not work.times.runs) else math.inf
         for begin, stop in work.ranges:
             at = begin
             while at < stop:
-                fits = bisect_right(free, due - fixed - sample * (stop - at))
-                samples = stop - at if fits else _fitting(work, due - free[0], stop - at)
+                samples = _fitting(work, min(due - free[0], longest), stop - at)
                 if not samples:
                     return []
-                start = free.pop(fits - 1 if fits else 0)
+                seconds = fixed + sample * samples
+                early = free[0] + seconds <= _EARLY * due
+                start = free.pop(0 if early else bisect_right(free, due - seconds) - 1)
                 placed.append((start, Shard(work.name, at, at + samples)))
-                insort(free, start + fixed + sample * samples)
+                insort(free, start + seconds)
                 at += samples
     placed.sort(key=lambda one: one[0])
     return [shard for _, shard in placed]
