@@ -63,7 +63,13 @@ class Node:
         folder = Path(tempfile.mkdtemp(dir=self._scratch.path))
         try:
             out = folder / "out"
-            values = {**task.values, "here": self._trial.here, "adapters": _ADAPTERS, "model": self._model, "out": str(out)}
+            values = {
+                **task.values,
+                "here": self._trial.here,
+                "adapters": _ADAPTERS,
+                "model": self._model,
+                "out": str(out),
+            }
             if task.outputs is not None:
                 (folder / "outputs").write_bytes(task.outputs)
                 values["outputs"] = str(folder / "outputs")

@@ -10,6 +10,7 @@ tasks, or a sampler that draws none (`fewshot_config: {sampler: first_n}`).
 """
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -42,11 +43,10 @@ def infer(model: str, task: str, start: int, end: int, out: str, options: list[s
 
 def score(task: str, outputs: str, out: str, options: list[str]) -> int:
     """Write the metrics of a task by its own aggregation over all samples."""
-    from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]
-
+    tasks = importlib.import_module("lm_eval.tasks")  # of the environment of the harness
     known = argparse.ArgumentParser()
     known.add_argument("--include_path")
-    loaded = TaskManager(include_path=known.parse_known_args(options)[0].include_path).load([task])
+    loaded = tasks.TaskManager(include_path=known.parse_known_args(options)[0].include_path).load([task])
     aggregations = loaded["tasks"][task].aggregation()
     values: dict[tuple[str, str], list[Any]] = {}
     for row in _rows(outputs):
