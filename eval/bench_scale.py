@@ -30,7 +30,7 @@ from rich.console import Console
 
 from eval.bench_service import NODES, Client, Row, Running, biglog, fill, listening, run, send_all, slowest, spread
 from logdoctor.store.database import Database
-from logdoctor.store.schema import verdicts
+from logdoctor.store.schema import shards, verdicts
 from tests.postgres import Server, new_folder
 
 HERE = Path(__file__).resolve().parent
@@ -174,7 +174,7 @@ def _drained(place: Place, log: bytes) -> Row:
     with place.service() as running:
         before, begun = place.cpu(), time.time()
         for worker in place.workers:
-            os.kill(worker, signal.SIGSTOP)
+            _stand_still(worker, database)
         senders = [threading.Thread(target=_send, args=(running, number, log)) for number in range(ATTEMPTS)]
         for sender in senders:
             sender.start()
@@ -194,6 +194,25 @@ def _drained(place: Place, log: bytes) -> Row:
         "cpu_ms_per_mb": 1e3 * used["logdoctor"] / mb,
         "cpu_ms_per_mb_of_postgresql": 1e3 * used["postgresql"] / mb,
     }
+
+
+def _stand_still(worker: int, database: Database) -> None:
+    """Stop a worker, but not within a transaction: that would stop all who write, or all who want the same rows."""
+    for _ in range(100):
+        os.kill(worker, signal.SIGSTOP)
+        writes = threading.Thread(target=_write, args=(database,))
+        writes.start()
+        writes.join(1.0)
+        if not writes.is_alive():
+            return
+        os.kill(worker, signal.SIGCONT)
+        writes.join()
+    raise RuntimeError(f"worker {worker} writes all the time")
+
+
+def _write(database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute(sa.select(shards.c.shard).with_for_update())  # SQLite locks no rows
 
 
 def _send(running: Running, number: int, log: bytes) -> None:

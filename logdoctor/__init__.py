@@ -34,8 +34,8 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     from logdoctor import build, pipeline
     from logdoctor.attempts import attempts
     from logdoctor.diagnose.ending import ReportedEnd
+    from logdoctor.panel import ShownVerdict
     from logdoctor.settings import read_settings
-    from logdoctor.show import ShownVerdict
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")

@@ -231,12 +231,12 @@ def diagnose_planned(run: "Batch", engine: "Engine", walk: "Walk", total: int) -
     line.end()
     click.echo(f"Diagnosed {_count(run.attempts, 'attempt')} in {_time(time.monotonic() - begin)}.", err=True)
     for number, what in (
-        (run.resumed, "of them by an earlier run that was broken off"),
-        (run.unread, "of them could not be read: the column `error` says why"),
-        (walk.skipped, "more files are not called like logs and were left out"),
+        (run.resumed, f"{run.resumed:,} of them by an earlier run that was broken off"),
+        (run.unread, f"{run.unread:,} of them could not be read: the column `error` says why"),
+        (walk.skipped, f"Left out {_count(walk.skipped, 'file')} not named like a log"),
     ):
         if number:
-            click.echo(f"{number:,} {what}.", err=True)
+            click.echo(f"{what}.", err=True)
 
 
 class _Line:

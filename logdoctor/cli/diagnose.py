@@ -215,6 +215,6 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
         sys.stdout.buffer.write(encoded(verdict) + b"\n")
         sys.stdout.buffer.flush()
         return
-    from logdoctor import show
+    from logdoctor import panel
 
-    show.verdict(name, verdict, explain)
+    panel.show(name, verdict, explain)

@@ -15,6 +15,7 @@ from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
 from logdoctor.diagnose.verdict import CitedLine, Examined, write
+from logdoctor.diagnose.weighing import why_not
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, Record, Verdict
 
@@ -290,7 +291,8 @@ def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
         if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
-            found.setdefault(rival.reason, Alternative(rival.reason, f"Line {rival.line} is evidence for it."))
+            said = f"Line {rival.line} is evidence for it, but {why_not(cause, [rival])}."
+            found.setdefault(rival.reason, Alternative(rival.reason, said))
     return tuple(found.values())[:_RIVALS]
 
 

@@ -1,5 +1,6 @@
 """Progress of a job from its metric lines: did it move on, stop making steps, or lose its loss?"""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -66,9 +67,12 @@ class Stall(NamedTuple):
 
 
 class StreamCourse:
-    """The progress of one stream: lines and steps in order, and whether losses come with them."""
+    """The progress of one stream: lines and steps in order, and whether losses come with them.
 
-    def __init__(self, reading: StreamReading) -> None:
+    `bad` is what rules read from lines whose loss is no number, beside the record: they have losses, and a step each.
+    """
+
+    def __init__(self, reading: StreamReading, bad: Mapping[str, Readings]) -> None:
         self.reading = reading
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
@@ -78,7 +82,8 @@ class StreamCourse:
         self.rules = list(chosen)
         self.lines, self.steps = _steps(list(chosen.values()))
         self._renewal = _renewal(self.lines, self.steps, _RENEWED_BARE if self.bare else _RENEWED)
-        self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
+        self._told = _steps([*chosen.values(), *(bad[rule] for rule in chosen if rule in bad)])
+        self.losses = {rule: _filled(_with(r, bad.get(rule))) for rule, r in with_loss.items()}
         self._curve_source = max((stepping or with_loss or chosen).values(), key=_coverage, default=None)
 
     def renewed_after(self, line: int) -> bool:
@@ -92,8 +97,9 @@ class StreamCourse:
 
     def step_at(self, line: int) -> int | None:
         """Return the last step that was told up to a line; None when there is none."""
-        place = int(np.searchsorted(self.lines, line, "right")) - 1
-        return int(min(float(self.steps[place]), 1e18)) if place >= 0 else None
+        lines, steps = self._told
+        place = int(np.searchsorted(lines, line, "right")) - 1
+        return int(min(float(steps[place]), 1e18)) if place >= 0 else None
 
     def counts_anew_before(self, line: int) -> bool:
         """Return whether the steps went back in the lines before one, as far as the base line of its loss reaches."""
@@ -202,6 +208,14 @@ def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:
     lines, steps = lines[known], steps[known]
     order = np.argsort(lines, kind="stable")
     return lines[order], steps[order]
+
+
+def _with(readings: Readings, more: Readings | None) -> Readings:
+    """Return readings with more of them among them, in the order of lines."""
+    if more is None:
+        return readings
+    both = Readings(*(np.concatenate(columns) for columns in zip(readings, more, strict=True)))
+    return both.at(np.argsort(both.lines, kind="stable"))
 
 
 def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:

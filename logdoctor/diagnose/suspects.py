@@ -278,8 +278,11 @@ def first_rank(found: list[LogFinding], cause: LogFinding, readings: list[Stream
     from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, or from
     torchrun's report when the error is in the log once.
     """
-    if cause.reason in ("Node Failure", "Network Error", "Hang"):
+    if cause.reason in ("Node Failure", "Network Error"):
         return None
+    if cause.reason == "Hang":
+        absent = absence(readings, found, cause)
+        return absent.ranks[0] if absent and absent.line is not None else None
     if cause.reason == "NCCL Timeout Error":
         if diverged := divergence(readings):
             return diverged.rank

@@ -105,7 +105,8 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     """A rule that says what a line means for the cause of a failure.
 
     A `fallback` rule knows only the kind of trouble ("a CUDA call failed"): it yields to every other rule that hits the
-    line, one that says "harmless" included, and does not count as knowing the message.
+    line, one that says "harmless" included, and does not count as knowing the message. `runbook` is the URL of what to
+    follow where it decides.
     """
 
     id: str
@@ -122,6 +123,7 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     scope: dict[str, str] = {}
     fallback: bool = False
     retired: Retirement | None = None
+    runbook: str = ""
 
 
 class OverrideRule(_Part, frozen=True, tag_field="kind", tag="override"):

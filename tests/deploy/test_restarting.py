@@ -9,6 +9,7 @@ import pydantic
 import pytest
 import yaml
 
+from logdoctor.cli.runs import runs_show
 from logdoctor.recovery import contract
 from logdoctor.recovery.__main__ import options_of
 from tests.deploy.files import DEPLOY, ROOT
@@ -92,5 +93,6 @@ def test_the_options_that_the_document_names_exist(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         options_of(["run", "--help"])
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) | {"--requeue"}  # the last one is of sbatch
+    known |= {name for parameter in runs_show.params for name in parameter.opts}
     named = set(re.findall(r"[` (](--[a-z]+(?:-[a-z]+)*)", (ROOT / "docs" / "recovery.md").read_text()))
     assert named - {"--load", "--skip-batches", "--nproc-per-node"} <= known and len(named) > 15

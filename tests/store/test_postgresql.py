@@ -123,7 +123,7 @@ def test_a_connection_is_as_it_should_be(server: Server, url: str) -> None:
     name = sa.make_url(url).database
     server.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     records = Records(url)
-    wanted = {"synchronous_commit": "on", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min"}
+    wanted = {"synchronous_commit": "on", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "10s"}
     levels = {"reading": "repeatable read", "writing": "read committed"}
     for place, level in levels.items():
         with getattr(records.database, place)() as connection:

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from logdoctor.store.past import EnteredAttempt, PastAttempt
 from logdoctor.store.records import Attempt, End, Job, JobFacts, StoredVerdict
+from logdoctor.timeline import Run, RunAttempt
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
 from logdoctor.web.json_answer import PageOf
 
@@ -183,5 +184,32 @@ EXAMPLES = (
     AttemptNumberOut(1),
     EnteredAttempts([EnteredAttempt("llama-7b", 1, "entered")]),
     StandingOut(4096, 31, 31, 2),
+    Run(
+        job="llama-7b",
+        attempts=[
+            RunAttempt(
+                number=1,
+                started=1795250000.0,
+                ended=1795255504.9,
+                outcome="failed",
+                reason="NVLink Error",
+                recovery="isolate_and_restart",
+                first_step=1,
+                last_step=3659,
+                judged=1795255505.1,
+                verdict=7,
+                lost_steps=59,
+                lost_seconds=88.5,
+                detection=0.2,
+                restart=61.0,
+            )
+        ],
+        wall=5504.9,
+        detection=0.2,
+        restart=61.0,
+        lost=88.5,
+        lost_steps=59,
+        effective=0.97,
+    ),
 )
 """One of each answer."""

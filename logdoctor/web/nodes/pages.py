@@ -83,6 +83,12 @@ def _failure_url(service: Service, failure: PastFailure) -> str:
     return f"/incidents/{incident}?verdict={failure.verdict}"
 
 
+def _incident(service: Service, verdict: int | None) -> int | None:
+    """Return the incident because of whose verdict something was done."""
+    stored = None if verdict is None else service.records.verdict(verdict)
+    return None if stored is None else service.incidents.of(stored.job, stored.attempt)
+
+
 @pages.get("/nodes")
 def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Response:
     """List the nodes on record, repeat offenders first."""
@@ -108,6 +114,7 @@ def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Respons
     history, cluster = visit.kept.history(node, _HISTORY), visit.fleet.ask()
     steps = visit.kept.audit(None, _STEPS, node).items
     tests = visit.kept.tests(None, _ACTIONS, node).items
+    just_done = next((one for one in history.cordons if one.id == cordon), None)
     content = {
         "node": node,
         "history": history,
@@ -122,7 +129,8 @@ def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Respons
         "cluster": cluster,
         "standing": _standing(history),
         "failure_url": partial(_failure_url, visit.service),
-        "just_done": next((one for one in history.cordons if one.id == cordon), None),
+        "just_done": just_done,
+        "back_to": _incident(visit.service, just_done.verdict) if just_done else None,
     }
     return visit.show("node.html", content)
 
