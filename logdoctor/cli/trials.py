@@ -2,6 +2,7 @@
 
 import click
 
+from logdoctor.cli.trials_planning import plan, simulate
 from logdoctor.cli.trials_running import resume, run, status, sweep
 
 
@@ -10,5 +11,5 @@ def trials() -> None:
     """Evaluate a checkpoint on many data sets, and keep the GPUs busy."""
 
 
-for _command in (run, resume, status, sweep):
+for _command in (plan, run, resume, status, sweep, simulate):
     trials.add_command(_command)

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from logdoctor.cli.exits import FAILED, NOTHING_FAILED, interruptible, plain
+from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def _working(command: Callable[..., Any]) -> Callable[..., Any]:
                      "partition=eval."),
         click.option("--workers", type=click.IntRange(1), help="How many; default: as the file says, or has room for."),
         click.option("--priors", type=_file, help="What is known of times; default: a file in the data folder."),
-        click.option("--job", metavar="JOB", help="With LOGDOCTOR_URL: the job whose scores these are, and whose "
-                     "failures are diagnosed there; default: the name of the model."),
+        click.option("--job", metavar="JOB", help="With LOGDOCTOR_URL: the job whose checkpoint it is; its scores go "
+                     "there, and logs of what failed. Default: the name of the model."),
         click.option("--parquet", type=_file, help="Also write the metrics as a table."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ):  # fmt: skip
@@ -119,6 +120,7 @@ def _work(state: "State", options: dict[str, Any]) -> None:
     from logdoctor.trials.results import failed, results_of
 
     _table_to(options["parquet"], trial, progress)
+    _enter(trial, progress, options["job"])
     found = results_of(state.folder, trial, progress)
     _show(found, options["as_json"])
     sys.exit(FAILED if failed(found.sets) else NOTHING_FAILED)
@@ -258,6 +260,27 @@ def _scores(one: "SetProgress") -> str:
     if one.state == "failed":
         return plain(": ".join(part for part in (one.why, one.quote) if part)[:300])
     return ", ".join(f"{name} {value:.6g}" for name, value in one.metrics.items())
+
+
+def _enter(trial: "Trial", progress: "Progress", job: str | None) -> None:
+    """Enter the scores into the service, if there is one, beside the run of the job."""
+    from logdoctor.cli.options import chosen_place
+    from logdoctor.scores import Score
+    from logdoctor.trials.results import rows_of
+
+    place = chosen_place(None, None)
+    if place.service is None:
+        return
+    if trial.model.step is None:
+        _say("The scores are not entered into the service: the trial file names no step of the checkpoint.")
+        return
+    from logdoctor.client.scores import enter_scores
+
+    scores = [Score(trial.model.step, one.set, one.metric, one.value, one.samples) for one in rows_of(trial, progress)]
+    try:
+        enter_scores(place.service, job or trial.model.name, scores)
+    except LogdoctorError as error:
+        _say(f"The scores are not entered into the service: {error} `logdoctor trials resume` tries again.")
 
 
 def _table_to(place: Path | None, trial: "Trial", progress: "Progress") -> None:

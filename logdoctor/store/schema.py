@@ -731,6 +731,20 @@ runbooks = sa.Table(
 )
 """What to follow when a failure has this reason, was named by this rule, or has this fingerprint (`kind`)."""
 
+scores = sa.Table(
+    "scores",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("set", sa.Text, primary_key=True),
+    sa.Column("metric", sa.Text, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("value", sa.Double, nullable=False),
+    sa.Column("samples", sa.Integer),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Index("ix_scores_step", "job", "step"),
+)
+"""What evaluation measured of the checkpoint of a job at a step, and when it was entered."""
+
 rule_totals = sa.Table(
     "rule_totals",
     metadata,

@@ -7,11 +7,11 @@ import regex
 
 from logdoctor.errors import TrialError
 
-INFER = frozenset(("here", "model", "dataset", "set", "start", "end", "samples", "out"))
+INFER = frozenset(("adapters", "here", "model", "dataset", "set", "start", "end", "samples", "out"))
 """What a command that makes outputs may name."""
-SCORE = frozenset(("here", "dataset", "set", "samples", "outputs", "out", "judge"))
+SCORE = frozenset(("adapters", "here", "dataset", "set", "samples", "outputs", "out", "judge"))
 """What a command that scores may name."""
-SERVE = frozenset(("here", "model"))
+SERVE = frozenset(("adapters", "here", "model"))
 """What a command that is started once for each worker may name."""
 
 _PLACE = regex.compile(r"\{([a-z_]+)\}")

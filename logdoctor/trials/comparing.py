@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from logdoctor.trials import bound, planning, priors, rivals
+from logdoctor.trials import bound, planning, rivals
+from logdoctor.trials.coordinator import corrected
 from logdoctor.trials.rivals import Job
 from logdoctor.trials.simulation import Policy, Scoring, queue, simulate
 from logdoctor.trials.types import Shard, Times
@@ -16,6 +17,8 @@ TOLERANCE = 0.05
 """How far a workload's may be from that: they are the same when rounded."""
 WRONG = 0.5
 """Sigma of the log-normal factors by which each set's times are believed to be more or less than they are."""
+
+_OFF = 1.25  # times as long as was thought, or as short: then the coordinator plans anew
 
 _ALONE = Policy(shared_model=False, stays=False, scoring=Scoring.ON_GPU)
 _STAGES = Policy(shared_model=False, stays=False, scoring=Scoring.AFTER)
@@ -33,8 +36,8 @@ class Planned(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The makespans of one workload on so many nodes, in seconds. A plan makes each shard by a process of its own, or by
-    one that stays on its GPU and serves."""
+    """The makespans of one workload on so many nodes, in seconds. A plan makes each shard by a process of its own, or
+    by one that stays on its GPU and serves."""
 
     nodes: int
     trial_per_set: float
@@ -120,8 +123,7 @@ class Replanned:
     def made(self, now: float, gpu: int, shard: Shard, seconds: float) -> None:
         """Learn how long a shard took."""
         thought = self._times[shard.set].inference(shard.samples)
-        if abs(seconds - thought) > 0.02 * thought:
-            measured = self._measured[shard.set]
-            measured.append((shard.samples, seconds))
-            self._times[shard.set] = priors.refined(self._believed[shard.set], measured)
-            self._stale = True
+        measured = self._measured[shard.set]
+        measured.append((shard.samples, seconds))
+        self._times[shard.set] = corrected(self._believed[shard.set], measured)
+        self._stale = self._stale or not thought / _OFF <= seconds <= thought * _OFF

@@ -18,7 +18,7 @@ import msgspec
 
 from logdoctor.errors import TrialError
 from logdoctor.send.environment import for_child
-from logdoctor.trials import keeping, sandboxing
+from logdoctor.trials import adapters, keeping, sandboxing
 from logdoctor.trials.commands import SERVE, filled, words
 from logdoctor.trials.node_folder import NodeFolder, shared_folder
 from logdoctor.trials.precursor import MEMORY, hold
@@ -26,6 +26,7 @@ from logdoctor.trials.served import Server, ServerEnded
 from logdoctor.trials.tasks import Loading, Outcome, Task
 from logdoctor.trials.trial_file import Trial
 
+_ADAPTERS = str(Path(adapters.__file__).parent)
 _MOST_OUTPUT = 1 << 30
 _HEAD, _TAIL = 1 << 20, 7 << 20  # bytes of a log that are kept
 _PYTHON = (sys.executable, "-I", "-S")
@@ -62,7 +63,13 @@ class Node:
         folder = Path(tempfile.mkdtemp(dir=self._scratch.path))
         try:
             out = folder / "out"
-            values = {**task.values, "here": self._trial.here, "model": self._model, "out": str(out)}
+            values = {
+                **task.values,
+                "here": self._trial.here,
+                "adapters": _ADAPTERS,
+                "model": self._model,
+                "out": str(out),
+            }
             if task.outputs is not None:
                 (folder / "outputs").write_bytes(task.outputs)
                 values["outputs"] = str(folder / "outputs")

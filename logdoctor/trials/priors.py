@@ -128,15 +128,6 @@ class Priors:
         return _SCORE + one.samples * _SCORE_SAMPLE.get(kind, 0.0)
 
 
-def refined(times: Times, shards: Sequence[tuple[int, float]]) -> Times:
-    """Return the times of a set, corrected by samples and seconds of the shards of it that are made."""
-    expected = sum(times.inference(samples) for samples, _ in shards)
-    if expected <= 0:
-        return times
-    ratio = sum(seconds for _, seconds in shards) / expected
-    return times._replace(fixed=times.fixed * ratio, sample=times.sample * ratio)
-
-
 def _nearest(runs: Iterable[Run], billions: float | None) -> float | None:
     """Return the size of model, among those of runs, that is nearest by its ratio; any where it is not known."""
     sizes = [run.billions for run in runs]

@@ -42,8 +42,8 @@ def paper(workload: Workload, gpus: int) -> list[Job]:
 
 
 def size_partitioner(workload: Workload) -> list[Job]:
-    """Return OpenCompass' SizePartitioner: sets over the size of a task are split evenly, and what fits into one task is
-    put together, largest first."""
+    """Return OpenCompass' SizePartitioner: sets over the size of a task are split evenly, and what fits into one task
+    is put together, largest first."""
     sized: list[tuple[int, Shard]] = []
     for one in sorted(workload.sets, key=lambda one: -_cost(one)):
         if _cost(one) > _TASK_SIZE:

@@ -1,9 +1,9 @@
 """Workloads to try policies on, drawn at random around what the paper measured of evaluation trials.
 
-The paper (section 6.2, figures 13 and 16) gives a 7B model in bf16 of 13.5 GB, loaded in 4.3 s over a NIC of 25 Gb/s and
-in about 35 s when the 8 GPUs of a node load at once; HumanEval as 65 s before inference, 114 s of it and 42 s of metric;
-and 63 sets. Of the other sets it gives nothing, so they are drawn, and only those workloads count on which the paper's
-own policy does what the paper says of it.
+The paper (section 6.2, figures 13 and 16) gives a 7B model in bf16 of 13.5 GB, loaded in 4.3 s over a NIC of 25 Gb/s
+and in about 35 s when the 8 GPUs of a node load at once; HumanEval as 65 s before inference, 114 s of it and 42 s of
+metric; and 63 sets. Of the other sets it gives nothing, so they are drawn, and only those workloads count on which the
+paper's own policy does what the paper says of it.
 """
 
 import math
@@ -28,8 +28,8 @@ _GENERATED = 20  # times as long as one label, by OpenCompass' rule
 
 
 class Drawn(NamedTuple):
-    """A set as it really is: seconds of preparation by each process that takes a part of it, of a sample, of the metric;
-    whether its answers are generated, and whether they are long ones, as in mathematics."""
+    """A set as it really is: seconds of preparation for each part of it, of a sample, of the metric; whether its
+    answers are generated, and whether they are long ones, as in mathematics."""
 
     name: str
     samples: int
@@ -66,6 +66,7 @@ def draw(seed: int) -> Workload:
     start = of.uniform(5.0, 20.0)
     median, spread = of.uniform(20.0, 120.0), of.uniform(0.5, 1.4)
     scored, score, score_spread = of.uniform(0.1, 0.4), of.uniform(30.0, 120.0), of.uniform(0.3, 1.0)
+    whole = of.uniform(0.2, 0.8)  # of the preparation, what a process has to do for any part of a set
     prepared = _PREPARED - start
 
     def other(number: int) -> Drawn:
@@ -76,10 +77,12 @@ def draw(seed: int) -> Workload:
         metric = of.lognormvariate(math.log(score), score_spread) if of.random() < scored else of.uniform(0.2, 2.0)
         samples = max(16, round(inference / sample))
         prepare = prepared * of.lognormvariate(0.0, 0.5)
-        return Drawn(f"set{number}", samples, prepare, inference / samples, metric, of.random() < 0.9, generated, long)
+        sample = (inference + prepare * (1 - whole)) / samples
+        return Drawn(f"set{number}", samples, prepare * whole, sample, metric, of.random() < 0.9, generated, long)
 
     sets = [other(number) for number in range(1, SETS)]
-    sets.append(Drawn("humaneval", _PROBLEMS, prepared, _SAMPLE, _METRIC))
+    sample = _SAMPLE + prepared * (1 - whole) / _PROBLEMS
+    sets.append(Drawn("humaneval", _PROBLEMS, prepared * whole, sample, _METRIC))
     of.shuffle(sets)
     return Workload(start, tuple(sets))
 
@@ -93,6 +96,6 @@ def believed(workload: Workload, of_process: float, wrong: float, seed: int) -> 
         return of.lognormvariate(0.0, wrong)
 
     return {
-        one.name: Times(of_process + one.prepare * off(), one.sample * off(), one.score * off(), 1)
+        one.name: Times(of_process + one.prepare * off(), one.sample * off(), one.score * off(), 0)
         for one in workload.sets
     }

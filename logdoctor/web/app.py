@@ -26,7 +26,7 @@ from logdoctor.web.incidents import api as incidents
 from logdoctor.web.incidents import attention_page, desk_api, incident_page, work_pages
 from logdoctor.web.incidents import pages as incident_pages
 from logdoctor.web.jobs import api as jobs
-from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs
+from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs, scores
 from logdoctor.web.jobs import pages as attempt_pages
 from logdoctor.web.nodes import actions_api, actions_pages, tests_api, tests_pages
 from logdoctor.web.nodes import api as nodes
@@ -55,6 +55,7 @@ _API = (
     push,
     jobs,
     runs,
+    scores,
     downloads,
     rules,
     overrides_api,
@@ -103,7 +104,8 @@ _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 def application(service: Service, options: AppOptions) -> FastAPI:
     """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    gate = Gate(service.tokens, service.sessions, options.wants_token, options.rate, Rates(service.redis))
+    rates = Rates(service.redis)
+    gate = Gate(service.tokens, service.sessions, options.wants_token, options.rate, rates, options.sign_on)
     state = AppState(service, gate, options)
     state.hubs.listen(service)
 
