@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor import show
 from logdoctor.types import Verdict
 
 LOG = Path(__file__).resolve().parent / "corpus" / "failures" / "inf-028.log"
