@@ -58,7 +58,16 @@ $(DEPLOY_TOOLS)/.ready: tests/deploy/tools.txt | $(BIN)/python
 	$(DEPLOY_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/deploy/tools.txt
 	@touch $@
 
-test: setup lint parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready
+# a second syslog beside the one of PARTS, which Debian lets nobody install together: unpacked, in a folder of its own
+RSYSLOG := build/rsyslog
+$(RSYSLOG)/.ready: | parts
+	rm -rf $(RSYSLOG)
+	mkdir -p $(RSYSLOG)
+	@cd $(RSYSLOG) && for package in rsyslog libestr0 libfastjson4 liblognorm5; do \
+	  apt-get download -qq $$package 2>/dev/null && dpkg -x $${package}_*.deb . && continue; \
+	  echo "rsyslog is missing: unpack the packages rsyslog, libestr0, libfastjson4 and liblognorm5 into $(RSYSLOG)" >&2; exit 0; done && touch .ready
+
+test: setup lint parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready $(RSYSLOG)/.ready
 	$(BIN)/logdoctor rules check # and compiles the rules, once for all workers
 	$(BIN)/python -m pytest -n $(WORKERS)
 

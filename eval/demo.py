@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from logdoctor import panel
 from logdoctor.types import Verdict
 
 LOG = Path(__file__).resolve().parent / "corpus" / "failures" / "inf-028.log"

@@ -1,18 +1,21 @@
 """Everything that can be set, in one place. Only this module reads the environment."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from logdoctor.env_file import read_env_file
 from logdoctor.errors import SettingsError
 from logdoctor.launchers import LauncherName
 
 PREFIX = "LOGDOCTOR_"
 _NEXT_STEP = "See docs/settings.md."
+_USER_OF_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def about(meaning: str, least: float | None = None, most: float | None = None, secret: bool = False) -> Meta:
@@ -21,7 +24,8 @@ def about(meaning: str, least: float | None = None, most: float | None = None, s
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings with their type, range, meaning and default; LOGDOCTOR_WORKERS sets `workers`."""
+    """Settings with their type, range, meaning and default; LOGDOCTOR_WORKERS sets `workers`. A path that is set to
+    nothing is not set."""
 
     # Diagnosis
     rules: Annotated[Path | None, about("folder of rules; default: the rules that ship with logdoctor")] = None
@@ -46,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data_dir: Annotated[
         Path | None,
         about("folder for logs and records; default: ~/.local/share/logdoctor, under $XDG_DATA_HOME if set"),
+    ] = None
+    env_file: Annotated[
+        Path | None, about("file with more of these variables, `NAME=value` a line; the environment goes before it")
     ] = None
     database_url: Annotated[
         str,
@@ -111,6 +118,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         about("OpenTelemetry collector that traces are sent to, `http://collector:4318`; empty: none", secret=True),
     ] = ""
+
+    # Single sign-on
+    sso_user_header: Annotated[
+        str,
+        about(
+            "header in which a proxy says who has signed in, `X-Forwarded-Email`; empty: people sign in with a token"
+        ),
+    ] = ""
+    sso_proxies: Annotated[
+        str,
+        about("addresses of the proxies that are believed, `10.0.4.7 10.1.0.0/28`; from others the header is ignored"),
+    ] = ""
+    sso_scopes: Annotated[str, about("scopes of everybody who has signed in through the proxy, `read,operate`")] = (
+        "read"
+    )
+    sso_groups_header: Annotated[
+        str, about("header in which the proxy says the person's groups, separated by commas, `X-Forwarded-Groups`")
+    ] = ""
+    sso_groups: Annotated[str, about("further scopes by group, `oncall=operate platform=operate,admin`")] = ""
 
     # Sending logs (`run`, `ship`)
     url: Annotated[
@@ -302,6 +328,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify_slack: Annotated[
         str, about("incoming webhooks of Slack or a compatible chat, `NAME=URL NAME=URL`", secret=True)
     ] = ""
+    notify_slack_signing_secret: Annotated[
+        str, about("signing secret of the Slack app: messages get buttons that acknowledge", secret=True)
+    ] = ""
+    notify_routes: Annotated[
+        str, about("who is told of what, `NAME=job:llama-*,user:anna NAME=team:rl`; default: everybody of everything")
+    ] = ""
     notify_settle_seconds: Annotated[
         float, about("announce an incident once its verdict is final, or provisional for this long", 0, 3600)
     ] = 20.0
@@ -329,6 +361,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS = {
     "rules": "Diagnosis",
     "host": "Service",
+    "sso_user_header": "Single sign-on",
     "url": "Asking a service, sending logs",
     "learn": "Learning filter rules",
     "llm_base_url": "Language model",
@@ -341,6 +374,16 @@ SECTIONS = {
     "public_url": "Notifications",
 }
 """Where each section of docs/settings.md begins, by its first setting."""
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """A setting as it is in force. `value` is None where it is a secret that is set, `source` says where it was set."""
+
+    name: str
+    value: str | None
+    source: Literal["default", "environment", "env file"]
+    default: str
+    meaning: str
 
 
 class Help(NamedTuple):
@@ -371,11 +414,48 @@ def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Sett
         if name not in Settings.__struct_fields__:
             unknown.append(SettingsError(variable, "is not a setting", _NEXT_STEP))
             continue
+        if _is_unset(name, value):
+            continue
         try:
             given[name] = _converted(name, value)
         except SettingsError as error:
             bad.append(error)
     return Settings(**given), unknown + bad
+
+
+def load_env_file(path: Path) -> None:
+    """Set the variables of an env file that the environment does not set, for this process and those that it starts;
+    `SettingsError` for a file that cannot be read, or sets a LOGDOCTOR_* variable that is no setting."""
+    for variable, (value, line) in read_env_file(path).items():
+        if variable.startswith(PREFIX) and variable.removeprefix(PREFIX).lower() not in Settings.__struct_fields__:
+            raise SettingsError(f"{variable} ({path}, line {line})", "is not a setting", _NEXT_STEP)
+        if not os.environ.get(variable):
+            os.environ[variable] = value
+    os.environ[f"{PREFIX}ENV_FILE"] = str(path)
+
+
+def in_force(settings: Settings, environment: Mapping[str, str] | None = None) -> Iterator[InForce]:
+    """Yield every setting with its value and where that comes from, without secrets."""
+    environment = os.environ if environment is None else environment
+    of_file = read_env_file(settings.env_file) if settings.env_file else {}
+    folders = {"rules": rules_folder, "cache_dir": cache_folder, "data_dir": data_folder}
+    for name, help in zip(Settings.__struct_fields__, table(), strict=True):
+        value = getattr(settings, name)
+        text = str(folders[name](settings) if name in folders else "" if value is None else value)
+        given = environment.get(help.name)
+        from_file = help.name in of_file and given == of_file[help.name].value
+        is_set = given is not None and not _is_unset(name, given)
+        source: Literal["default", "environment", "env file"] = "default"
+        if is_set:
+            source = "env file" if from_file else "environment"
+        hidden = text and (_meta(name).extra or {})["secret"]
+        shown = None if hidden else _USER_OF_URL.sub("***", text)
+        yield InForce(help.name, shown, source, help.default, help.meaning)
+
+
+def _is_unset(name: str, value: str) -> bool:
+    """Return whether a value is none: a path that is empty, as `NAME=` or `NAME=$OTHER` in a script makes it."""
+    return not value and get_type_hints(Settings)[name] == Path | None
 
 
 def _converted(name: str, value: str) -> Any:

@@ -20,9 +20,11 @@ from logdoctor.text import harmless
 
 if TYPE_CHECKING:
     from logdoctor.rule_files.imports import Imported
+    from logdoctor.rule_files.overriding import Retried
     from logdoctor.rule_files.why import Said
     from logdoctor.store.confirmed import Confirmation
     from logdoctor.store.learned import Event, Learned
+    from logdoctor.store.overrides import StoredOverride
     from logdoctor.store.tokens import Token
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
@@ -250,6 +252,38 @@ def step(before: str, one: "Learned") -> None:
     if one.status == "shadow":
         does = "removes lines" if one.claim is None else "decides"
         print(f"  watched from now on; it {does} once it has matched often enough, or when approved again")
+
+
+def overrides(some: "Sequence[StoredOverride]", as_json: bool) -> None:
+    """Print overrides, or one JSON object for each."""
+    for one in some:
+        override(one, as_json)
+    if not some and not as_json:
+        print("No shipped rule is overruled.")
+
+
+def override(one: "StoredOverride", as_json: bool = False) -> None:
+    """Print an override: what it makes of its rule, for which jobs, until when, and who said so."""
+    if as_json:
+        print(ascii_json(msgspec.to_builtins(one)))
+        return
+    ended = "withdrawn" if one.withdrawn else f"until {one.expires}" if one.expires else "no end"
+    whose = "all jobs" if one.scope == "fleet" else f"{one.scope} {safe(one.whose, 300)}"
+    says = f"says {one.reason}" if one.reason else "is muted"
+    print(f"override/{one.id}: {safe(one.rule, 300)} {says}; {whose}; {ended}; by {safe(one.by, 200)}")
+    if why := one.withdrawn_why if one.withdrawn else one.why:
+        print(f"  {safe(why, _WORDS)}")
+
+
+def retried(found: "Retried") -> None:
+    """Print what an override would have changed, and how it is entered."""
+    changed, against = sum(found.changed.values()), sum(found.contradicted.values())
+    whole = "all that are kept" if found.complete else "until time ran out"
+    print(f"Tried on {found.attempts} stored attempts, {whole}: {changed} change, {against} against a person's word.")
+    for one in found.changes:
+        told = " (confirmed)" if one.confirmed else ""
+        print(f"  {safe(one.job, 300)}/{one.attempt}: {one.before} -> {one.after}{told}")
+    print("Nothing was entered. Give --yes to enter it.")
 
 
 _EFFECTS = {

@@ -25,6 +25,7 @@ from logdoctor.cli.cases import cases
 from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.checkpoints import checkpoints
 from logdoctor.cli.compare import compare
+from logdoctor.cli.config import config
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.doctor import doctor
@@ -32,11 +33,13 @@ from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain, exit_co
 from logdoctor.cli.incidents import incidents
 from logdoctor.cli.nodes import nodes
 from logdoctor.cli.notify import notify
+from logdoctor.cli.options import env_file_option
 from logdoctor.cli.report import report
 from logdoctor.cli.rules import rules
 from logdoctor.cli.runs import runs
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
+from logdoctor.cli.trials import trials
 from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
@@ -53,6 +56,7 @@ measure = CheckoutCommand(
 
 
 @click.group(cls=ExitCodeGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@env_file_option
 @click.version_option(package_name="logdoctor")
 def cli() -> None:
     """Find the cause of a failed LLM training job in its log.
@@ -74,6 +78,7 @@ for _command in (
     nodes,
     notify,
     checkpoints,
+    trials,
     measure,
     report,
     schema,
@@ -83,6 +88,7 @@ for _command in (
     run_command,
     ship_command,
     tokens,
+    config,
     doctor,
     backup,
     restore,

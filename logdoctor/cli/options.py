@@ -12,17 +12,47 @@ import click
 import msgspec
 
 from logdoctor.errors import StoreError
-from logdoctor.settings import data_folder, read_settings
+from logdoctor.settings import data_folder, load_env_file, read_settings
 
 if TYPE_CHECKING:
     from logdoctor.client.connection import Connection
     from logdoctor.settings import Settings
 
-data_dir_option = click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder of the service."
-)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}  # seconds
+
+
+class Folder(click.Path):
+    """A folder, which may not exist yet. Nothing is no folder: `--data-dir "$UNSET"` does not mean this one."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path of a folder."""
+        if not value:
+            self.fail("it is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+data_dir_option = click.option("--data-dir", type=Folder(), help="Data folder of the service.")
 why_option = click.option("--why", default="", help="Reason, for the audit log.")
 by_option = click.option("--by", help="Your name; default: your login name. With --url, your token says who you are.")
+
+
+class Span(click.ParamType[float]):
+    """A span of time, such as 90s, 30m, 8h, 3d or 2w; seconds come out."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, float):
+            return value
+        number, unit = value[:-1], _UNITS.get(value[-1:], 0)
+        seconds = float(int(number) * unit) if number.isascii() and number.isdecimal() and len(number) < 10 else 0.0
+        if not seconds:
+            self.fail(f"{value[:40]!a} is no span of time; write 30m, 8h or 3d.", param, ctx)
+        return seconds
 
 
 class Place(NamedTuple):
@@ -81,6 +111,26 @@ def local_only(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 beside_data = local_only("it works on the data folder, on the machine of the service")
+
+
+def env_file_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --env-file to a command, which finds what the file sets in its settings."""
+
+    def load(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            load_env_file(path)
+
+    about = "File with settings, NAME=value a line; the environment goes before it. Default: LOGDOCTOR_ENV_FILE."
+    given = click.option(
+        "--env-file",
+        envvar="LOGDOCTOR_ENV_FILE",
+        type=click.Path(path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=load,
+        help=about,
+    )
+    return given(command)
 
 
 def settings_with(data_dir: Path | None) -> "Settings":

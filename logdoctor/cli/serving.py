@@ -7,15 +7,18 @@ import click
 import msgspec
 
 from logdoctor.cli.exits import stop_at_once
-from logdoctor.cli.options import beside_data
+from logdoctor.cli.options import Folder, beside_data, env_file_option
 from logdoctor.cli.worker import work
 from logdoctor.settings import read_settings
 
 
-@click.command()
+@click.command(
+    epilog="All else is set by variables or an env file (docs/settings.md); `logdoctor config` prints what is in force."
+)
+@env_file_option
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for logs and records.")
+@click.option("--data-dir", type=Folder(), help="Folder for logs and records.")
 @beside_data
 @click.option("--workers", type=click.IntRange(0, 1024), help="Processes that compress and judge; default: 1.")
 @click.option("--role", type=click.Choice(["all", "web", "worker"]), help="What this process does; default: all.")

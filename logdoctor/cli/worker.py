@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from logdoctor.cli.options import beside_data, data_dir_option, settings_with
+from logdoctor.cli.options import beside_data, data_dir_option, env_file_option, settings_with
 
 if TYPE_CHECKING:
     from logdoctor.settings import Settings
 
 
 @click.command()
+@env_file_option
 @data_dir_option
 @beside_data
 @click.option("--workers", type=click.IntRange(0, 1024), help="Processes that compress and judge.")

@@ -1,23 +1,26 @@
 """Which shards to make of the sets, and the order in which workers pull them, so that all is done and scored early.
 
 Pure: what is known of the times goes in, shards come out. A set's scoring begins when its last shard is made and needs
-no worker, so sets that are scored for long come first, and long shards before short ones, which fill the ends up.
-Each shard costs its `fixed` seconds again, so a set is split only as far as that pays.
+no worker, so sets that are scored for long come first, then the longest. Each shard costs its `fixed` seconds again, so
+a set is split only where no worker has room for it as a whole; where that is, depends on when all shall be done, which
+is halved until no earlier end is found.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
-from itertools import pairwise
 from typing import NamedTuple
 
 from logdoctor.trials.types import EvalSet, Shard, Times
 
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the makespan, that a shard is tried to be
-_FIXED = (8.0, 3.0, 1.0, 0.0)  # least inference of a shard that is tried, in multiples of its fixed cost
-_URGENT = (0.0, 0.05, 0.15, 0.4, math.inf)  # of the makespan: scoring that is shorter does not count in the order
-_ENOUGH = 1.002  # times the bound; nobody measures times better than that
-_STEPS = 24  # of halving, that find the bound
+_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: scoring that is shorter counts as none
+_CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
+_EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
+_SHARE = 1 / 3  # of the time that is left: a shard whose times may be wrong takes so much at most ...
+_MULTIPLE = 2.0  # ... or so many times what it costs by itself
+_NEAR = 1.0002  # how close the least is found
+_STEPS = 24  # of halving, at most, that find the least
 
 
 class Placed(NamedTuple):
@@ -41,15 +44,9 @@ class _Work(NamedTuple):
     def samples(self) -> int:
         return sum(end - start for start, end in self.ranges)
 
-    def pieces(self, most: int) -> int:
-        """Return how many shards of so many samples at most it makes."""
-        return sum(-(-(end - start) // most) for start, end in self.ranges)
-
-    def shards(self, most: int) -> Iterator[Shard]:
-        for start, end in self.ranges:
-            pieces = -(-(end - start) // most)
-            cuts = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
-            yield from (Shard(self.name, *cut) for cut in pairwise(cuts))
+    @property
+    def seconds(self) -> float:
+        return self.samples * self.times.sample + len(self.ranges) * self.times.fixed
 
 
 def plan(
@@ -70,18 +67,22 @@ def plan(
     starts = _starts(workers, load, free)
     if not left:
         return []
-    _, least = _least(left, starts)
-    best: list[Shard] = []
-    reached = math.inf
-    for shards in _splits(left, starts, least):
-        if _floor(shards, times, starts) >= reached:
-            continue
-        for share in _URGENT:
-            ordered = _ordered(shards, times, share * least)
-            if (span := makespan(schedule(ordered, times, workers, load, free), times)) < reached:
-                best, reached = ordered, span
-        if reached <= least * _ENOUGH:
-            break
+    lowest, _ = _least(left, starts)
+    careful = _SHARE * (lowest - min(starts))
+    best = _filled(_ordered(left, math.inf), starts, math.inf, careful, bool(done))
+    reached = makespan(schedule(best, times, workers, load, free), times)
+    for share in _URGENT:
+        ordered = _ordered(left, share * lowest)
+        low, high = lowest, reached
+        while high > low * _CLOSE:
+            end = high / _CLOSE if high == reached else (low + high) / 2
+            found = _filled(ordered, starts, end, careful, bool(done))
+            if not found:
+                low = end
+                continue
+            high = end
+            if (span := makespan(schedule(found, times, workers, load, free), times)) < reached:
+                best, reached = found, span
     return best
 
 
@@ -146,9 +147,10 @@ def _least(left: list[_Work], starts: Sequence[float]) -> tuple[float, float]:
     if not left:
         return 0.0, 0.0
     ordered = sorted(left, key=lambda work: -work.times.score)
-    whole = sum(work.times.inference(work.samples) + work.times.fixed * len(work.ranges) for work in left)
-    low, high = 0.0, max(starts) + whole + ordered[0].times.score
+    low, high = 0.0, max(starts) + sum(work.seconds for work in left) + ordered[0].times.score
     for _ in range(_STEPS):
+        if high <= low * _NEAR:
+            break
         middle = (low + high) / 2
         low, high = (low, middle) if _has_room(ordered, starts, middle) else (middle, high)
     return low, high
@@ -158,57 +160,59 @@ def _has_room(ordered: list[_Work], starts: Sequence[float], end: float) -> bool
     busy = 0.0
     for work in ordered:
         fixed, sample, score, _ = work.times
-        most = _fitting(work, end - score - min(starts))
+        longest = max(stop - start for start, stop in work.ranges)
+        most = _fitting(work, end - score - min(starts), longest)
         if not most:
             return False
-        busy += work.pieces(most) * fixed + work.samples * sample
+        busy += sum(-(-(stop - start) // most) for start, stop in work.ranges) * fixed + work.samples * sample
         if busy > sum(max(0.0, end - score - start) for start in starts):
             return False
     return True
 
 
-def _fitting(work: _Work, seconds: float) -> int:
-    """Return how many samples at most a shard has that takes so many seconds at most; 0 where none fits."""
-    longest = max(end - start for start, end in work.ranges)
+def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
+    """Return the sets with the longest metric and then the longest set first; scoring of up to `urgent` seconds is as
+    good as none."""
+    return sorted(left, key=lambda work: (-max(0.0, work.times.score - urgent), -work.seconds, work.name))
+
+
+def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: float, again: bool) -> list[Shard]:
+    """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
+    whole to one worker, the first that is free or, later, the one whose room it fills best; where none has room, it
+    fills up the one with most, and goes on elsewhere. Where times may be wrong, since they are guesses or the plan is
+    made `again`, its shards are shorter, about `careful` seconds."""
+    free = sorted(starts)
+    placed: list[tuple[float, Shard]] = []
+    for work in ordered:
+        fixed, sample, score, _ = work.times
+        due = end - score
+        most = _careful(work, careful) if again or not work.times.runs else work.samples
+        for begin, stop in work.ranges:
+            at = begin
+            while at < stop:
+                samples = min(_fitting(work, due - free[0], stop - at), most)
+                if not samples:
+                    return []
+                seconds = fixed + sample * samples
+                early = free[0] + seconds <= _EARLY * due
+                start = free.pop(0 if early else max(0, bisect_right(free, due - seconds) - 1))
+                placed.append((start, Shard(work.name, at, at + samples)))
+                insort(free, start + seconds)
+                at += samples
+    placed.sort(key=lambda one: one[0])
+    return [shard for _, shard in placed]
+
+
+def _careful(work: _Work, seconds: float) -> int:
+    """Return how many samples at most a shard should have whose times may be wrong: it takes so many seconds, or a few
+    times what it costs by itself."""
+    seconds = max(seconds, _MULTIPLE * work.times.fixed)
+    return max(1, _fitting(work, seconds, work.samples)) if work.splittable else work.samples
+
+
+def _fitting(work: _Work, seconds: float, samples: int) -> int:
+    """Return how many of so many samples a shard of so many seconds has; 0 where none fits."""
     inference = seconds - work.times.fixed
-    if inference >= longest * work.times.sample:
-        return longest
+    if inference >= samples * work.times.sample:
+        return samples
     return int(inference // work.times.sample) if work.splittable and inference > 0 else 0
-
-
-def _splits(left: list[_Work], starts: Sequence[float], least: float) -> Iterator[list[Shard]]:
-    """Yield ways to split the sets, coarse ones first; each set at least so far that its scoring ends in time."""
-    needed = [_fitting(work, least - work.times.score - min(starts)) for work in left]
-    seen = set()
-    for part in _PARTS:
-        for multiple in _FIXED:
-            most = tuple(
-                min(fitting, _piece(work, max(least / part, multiple * work.times.fixed)))
-                for work, fitting in zip(left, needed, strict=True)
-            )
-            if most not in seen:
-                seen.add(most)
-                yield [shard for work, size in zip(left, most, strict=True) for shard in work.shards(size)]
-
-
-def _piece(work: _Work, inference: float) -> int:
-    longest = max(end - start for start, end in work.ranges)
-    if not work.splittable or inference >= longest * work.times.sample:
-        return longest
-    return max(1, int(inference // work.times.sample))
-
-
-def _floor(shards: list[Shard], times: Mapping[str, Times], starts: Sequence[float]) -> float:
-    """Return seconds below which no order of these shards ends."""
-    return (sum(starts) + sum(times[shard.set].inference(shard.samples) for shard in shards)) / len(starts)
-
-
-def _ordered(shards: list[Shard], times: Mapping[str, Times], urgent: float) -> list[Shard]:
-    """Return the shards with the longest metric and the longest set first; scoring of up to `urgent` seconds is as good
-    as none."""
-
-    def key(shard: Shard) -> tuple[float, float, str, int]:
-        of_set = times[shard.set]
-        return -max(0.0, of_set.score - urgent), -of_set.inference(shard.samples), shard.set, shard.start
-
-    return sorted(shards, key=key)

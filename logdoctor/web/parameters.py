@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NamedTuple
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Header, Path, Query
 
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
 from logdoctor.store.rule_rows import MAX_KIND
@@ -14,8 +14,21 @@ AttemptNumber = Annotated[int, Path(ge=0, le=MAX_ATTEMPT, description="number of
 StreamName = Annotated[
     str, Path(min_length=1, max_length=MAX_NAME, description="name of the stream", examples=["gpu-12"])
 ]
-Offset = Annotated[
-    int, Query(ge=0, le=1 << 62, description="place of the first byte in the stream, decompressed", examples=[0])
+OptionalOffset = Annotated[
+    int | None,
+    Query(
+        ge=0,
+        le=1 << 62,
+        description="place of the first byte in the stream, decompressed; without it, lines are appended",
+        examples=[0],
+    ),
+]
+IdempotencyKey = Annotated[
+    str, Header(max_length=200, description="name of a body without offset; a repetition within a day is not taken")
+]
+JsonRecords = Annotated[
+    Literal["text", "keep"],
+    Query(description="without offset: turn JSON records of logging libraries into `text`, or `keep` them"),
 ]
 Cursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=500, description="items of a page")]

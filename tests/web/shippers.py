@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import warnings
@@ -16,6 +17,8 @@ from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 
+ROOT = Path(__file__).parents[2]
+RSYSLOG = ROOT / "build" / "rsyslog"
 INSTALL = (
     "syslog-ng is not installed. On Debian or Ubuntu: "
     "apt-get install -y --no-install-recommends syslog-ng-core syslog-ng-mod-http"
@@ -53,7 +56,22 @@ log { source(s_log); destination(d_loki); flags(flow-control); };
 def syslog_ng(
     folder: Path, log: Path, port: int, labels: Mapping[str, str], token: str = "", batch_lines: int = 100
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """syslog-ng, following the file `log` and pushing its lines as one Loki stream; stopped at the end.
+    """syslog-ng, following the file `log` and pushing its lines as one Loki stream; stopped at the end."""
+    headers = ["Content-Type: application/json"] + ([f"Authorization: Bearer {token}"] if token else [])
+    config = (
+        _CONFIG.replace("LOG", str(log))
+        .replace("PORT", str(port))
+        .replace("HEADERS", ", ".join(f'"{header}"' for header in headers))
+        .replace("LABELS", _quoted(json.dumps(dict(labels))))
+        .replace("BATCH_LINES", str(batch_lines))
+    )
+    with running_syslog_ng(folder, config) as process:
+        yield process
+
+
+@contextmanager
+def running_syslog_ng(folder: Path, text: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """syslog-ng with a configuration; stopped at the end.
 
     Its configuration, state and messages stay in `folder`, so that starting it there again goes on where it was.
     """
@@ -61,21 +79,35 @@ def syslog_ng(
     if program is None:
         pytest.fail(INSTALL)
     folder.mkdir(parents=True, exist_ok=True)
-    headers = ["Content-Type: application/json"] + ([f"Authorization: Bearer {token}"] if token else [])
     config = folder / "syslog-ng.conf"
-    config.write_text(
-        _CONFIG.replace("LOG", str(log))
-        .replace("PORT", str(port))
-        .replace("HEADERS", ", ".join(f'"{header}"' for header in headers))
-        .replace("LABELS", _quoted(json.dumps(dict(labels))))
-        .replace("BATCH_LINES", str(batch_lines))
-    )
+    config.write_text(text)
     files = {"cfgfile": config, "persist-file": folder / "persist", "pidfile": folder / "pid", "control": folder / "c"}
     options = [f"--{name}={path}" for name, path in files.items()]
+    with _running(folder, [program, "--foreground", "--stderr", "--no-caps", *options]) as process:
+        yield process
+
+
+@contextmanager
+def running_rsyslog(folder: Path, text: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """rsyslog with a configuration; stopped at the end. It is unpacked, not installed: it would replace syslog-ng."""
+    libraries = next(iter((RSYSLOG / "usr" / "lib").glob("*-linux-gnu")), None)
+    if libraries is None:
+        pytest.fail("rsyslog is not there. On Debian or Ubuntu: make build/rsyslog/.ready")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "rsyslog.conf"
+    config.write_text(f'global(workDirectory="{folder}")\n{text}')
+    command = [RSYSLOG / "usr/sbin/rsyslogd", "-n", "-f", config, "-i", folder / "pid", "-M", libraries / "rsyslog"]
+    with _running(
+        folder, list(map(str, command)), LD_LIBRARY_PATH=str(libraries), LOGDOCTOR_SPOOL_DIR=str(folder / "spool")
+    ) as process:
+        yield process
+
+
+@contextmanager
+def _running(folder: Path, command: list[str], **variables: str) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGDOCTOR_")}
     with (folder / "messages").open("ab") as messages:
-        process = subprocess.Popen(
-            [program, "--foreground", "--stderr", "--no-caps", *options], stdout=messages, stderr=messages, cwd=folder
-        )
+        process = subprocess.Popen(command, stdout=messages, stderr=messages, cwd=folder, env=environment | variables)
         try:
             yield process
         finally:
@@ -85,6 +117,12 @@ def syslog_ng(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def recipe(language: str) -> str:
+    """The configuration that docs/senders.md gives for a shipper."""
+    _, _, rest = (ROOT / "docs" / "senders.md").read_text(encoding="utf-8").partition(f"```{language}\n")
+    return rest.partition("```")[0]
 
 
 def _quoted(text: str) -> str:

@@ -6,13 +6,15 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.web.conftest import Running, wait_for
-from tests.web.shippers import opentelemetry, syslog_ng
+from tests.web.shippers import opentelemetry, recipe, running_rsyslog, running_syslog_ng, syslog_ng
 
 LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus" / "failures"
@@ -143,6 +145,38 @@ def test_syslog_ng_to_the_service(running: Running, tmp_path: Path) -> None:
         wait_for(lambda: [one for one in kept(running, "pushed", "gpu-1").split(b"\n") if one.strip()] == lines, 40)
     assert running.client.post("/v1/jobs/pushed/attempts/1/end", json={}).status_code == 202
     assert verdict(running, "pushed")["verdict"]["reason"] == "Key Error"
+
+
+def followed(text: str, log: Path, port: int) -> str:
+    """A recipe of docs/senders.md, for a file and a service of this machine."""
+    changed = text
+    for mine, theirs in (
+        ("/var/log/train.log", str(log)),
+        ("logdoctor.example:8080", f"127.0.0.1:{port}"),
+        ("/opt/logdoctor/bin/logdoctor", LOGDOCTOR),
+        ("/var/lib/syslog-ng", str(log.parent)),
+    ):
+        changed = changed.replace(mine, theirs)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "shipper"), [("syslog-ng", running_syslog_ng), ("rsyslog", running_rsyslog)], ids=["syslog-ng", "rsyslog"]
+)
+def test_a_recipe_of_the_docs_with_the_real_shipper(
+    running: Running, tmp_path: Path, name: str, shipper: Callable[..., AbstractContextManager[object]]
+) -> None:
+    log = tmp_path / "train.log"
+    text = (CORPUS / "usr-061.log").read_bytes()
+    lines = [line for line in text.split(b"\n") if line.strip()]  # syslog knows no empty messages
+    log.write_bytes(text[:1000])
+    with shipper(tmp_path / "shipper", followed(recipe(name), log, running.port)):
+        wait_for(lambda: kept(running, "llama-7b", "gpu-12").startswith(lines[0]))
+        with log.open("ab") as file:
+            file.write(text[1000:])
+        wait_for(lambda: [one for one in kept(running, "llama-7b", "gpu-12").split(b"\n") if one.strip()] == lines)
+    running.client.post("/v1/jobs/llama-7b/attempts/1/end", json={"exit_code": 1})
+    assert verdict(running, "llama-7b")["verdict"]["reason"] == "Key Error"
 
 
 def test_opentelemetry_to_the_service(running: Running) -> None:

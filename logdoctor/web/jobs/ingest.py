@@ -1,6 +1,7 @@
 """Jobs, attempts and the bytes of their streams come in."""
 
 import asyncio
+import hashlib
 import re
 import time
 from collections import Counter, deque
@@ -22,16 +23,28 @@ from logdoctor.store.log import Reached, Standing
 from logdoctor.store.names import Key, checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.types import Verdict
-from logdoctor.web.bodies import STREAMED, chunks
+from logdoctor.web.bodies import STREAMED, chunks, whole
 from logdoctor.web.dependencies import AppState, Sender, TheService, once, state_of
 from logdoctor.web.jobs.answers import AttemptNumberOut, JobOut, StandingOut
 from logdoctor.web.jobs.requests import AttemptKey, EndIn, JobIn
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXTS, answers, shows
-from logdoctor.web.parameters import AttemptNumber, ExitCode, FileName, HasDied, JobName, Offset, StreamName
+from logdoctor.web.parameters import (
+    AttemptNumber,
+    ExitCode,
+    FileName,
+    HasDied,
+    IdempotencyKey,
+    JobName,
+    JsonRecords,
+    OptionalOffset,
+    StreamName,
+)
 from logdoctor.web.problems import describe, problem
+from logdoctor.web.push.json_records import whole_lines
 
 _AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
+_APPENDED = 8 << 20  # bytes of a body without an offset, which is appended as a whole
 _LARGE = 1 << 20  # bytes of a body that is more than our own senders send at once
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
 _BREATH, _PATIENCE = 0.05, 10.0
@@ -98,13 +111,20 @@ async def take(
     job: JobName,
     attempt: AttemptNumber,
     stream: StreamName,
-    offset: Offset,
+    offset: OptionalOffset = None,
+    json: JsonRecords = "text",
+    idempotency_key: IdempotencyKey = "",
 ) -> Response:
     """Send bytes of a stream, from `offset` on. When the answer comes they are durable.
 
-    The body may be compressed (Content-Encoding gzip or zstd) and may be streamed.
+    Without `offset` the body is whole lines that continue the stream wherever it ends, as log shippers send them: all
+    of them are kept or none, those with an `Idempotency-Key` once. The body may be compressed (Content-Encoding gzip or
+    zstd), and streamed.
     """
-    return await _taken(request, service, key(job, attempt, stream), offset)
+    name = key(job, attempt, stream)
+    if offset is not None:
+        return await _taken(request, service, name, offset)
+    return await _appended(request, service, name, idempotency_key, json == "text")
 
 
 router.add_api_route(
@@ -129,6 +149,26 @@ async def _taken(request: Request, service: Service, name: Key, offset: int) -> 
         reached = await _take_body(service, request, name, offset)
         posting.add(bytes=reached.next - offset)
         return Json(StandingOut(*reached))
+
+
+async def _appended(request: Request, service: Service, name: Key, given: str, as_text: bool) -> Response:
+    """Append whole lines to a stream, wherever it ends."""
+    allowed = state_of(request).options.allowed
+    with tracing.span("post", name.job, name.attempt, stream=name.stream) as posting:
+        body = await whole(request, allowed._replace(unpacked=min(allowed.unpacked, _APPENDED)))
+        lines = await run_in_threadpool(whole_lines, body, as_text)
+        mark = _mark(given, body)
+        await run_in_threadpool(service.intake.open, name)
+        await room(service)
+        reached = await asyncio.wrap_future(service.intake.push(name, lines, mark))
+        posting.add(bytes=len(lines))
+        return Json(StandingOut(*reached))
+
+
+def _mark(given: str, body: bytes) -> str:
+    """Return what tells a request from others of its stream, "" when the client does not say. Two clients may count
+    alike, so what they sent counts, too."""
+    return hashlib.sha256(given.encode() + b"\n" + body).hexdigest() if given else ""
 
 
 async def room(service: Service) -> None:

@@ -12,7 +12,7 @@ DEFAULT = (
     "job=logdoctor_job,slurm_job_id,job_name,batch_kubernetes_io_job_name,k8s.job.name,service.name,job; "
     "attempt=logdoctor_attempt,slurm_restart_count,attempt; "
     "stream=logdoctor_stream,rank,host+filename,hostname+filename,instance+filename,host.name+log.file.path,"
-    "filename,log.file.path,pod,k8s.pod.name,host.name,instance,hostname,host"
+    "filename,log.file.path,pod,k8s.pod.name,host.name,instance,host,hostname"
 )
 """`a+b` stands for both labels together: the same file name on two nodes is two streams."""
 

@@ -1,8 +1,9 @@
-"""Grafana Loki's push protocol: what Promtail, Alloy, Fluent Bit, Vector, syslog-ng and Docker's driver send.
+"""Grafana Loki's push protocol: what Promtail, Alloy, Fluent Bit, Vector, pino-loki and Docker's driver send.
 
 For the route: success is 204 with an empty body; an error is plain text with the status of `PushRefused`. Shippers
 retry 429 and 5xx and drop the batch for any other 4xx. The tenant header X-Scope-OrgID is ignored, the token says
-who sends. `POST /api/prom/push`, the protocol before 2019, is not spoken.
+who sends. `POST /api/prom/push`, the protocol before 2019, and Loki's gRPC, which syslog-ng's `loki()` wants, are not
+spoken.
 """
 
 import re

@@ -11,8 +11,11 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from logdoctor.errors import RequestRefused
+from logdoctor.web.push.json_records import text_of_record
 
 Labels = Mapping[str, str]
+JSON_LABEL, KEEP = "logdoctor_json", "keep"
+"""The label, and its value, of streams in which JSON records stay JSON."""
 
 
 class PushLimits(NamedTuple):
@@ -42,7 +45,8 @@ class Batch(NamedTuple):
     """Adjacent entries with the same labels, in the order in which they came.
 
     `lines` is their text, each entry ended by exactly one newline; an entry with newlines inside makes several
-    lines, a carriage return stays. `first_ns` and `last_ns` are the earliest and the latest time in nanoseconds
+    lines, a carriage return stays. JSON records of logging libraries are text (`json_records`), unless the label
+    `logdoctor_json` is `keep`. `first_ns` and `last_ns` are the earliest and the latest time in nanoseconds
     since the epoch, 0 when no entry has one. `digest` is the SHA-256 of labels, times and text, so that the retry
     of a push is recognised. `facts` are what the labels tell of the job, under the names of its metadata.
     """
@@ -197,6 +201,7 @@ def _counted(entries: Iterable[LogEntry], limits: PushLimits) -> Iterator[LogEnt
 
 
 def _batch(labels: dict[str, str], run: list[LogEntry]) -> Batch:
+    as_text = bytes if plainly(labels).get(JSON_LABEL) == KEEP else text_of_record
     identity = hashlib.sha256(msgspec.json.encode(sorted(labels.items())))
     for entry in run:
         identity.update(struct.pack("<QQ", entry.ns, len(entry.text)))
@@ -204,7 +209,7 @@ def _batch(labels: dict[str, str], run: list[LogEntry]) -> Batch:
     times = [entry.ns for entry in run if entry.ns]
     return Batch(
         labels,
-        b"".join(entry.text.rstrip(b"\n") + b"\n" for entry in run),
+        b"".join(as_text(entry.text).rstrip(b"\n") + b"\n" for entry in run),
         min(times, default=0),
         max(times, default=0),
         identity.hexdigest(),

@@ -1,0 +1,174 @@
+"""JSON lines of logging libraries, as the text that a person would have logged.
+
+Pino, bunyan, winston, zerolog, zap, structlog and python-json-logger write each record as a JSON object, and shippers
+wrap lines in one. Rules and tracebacks are about text, so such a record becomes
+
+    2026-11-24T10:48:40.857Z ERROR: worker died {"rank": 3}
+    TypeError: x is not a function
+        at Object.<anonymous> (train.cjs:8:16)
+
+its time and level as any prefix of a line, its message, what else it has as JSON as Python prints it (in which metrics
+are read), and its stack trace. What is no such record, as JSON metrics are, stays as it is: nothing is lost.
+"""
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from logdoctor.text import origin, seconds_of
+
+_MESSAGES = ("msg", "message", "event")
+_CARRIED = "log"
+"""The key of a line that Docker or Fluent Bit carries."""
+_CARRIERS = frozenset(("date", "time", "timestamp", "@timestamp", "stream", "logtag", "_p", "_time"))
+"""Keys that a carrier adds to a line, which say nothing of the job."""
+_LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel")
+_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "date")
+_OF_THE_WRITER = ("pid", "hostname", "v")
+"""Keys that pino and bunyan add to each record; the labels say as much."""
+_STACKS = ("stack", "exception", "exc_info", "stack_trace", "stacktrace", "error.stack_trace", "stack_info")
+_ERRORS = ("err", "error", "exception")
+_NUMBERED = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}
+"""Levels of pino and bunyan."""
+_NAMED = {
+    **dict.fromkeys(("trace", "silly", "verbose", "debug"), "DEBUG"),
+    **dict.fromkeys(("info", "information", "http", "notice"), "INFO"),
+    **dict.fromkeys(("warn", "warning"), "WARN"),
+    **dict.fromkeys(("error", "err", "severe", "dpanic"), "ERROR"),
+    **dict.fromkeys(("critical", "crit", "alert", "emerg", "emergency", "fatal", "panic"), "FATAL"),
+}
+_LONGEST = 1 << 20  # bytes of a record: little but brackets takes twenty times as much memory
+_STAMP = re.compile(r"[0-9T:.,/ Z+-]{10,40}")
+_LINKS = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_SECONDS = (1e9, 1e10)
+"""What seconds since the epoch are at least and at most, in this century."""
+
+
+def whole_lines(body: bytes, as_text: bool) -> bytes:
+    """Return a body as lines, the last of which ends, too; with `as_text`, JSON records as text."""
+    lines = body.removesuffix(b"\n").split(b"\n") if body else []
+    return b"".join((text_of_record(line) if as_text else line) + b"\n" for line in lines)
+
+
+def text_of_record(line: bytes) -> bytes:
+    """Return a line as text when it is the JSON record of a logging library or carried by a shipper, else as it is."""
+    stripped = line.strip() if len(line) <= _LONGEST else b""
+    if not (stripped.startswith(b"{") and stripped.endswith(b"}")):
+        return line
+    try:
+        record = msgspec.json.decode(stripped)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return line
+    text = _carried(record) if isinstance(record.get(_CARRIED), str) else _logged(record)
+    return line if text is None else text.encode("utf-8", "replace")
+
+
+def _carried(record: dict[str, Any]) -> str | None:
+    """Return the line that a shipper carries, with what is not the shipper's own."""
+    if not _CARRIERS & record.keys():
+        return None
+    rest = {name: value for name, value in record.items() if name not in _CARRIERS and name != _CARRIED}
+    return _with_rest(record[_CARRIED].rstrip("\r\n"), rest)
+
+
+def _logged(record: dict[str, Any]) -> str | None:
+    """Return what a logging library was told to log; None when that cannot be known."""
+    key = next((name for name in _MESSAGES if isinstance(record.get(name), str)), None)
+    level = _level(record)
+    if key is None or not level:
+        return None
+    rest = dict(record)
+    message = rest.pop(key).rstrip("\r\n")
+    for name in (*_LEVELS, *_OF_THE_WRITER):
+        rest.pop(name, None)
+    stack = _taken_stack(rest)
+    prefix = [] if origin(message).level else [f"{level}:"]
+    if stamp := _taken_time(rest):
+        prefix.insert(0, stamp)
+    first = _with_rest(" ".join((*prefix, message)), rest)
+    return f"{first}\n{stack}" if stack and stack not in message else first
+
+
+def _with_rest(text: str, rest: Mapping[str, Any]) -> str:
+    """Return text, and behind its last line what else there is."""
+    return f"{text} {json.dumps(rest, ensure_ascii=False)}" if rest else text
+
+
+def _level(record: Mapping[str, Any]) -> str:
+    """Return the level of a record as people write it, "" when it has none that is known."""
+    for name in _LEVELS:
+        value = record.get(name)
+        if isinstance(value, str) and value.lower() in _NAMED:
+            return _NAMED[value.lower()]
+        if name == "level" and isinstance(value, int) and value in _NUMBERED:
+            return _NUMBERED[value]
+    return ""
+
+
+def _taken_time(rest: dict[str, Any]) -> str:
+    """Take the time out of a record; return it as a stamp, "" when there is none that can be read."""
+    for name in _TIMES:
+        if stamp := _stamp(rest.get(name)):
+            del rest[name]
+            return stamp
+    return ""
+
+
+def _stamp(value: Any) -> str:
+    if isinstance(value, str):
+        return value if _STAMP.fullmatch(value) and seconds_of(value) is not None else ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    for unit in (1, 1e3, 1e6, 1e9):  # seconds, and down to nanoseconds
+        if _SECONDS[0] <= value / unit < _SECONDS[1]:
+            moment = datetime.datetime.fromtimestamp(value / unit, datetime.UTC)
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return ""
+
+
+def _taken_stack(rest: dict[str, Any]) -> str:
+    """Take the stack trace out of a record; return it, "" when there is none."""
+    for name in _STACKS:
+        if isinstance(stack := rest.get(name), str) and "\n" in stack.strip():
+            del rest[name]
+            return stack.strip("\n")
+    for name in _ERRORS:
+        error = rest.get(name)
+        if isinstance(error, dict) and isinstance(stack := error.get("stack"), str) and stack.strip():
+            more = {key: value for key, value in error.items() if key != "stack" and not _is_told(value, stack)}
+            rest |= {name: more}
+            if not more:
+                del rest[name]
+            return stack.strip("\n")
+        if isinstance(error, list | tuple) and (text := _structured(error)):
+            del rest[name]
+            return text
+    return ""
+
+
+def _is_told(value: Any, stack: str) -> bool:
+    return isinstance(value, str) and value in stack
+
+
+def _structured(chain: Sequence[Any]) -> str:
+    """Return the exceptions of structlog's `dict_tracebacks` as Python prints them, without the values of their locals;
+    "" for anything else."""
+    parts: list[str] = []
+    try:
+        for error in reversed(chain):  # the first is the last that was raised
+            frames = [f'  File "{at["filename"]}", line {at["lineno"]}, in {at["name"]}' for at in error["frames"]]
+            named = f"{error['exc_type']}: {error['exc_value']}"
+            parts += [
+                "\n".join(("Traceback (most recent call last):", *frames, named)),
+                _LINKS[bool(error["is_cause"])],
+            ]
+    except (KeyError, TypeError):
+        return ""
+    return "\n\n".join(parts[:-1])
