@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
@@ -14,7 +15,7 @@ from rich.text import Text
 from logdoctor import taxonomy
 from logdoctor.show import safe
 from logdoctor.text import harmless, origin, shown
-from logdoctor.types import DecidedBy, Evidence, Suspect, Symptom, Verdict, names_node
+from logdoctor.types import Category, DecidedBy, Evidence, Suspect, Symptom, Verdict, names_node
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WHOLE = 400  # characters of a line where all of a quote is shown
@@ -24,8 +25,10 @@ _AROUND = 60  # characters of a metric line
 _BEFORE, _AFTER = 2, 1  # neighbours of the line that decided
 _SUSPECTS = 2
 _ERRORS = 3
+_CONSIDERED = 5
 _PRINTED = 100  # columns in Python, wherever that prints
 _PRE = '<pre style="white-space: pre; line-height: normal; font-family: monospace">{code}</pre>'
+_OPEN = ("reason", "category")  # fields that a verdict on a job without a failure leaves open
 _MAIN = "main"  # the stream of a log that is one file
 _COLOURS = {
     "failed": "red",
@@ -35,6 +38,12 @@ _COLOURS = {
     "running": "green",
     "unknown": "cyan",
 }
+_ROLES = {
+    "cause": "names a cause, and no cause came before it",
+    "proximate": "says what failed, and no line names a cause",
+    "cascade": "usually follows from another failure, but no line says from which",
+}
+_NO_LOG = {"empty": "Empty log", "binary": "Binary file, no log"}
 _STRUCTURE = {
     "loss": "the loss curve",
     "stall": "the training steps, which stop before the log does",
@@ -43,17 +52,34 @@ _STRUCTURE = {
 
 
 class ShownVerdict(Verdict, frozen=True):
-    """A verdict that `print` and a notebook show as the command line does; else the same."""
+    """A verdict in Python: `print` and a notebook show it as the command line does, and what has no reason and no
+    category has None there, where JSON has the text "None"."""
+
+    reason: str | None  # type: ignore[assignment]
+    category: Category | None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> "ShownVerdict":
+        """Return a verdict to be shown."""
+        fields = msgspec.structs.asdict(verdict)
+        return cls(**{name: None if value == "None" and name in _OPEN else value for name, value in fields.items()})
+
+    def _panel(self) -> Panel:
+        fields = msgspec.structs.asdict(self)
+        verdict = Verdict(
+            **{name: "None" if fields[name] is None and name in _OPEN else fields[name] for name in fields}
+        )
+        return panel(verdict.file, verdict)
 
     def __str__(self) -> str:
         console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, color_system=None)
         with console.capture() as captured:
-            console.print(panel(self.file, self))
+            console.print(self._panel())
         return captured.get().rstrip("\n")
 
     def _repr_html_(self) -> str:
         console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, record=True)
-        console.print(panel(self.file, self))
+        console.print(self._panel())
         return console.export_html(inline_styles=True, code_format=_PRE)
 
 
@@ -83,7 +109,10 @@ def panel(name: str, result: Verdict, whole: bool = False) -> Panel:
 
 
 def _title(result: Verdict, colour: str) -> Text:
-    title = Text(taxonomy.title(result.reason, result.outcome), style=f"bold {colour}")
+    words = taxonomy.title(result.reason, result.outcome)
+    if result.decided_by.kind == "nobody" and result.decided_by.rule in _NO_LOG:
+        words = _NO_LOG[result.decided_by.rule]
+    title = Text(words, style=f"bold {colour}")
     if result.outcome == "recovered":
         title.append(" (recovered)")
     said = [f"fault: {taxonomy.FAULT_WORDS[result.fault]}"] if result.outcome == "failed" else []
@@ -253,19 +282,28 @@ def _clipped(text: str, words: int) -> str:
     return harmless(text, words)
 
 
+def _because(result: Verdict) -> str:
+    """Return what made the deciding line the cause: how much it says; "" when no line was judged by that."""
+    first = next(iter(result.evidence), None)
+    roles = [one.role for one in result.ranks if first and (one.stream, one.line) == (first.stream, first.line)]
+    return f"line {first.line} {_ROLES[roles[0]]}" if first and roles and roles[0] in _ROLES else ""
+
+
 def _explain(console: Console, result: Verdict) -> None:
     """Print what decided, why it beat the other errors, and what the filter rules took."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    by = result.decided_by
-    table.add_row("decided by", Text(f"{_decided(by)}, rule book {by.rulebook}"))
+    table.add_row("decided by", Text(_decided(result.decided_by)))
+    if because := _because(result):
+        table.add_row("because", because)
     for number, one in enumerate(result.symptoms):
         place = _place(one.stream, one.line)
         against = one.why or ("it follows from the cause" if one.explained_by else "nothing explains it")
         text = Text(f"{one.reason} ({one.count}, from {place}): {against}")
-        table.add_row("" if number else "not", text)
-    for number, other in enumerate(result.alternatives):
+        table.add_row("" if number else "and not", text)
+    said = {one.reason for one in result.symptoms}
+    for number, other in enumerate([one for one in result.alternatives if one.reason not in said][:_CONSIDERED]):
         table.add_row("" if number else "considered", Text(safe(f"{other.reason}: {other.why}", 400)))
     account = result.compression
     table.add_row(
@@ -273,7 +311,7 @@ def _explain(console: Console, result: Verdict) -> None:
         f"{account.lines_in:,} lines, {account.lines_kept:,} kept; {account.bytes_in:,} bytes, "
         f"{account.bytes_kept:,} kept; {result.seconds:.2f} s",
     )
-    table.add_row("fingerprint", result.fingerprint)
+    table.add_row("fingerprint", f"{result.fingerprint}, rule book {result.decided_by.rulebook}")
     console.print(Padding(table, (0, 0, 1, 2)))
     taken = Table("filter rule", "lines", "first", "last", box=None, header_style="dim")
     for rule_id, count in sorted(account.rules.items(), key=lambda item: -item[1].lines)[:20]:

@@ -33,7 +33,6 @@ from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
 from logdoctor.checkpoint.staging import Copy, Stager, plain
 from logdoctor.checkpoint.team import CLOSING, LeftOut, Team
 from logdoctor.checkpoint.writing import Folder
-from logdoctor.errors import CheckpointError
 
 _log = logging.getLogger("logdoctor.checkpoint")
 _AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an exception
@@ -158,8 +157,13 @@ class Checkpointer:
         Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
         `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
         """
-        refused = self.team.leader(lambda: self._fetched(step, Path(path).name)) if self._mirror else ()
+        refused = self.team.leader(lambda: self.fetch(step, path))
         return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused)
+
+    def fetch(self, step: int | None = None, path: str = "") -> tuple[str, ...]:
+        """Get from the mirror, if there is one, what is newer than the folder has, as `load` does: to be called on one
+        rank. Return what was passed over, as sentences."""
+        return self._mirror.brought(self._folder.path, step, Path(path).name) if self._mirror else ()
 
     def latest(self) -> Manifest | None:
         """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
@@ -192,19 +196,6 @@ class Checkpointer:
                 self._mirroring.offer(newest.name)
         except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
             self._report("mirror", None, f"{mirror.url} cannot be written now: {sentence_of(error)}")
-
-    def _fetched(self, step: int | None, name: str) -> tuple[str, ...]:
-        """Get from the mirror what is newer than the folder has; what was passed over, as sentences. Where the folder
-        has something, a mirror that cannot be read is passed over, too; else nobody knows whether there is none."""
-        assert self._mirror
-        try:
-            return self._mirror.fetch(self._folder.path, step, name)
-        except Exception as error:
-            problem = f"cannot be read ({sentence_of(error)})"
-            if not folders.complete(self._folder.path):
-                todo = "Try again, or begin without a mirror if it holds nothing."
-                raise CheckpointError(self._mirror.url, problem, todo) from error
-            return (f"{self._mirror.url} {problem}.",)
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
         """Copy what is small, once the last save is written. False when this save is left out."""

@@ -15,6 +15,7 @@ from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
 
 from logdoctor.checkpoint import optimizers
 from logdoctor.checkpoint.checkpointer import Checkpointer
+from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.reading import latest, read
 from logdoctor.errors import CheckpointError
 
@@ -29,7 +30,10 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         self._checkpoints: Checkpointer | None = None
 
     def latest(self) -> str | None:
-        """Return what `ckpt_path` takes to go on from the newest complete checkpoint; None when there is none."""
+        """Return what `ckpt_path` takes to go on from the newest complete checkpoint, of the mirror if that has it;
+        None when there is none."""
+        if url := self._options.get("mirror"):
+            Mirror(url, self._options.get("mirror_options")).brought(self._folder)
         found = latest(self._folder)
         return str(self._folder / found.name) if found else None
 

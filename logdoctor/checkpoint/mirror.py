@@ -24,6 +24,7 @@ from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
 from logdoctor.checkpoint.hashing import File, hash_chunks, sync_folder
 from logdoctor.checkpoint.lease import put, signature
+from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 
 _CHUNK = 8 << 20  # bytes that are read back at a time
@@ -125,6 +126,18 @@ class Mirror:
             refused.append(problem)
         return tuple(refused)
 
+    def brought(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
+        """Fetch; where the folder has something, a mirror that cannot be read is passed over, too. Else that is
+        `CheckpointError`: nobody knows whether there is none."""
+        try:
+            return self.fetch(folder, step, name)
+        except Exception as error:
+            problem = f"cannot be read ({sentence_of(error)})"
+            if not folders.complete(folder):
+                todo = "Try again, or begin without a mirror if it holds nothing."
+                raise CheckpointError(self.url, problem, todo) from error
+            return (f"{self.url} {problem}.",)
+
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
         """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,15 +145,22 @@ class Mirror:
         place.mkdir()
         try:
             for file in manifest.files:
+                path = f"{self._root}/{manifest.name}/{file.name}"
                 with suppress(FileNotFoundError):
-                    self._files.get_file(f"{self._root}/{manifest.name}/{file.name}", str(place / file.name))
+                    if (size := self._files.size(path)) != file.bytes:
+                        return f"checkpoint {self.url}/{manifest.name} is torn: {file.name} has {size} bytes."
+                    self._files.get_file(path, str(place / file.name))
                     with (place / file.name).open("rb") as written:
                         os.fsync(written.fileno())
                 if fault := folders.fault(place, file):
                     return f"checkpoint {self.url}/{manifest.name} {fault}."
             put(place / MANIFEST, manifest.as_json())
             sync_folder(place)
-            place.rename(folder / manifest.name)
+            try:
+                place.rename(folder / manifest.name)
+            except OSError:
+                if not (folder / manifest.name / MANIFEST).exists():  # else another process was quicker
+                    raise
             sync_folder(folder)
         finally:
             shutil.rmtree(place, ignore_errors=True)

@@ -97,6 +97,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
         self._checkpoints.save(whole, step=step, data_position=step * samples, loss=logged[0] if logged else None)
 
     def _written_out(self, step: int | None, path: str) -> str | None:
+        self._checkpoints.fetch(step, path)
         found = read(self._folder, step, path=path)
         if found is None:
             return None

@@ -200,7 +200,7 @@ def incidents_assign(id: int, who: str | None, nobody: bool, note: str, by: str 
 @by_option
 @place_options
 def incidents_snooze(id: int, span: float | None, more: int | None, note: str, by: str | None, place: Place) -> None:
-    """Let an incident rest for a time, or until it comes back often.
+    """Snooze an incident until a time or more failures.
 
     What comes first counts. Then it is listed and announced again.
     """
@@ -227,7 +227,7 @@ def incidents_wake(id: int, note: str, by: str | None, place: Place) -> None:
 @by_option
 @place_options
 def incidents_comment(id: int, words: str, by: str | None, place: Place) -> None:
-    """Say something of an incident, without a change of its state."""
+    """Add a comment to the history of an incident."""
     actor = place.who(by)
     _work(place, lambda found, at: found.comment(id, actor, words, at))
 

@@ -10,7 +10,7 @@ from logdoctor.types import LEARNED
 _ROLES = {
     "cause": "names a cause",
     "proximate": "says what failed, not why",
-    "cascade": "is what processes print when another one dies",
+    "cascade": "usually follows from another failure",
     "teardown": "only says that a process ended",
 }
 

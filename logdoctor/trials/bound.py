@@ -39,9 +39,9 @@ def proven(
     busy = [
         (_down(times[one.name].score), _splittable(model, end, (earliest, latest), one, times[one.name], load))
         for one in sets
-        if one.splittable
+        if _splits(one)
     ]
-    whole = [(_down(times[one.name].score), _inference(one, times[one.name])) for one in sets if not one.splittable]
+    whole = [(_down(times[one.name].score), _inference(one, times[one.name])) for one in sets if not _splits(one)]
     _together(model, end, [*busy, *whole], workers, _down(load))
     _one_by_one(model, end, whole, workers, _down(load))
     model.minimize(end)
@@ -55,6 +55,10 @@ def proven(
 
 def _down(seconds: float) -> int:
     return math.floor(seconds * _UNITS)
+
+
+def _splits(one: EvalSet) -> bool:
+    return one.splittable and one.samples > 1
 
 
 def _inference(one: EvalSet, times: Times) -> int:

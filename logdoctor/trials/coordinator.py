@@ -142,19 +142,27 @@ class Coordinator:
     def remaining(self) -> float:
         """Return in how many seconds all will be scored, as far as it is known now."""
         with self._changed:
-            now = time.time()
-            free = [0.0] * self._place.workers
-            ends: list[float] = [0.0]
-            for at, (shard, started) in enumerate(self._state.progress.running.items()):
-                left = max(0.0, self._times[shard.set].inference(shard.samples) - (now - started.at))
-                free[at % len(free)] += left
-                ends.append(left + self._times[shard.set].score)
-            if not self._alive:
-                free = [one + self._load for one in free]
+            ends = [0.0, *(left + self._times[name].score for name, left in self._running())]
+            free = self._free()
             waiting = [retry.shard for retry in self._retries] + self._queue
             placed = schedule(waiting, self._times, len(free), self._load, free)
             ends += [self._times[name].score for name in self._scoring]
             return max(*ends, makespan(placed, self._times))
+
+    def _running(self) -> list[tuple[str, float]]:
+        """Return in how many seconds each shard will be made that somebody works on, with its set."""
+        now = time.time()
+        return [
+            (shard.set, max(0.0, self._times[shard.set].inference(shard.samples) - (now - started.at)))
+            for shard, started in self._state.progress.running.items()
+        ]
+
+    def _free(self) -> list[float]:
+        """Return in how many seconds each worker takes its next shard."""
+        free = [0.0 if self._alive else self._load] * self._place.workers
+        for at, (_, left) in enumerate(self._running()):
+            free[at % len(free)] += left
+        return free
 
     # ---- shards
 
@@ -304,7 +312,7 @@ class Coordinator:
         progress = self._state.progress
         sets = [one for one in self._sets.values() if not progress.is_over(one.name)]
         taken = [*progress.finished, *progress.running, *(retry.shard for retry in self._retries)]
-        self._queue = plan(sets, self._times, self._place.workers, self._load, taken) if sets else []
+        self._queue = plan(sets, self._times, self._place.workers, self._load, taken, self._free()) if sets else []
 
     def _learn(self, shard: Shard, seconds: float) -> None:
         """Correct the times of a set by what its shards took, and plan anew when they were far off."""

@@ -16,10 +16,11 @@ from logdoctor.trials.types import EvalSet, Shard, Times
 
 _URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: scoring that is shorter counts as none
 _CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
-C = 1 / 3
-_EARLY = 0.7
-_MULTIPLE = 2
-_STEPS = 24  # of halving, that find the least
+_EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
+_SHARE = 1 / 3  # of the time that is left: a shard whose times may be wrong takes so much at most ...
+_MULTIPLE = 2.0  # ... or so many times what it costs by itself
+_NEAR = 1.0002  # how close the least is found
+_STEPS = 24  # of halving, at most, that find the least
 
 
 class Placed(NamedTuple):
@@ -67,14 +68,15 @@ def plan(
     if not left:
         return []
     lowest, _ = _least(left, starts)
-    best = [Shard(work.name, *part) for work in _ordered(left, math.inf) for part in work.ranges]
+    careful = _SHARE * (lowest - min(starts))
+    best = _filled(_ordered(left, math.inf), starts, math.inf, careful, bool(done))
     reached = makespan(schedule(best, times, workers, load, free), times)
     for share in _URGENT:
         ordered = _ordered(left, share * lowest)
         low, high = lowest, reached
         while high > low * _CLOSE:
             end = high / _CLOSE if high == reached else (low + high) / 2
-            found = _filled(ordered, starts, end, (lowest - min(starts)) * C, bool(done))
+            found = _filled(ordered, starts, end, careful, bool(done))
             if not found:
                 low = end
                 continue
@@ -147,6 +149,8 @@ def _least(left: list[_Work], starts: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(left, key=lambda work: -work.times.score)
     low, high = 0.0, max(starts) + sum(work.seconds for work in left) + ordered[0].times.score
     for _ in range(_STEPS):
+        if high <= low * _NEAR:
+            break
         middle = (low + high) / 2
         low, high = (low, middle) if _has_room(ordered, starts, middle) else (middle, high)
     return low, high
@@ -174,27 +178,36 @@ def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
 
 def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: float, again: bool) -> list[Shard]:
     """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
-    whole to the worker whose room it fills best, else it fills up the worker with most room, and goes on elsewhere."""
+    whole to one worker, the first that is free or, later, the one whose room it fills best; where none has room, it
+    fills up the one with most, and goes on elsewhere. Where times may be wrong, since they are guesses or the plan is
+    made `again`, its shards are shorter, about `careful` seconds."""
     free = sorted(starts)
     placed: list[tuple[float, Shard]] = []
     for work in ordered:
         fixed, sample, score, _ = work.times
         due = end - score
-        longest = max(careful, _MULTIPLE * fixed) if work.splittable and (again or not work.times.runs) else math.inf
+        most = _careful(work, careful) if again or not work.times.runs else work.samples
         for begin, stop in work.ranges:
             at = begin
             while at < stop:
-                samples = _fitting(work, min(due - free[0], longest), stop - at)
+                samples = min(_fitting(work, due - free[0], stop - at), most)
                 if not samples:
                     return []
                 seconds = fixed + sample * samples
                 early = free[0] + seconds <= _EARLY * due
-                start = free.pop(0 if early else bisect_right(free, due - seconds) - 1)
+                start = free.pop(0 if early else max(0, bisect_right(free, due - seconds) - 1))
                 placed.append((start, Shard(work.name, at, at + samples)))
                 insort(free, start + seconds)
                 at += samples
     placed.sort(key=lambda one: one[0])
     return [shard for _, shard in placed]
+
+
+def _careful(work: _Work, seconds: float) -> int:
+    """Return how many samples at most a shard should have whose times may be wrong: it takes so many seconds, or a few
+    times what it costs by itself."""
+    seconds = max(seconds, _MULTIPLE * work.times.fixed)
+    return max(1, _fitting(work, seconds, work.samples)) if work.splittable else work.samples
 
 
 def _fitting(work: _Work, seconds: float, samples: int) -> int:

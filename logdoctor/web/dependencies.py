@@ -18,6 +18,7 @@ from logdoctor.web.bodies import Allowed
 from logdoctor.web.events import Hubs
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.push.labels import LabelMap
+from logdoctor.web.single_sign_on import SingleSignOn
 
 OF_ALL = "nodes are shared by all jobs"
 """Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
@@ -28,8 +29,8 @@ Admit = Callable[[Request], Awaitable[Caller]]
 
 class AppOptions(NamedTuple):
     """What an application needs beside the service: whether it wants tokens, requests per second, limits of bodies and
-    logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, and the log lines of
-    known causes, which no imported filter rule may take."""
+    logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, the log lines of
+    known causes, which no imported filter rule may take, and how people sign in through a proxy."""
 
     wants_token: bool
     rate: int
@@ -39,6 +40,7 @@ class AppOptions(NamedTuple):
     session_key: str
     over_https: bool = False
     causes: tuple[str, ...] = ()
+    sign_on: SingleSignOn | None = None
 
 
 @dataclass

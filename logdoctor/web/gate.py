@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from logdoctor.errors import RequestRefused
 from logdoctor.store.sessions import Sessions
 from logdoctor.store.tokens import Token, Tokens, holds, may
 from logdoctor.web.rates import Rates
+from logdoctor.web.single_sign_on import SingleSignOn
 
 _REMEMBERED = 5.0  # seconds for which a token is not looked up again; a revoked one works so long
 _KNOWN = 10_000  # callers that are remembered
@@ -30,11 +32,12 @@ UNVERIFIED = "(unverified)"
 
 class Caller(NamedTuple):
     """Who asks. Without a token everything is open, because the service listens on loopback only; then `given` is the
-    name that somebody gave in this browser, "" for none."""
+    name that somebody gave in this browser, "" for none. `is_person` when a proxy says so, and not a token."""
 
     token: Token | None
     name: str
     given: str = ""
+    is_person: bool = False
 
     @property
     def who(self) -> str:
@@ -67,8 +70,16 @@ class Caller(NamedTuple):
 class Gate:
     """Decides about requests. `wants_token` is False only when the service listens on loopback."""
 
-    def __init__(self, tokens: Tokens, sessions: Sessions, wants_token: bool, rate: int, rates: Rates) -> None:
-        self._tokens, self._sessions = tokens, sessions
+    def __init__(
+        self,
+        tokens: Tokens,
+        sessions: Sessions,
+        wants_token: bool,
+        rate: int,
+        rates: Rates,
+        sign_on: SingleSignOn | None = None,
+    ) -> None:
+        self._tokens, self._sessions, self._sign_on = tokens, sessions, sign_on
         self.wants_token, self._rate, self._rates = wants_token, rate, rates
         self._found: OrderedDict[tuple[str, str], tuple[float, Token | None]] = OrderedDict()
 
@@ -78,7 +89,7 @@ class Gate:
         caller = await self.caller(request, by_form)
         job = request.path_params.get("job")
         for wanted in {scope: None, "read": None} if by_form else (scope,):
-            _require(caller.token, wanted, job)
+            _require(caller, wanted, job)
         request.state.caller = caller  # for what every page shows
         return caller
 
@@ -90,6 +101,9 @@ class Gate:
             self._check_host(request)
             await self._count(address, self._rate)
             return Caller(None, address, known_as(request))
+        if person := self.person(request, by_form):
+            await self._count(f"person {person.name}", self._rate)
+            return Caller(person, person.name, is_person=True)
         secret, session = _shown(request, by_form)
         if not secret and not session:
             raise _unauthorized("it has no token")
@@ -99,12 +113,21 @@ class Gate:
         await self._count(token.name, self._rate)
         return Caller(token, token.name)
 
+    def person(self, request: Request, by_form: bool = False) -> Token | None:
+        """Return the person whom a proxy names, where that counts as a session does; a token goes before it."""
+        if self._sign_on is None or _bearer(request) or not (request.method in _SAFE or by_form):
+            return None
+        return self._sign_on.person(request)
+
     def known(self, request: Request) -> Caller | None:
         """Return who asks, as far as that is known without looking a token up and without counting; None for all
         others."""
         address = request.client.host if request.client else ""
         if not self.wants_token:
             return Caller(None, address, known_as(request)) if _is_local(request) else None
+        with suppress(RequestRefused):
+            if person := self.person(request):
+                return Caller(person, person.name, is_person=True)
         until, token = self._found.get(_shown(request, by_form=False), (0.0, None))
         return Caller(token, token.name) if token is not None and until > time.monotonic() else None
 
@@ -155,7 +178,8 @@ class Gate:
         """Count a request of a caller, who has two seconds' worth at once, or `burst`."""
         if rate and not await self._rates.take(who, rate, 2 * rate if burst is None else burst):
             cause = f"more than {rate:g} requests per second" if rate >= 1 else "too many wrong tokens"
-            raise RequestRefused(429, "too_many", who.removeprefix("wrong "), cause, "Wait, then send less often.")
+            name = who.removeprefix("wrong ").removeprefix("person ")
+            raise RequestRefused(429, "too_many", name, cause, "Wait, then send less often.")
 
     def _check_host(self, request: Request) -> None:
         """Refuse, without tokens, every name but those of this machine: another site may point its own name here."""
@@ -215,19 +239,27 @@ def check_form(request: Request, given: str) -> None:
 def _shown(request: Request, by_form: bool) -> tuple[str, str]:
     """Return the bearer token of a request, or the browser's session when the request changes nothing, or is a form;
     the other is ""."""
-    kind, _, secret = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return secret.strip(), ""
+    if secret := _bearer(request):
+        return secret, ""
     if request.method in _SAFE or by_form:
         return "", str(request.session.get(SESSION, ""))
     return "", ""
 
 
-def _require(token: Token | None, scope: str, job: str | None) -> None:
+def _bearer(request: Request) -> str:
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
+
+
+def _require(caller: Caller, scope: str, job: str | None) -> None:
     """Raise `RequestRefused` for a token without a scope, for this job if there is one."""
+    token = caller.token
     if token is None or (holds(token, scope) if job is None else may(token, scope, job)):
         return
     what = f"{scope!r} for job {job!r}" if job is not None else repr(scope)
+    if caller.is_person:
+        next_step = "Ask for a group that may: LOGDOCTOR_SSO_GROUPS has them."
+        raise RequestRefused(403, "forbidden", token.name, f"their groups do not allow {what}", next_step)
     raise RequestRefused(403, "forbidden", f"token {token.name!r}", f"it does not allow {what}", "Use another token.")
 
 

@@ -75,8 +75,9 @@ def router() -> APIRouter:
 def page(request: Request, name: str, content: dict[str, Any], status: int = 200) -> Response:
     """Return a page, which no cache keeps."""
     gate = state_of(request).gate
-    inside = gate.wants_token and SESSION in request.session
     caller: Caller | None = getattr(request.state, "caller", None)
+    by_session = gate.wants_token and SESSION in request.session
+    inside = by_session or (caller is not None and caller.is_person)
     common = {
         "form_key": form_key(request) if inside else "",
         "wants_token": gate.wants_token,
@@ -85,6 +86,7 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
         "here": _HERE.get(request.url.path.split("/")[1], ""),
         "waiting": _waiting(request),
         "signed_in": caller.token if inside and caller else None,
+        "signs_out": by_session and not (caller and caller.is_person),
         "bound": caller is not None and bool(caller.prefixes),
         "attentive": caller is not None and (caller.token is None or holds(caller.token, "read")),
         "may_be_named": caller is not None and not gate.wants_token,

@@ -22,6 +22,7 @@ from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
+from logdoctor.web.single_sign_on import single_sign_on
 
 log = structlog.get_logger()
 
@@ -34,12 +35,12 @@ def serve(settings: Settings) -> None:
     configure_logging()
     return_memory()
     write_privately()
-    labels = label_map(settings.labels or DEFAULT)
+    labels, sign_on = label_map(settings.labels or DEFAULT), single_sign_on(settings)
     listening = listener(settings.host, settings.port)
     _check_folder(build.made_folder(settings))
     service = build.service(settings)
-    wants_token = settings.auth == "on" or not is_loopback(settings.host)
-    if wants_token and not service.tokens.list():
+    wants_token = settings.auth == "on" or not is_loopback(settings.host) or sign_on is not None
+    if wants_token and sign_on is None and not service.tokens.list():
         raise SettingsError(
             f"host {settings.host}",
             "every request needs a token, and there is none",
@@ -54,6 +55,7 @@ def serve(settings: Settings) -> None:
         session_key(service.records.database),
         settings.public_url.lower().startswith("https://"),
         build.known_causes(settings, service.scanner.book),
+        sign_on,
     )
     http = server(application(service, options), settings.slow_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -25,7 +25,7 @@ async def login_form(
     """Show the form for a token; who is in already goes on."""
     target = local(next)
     gate, session = state_of(request).gate, str(request.session.get(SESSION, ""))
-    if not gate.wants_token or (session and await gate.of_session(session) is not None):
+    if not gate.wants_token or gate.person(request) or (session and await gate.of_session(session) is not None):
         return RedirectResponse(target, 303)
     ended = "You were signed out, or your token has expired or was revoked. Paste one." if session else ""
     request.session.pop(SESSION, None)

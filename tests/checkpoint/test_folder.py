@@ -164,6 +164,22 @@ def test_nothing_is_deleted_for_one_that_cannot_be_read_back(tmp_path: Path, mon
     assert folders.names(tmp_path) == ["step-3.attempt-2"]
 
 
+def test_one_that_was_never_read_back_takes_no_place_of_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with Checkpointer(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(60)
+        with monkeypatch.context() as patched:
+            patched.setattr(folders, "difference", away)
+            unread = checkpoints.save(state_of(2), step=2)
+            assert unread.wait(60) and (unread.state, unread.problem) == ("failed", "[Errno 5] Input/output error")
+        assert checkpoints.save(state_of(3), step=3).wait(60)
+    assert sorted(folders.names(tmp_path)) == [f"step-{step}.attempt-1" for step in (1, 2, 3)]
+
+
 def _damaging(close: Callable[[Any], None]) -> Callable[[Any], None]:
     """A disk that changes what it is given."""
 

@@ -1,5 +1,8 @@
 """Lightning and the Trainer of transformers: what they would have saved themselves, saved here, and gone on from."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from logdoctor.checkpoint.lightning import LightningCheckpoints
 from logdoctor.checkpoint.transformers import TrainerCheckpoints
 from logdoctor.errors import CheckpointError
 from tests.checkpoint.conftest import Gate
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +56,19 @@ class Net(pl.LightningModule):  # type: ignore[misc]
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         milestones = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 9], 0.5)
         return [optimizer], [{"scheduler": milestones, "interval": "step"}]
+
+
+def test_both_go_on_from_a_mirror_on_another_machine(tmp_path: Path) -> None:
+    mirror = f"file://{tmp_path}/mirror"
+    fit(tmp_path / "a", LightningCheckpoints(tmp_path / "a/ours", mirror=f"{mirror}/pl"))
+    moved = LightningCheckpoints(tmp_path / "b/ours", mirror=f"{mirror}/pl")
+    assert moved.latest() == moved.latest() == str(tmp_path / "b/ours/step-20.attempt-1")
+    with TrainerCheckpoints(tmp_path / "c", mirror=f"{mirror}/hf") as saving:
+        saving._checkpoints.save(
+            {"trainer": "{}", "model": {"a": torch.ones(2)}, "scheduler": ({},), "optimizer": {"groups": ({},)}}, step=7
+        )
+    with TrainerCheckpoints(tmp_path / "d", mirror=f"{mirror}/hf") as saving:
+        assert saving.resume() == str(tmp_path / "d/.resume/checkpoint-7")
 
 
 def fit(
@@ -167,6 +185,34 @@ def test_the_trainer_goes_on_as_if_it_had_not_ended(tmp_path: Path, changed: dic
     assert {each.step for each in folders.complete(tmp_path / "b/ours")} == (
         {6, 12, 18} if changed else {5, 10, 15, 18}
     )
+
+
+TWO = """
+import sys
+from pathlib import Path
+import torch
+from tests.checkpoint import test_frameworks as of
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+expected = of.train(folder / "a", ddp_backend="gloo")
+try:
+    of.train(folder / "b", end_at=14, ddp_backend="gloo")
+except of.Broken:
+    print("equal" if of.values(of.train(folder / "b", ddp_backend="gloo")) == of.values(expected) else "different")
+"""
+
+
+def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "two.py"), str(tmp_path)], env=path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("equal") == 2 and "different" not in done.stdout
+    newest = folders.complete(tmp_path / "b/ours")[0]
+    assert (newest.step, newest.world_size, newest.data_position) == (18, 2, 18 * 4)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "r9000"
-down_revision = "r0003"
+down_revision = "r0004"
 
 
 def upgrade() -> None:
@@ -77,7 +77,7 @@ def test_a_new_database_has_the_schema_with_its_partial_indices(url: str) -> Non
             ("event", 0),
             ("learned", 0),
         ]
-        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0003"
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0004"
     assert partial(kept.values()) == PARTIAL
     engine.dispose()
 
@@ -162,7 +162,7 @@ def test_postgresql_takes_the_same_steps(each_database: None, tmp_path: Path) ->
     )
     with records.database.writing() as connection:
         before = [set(connection.exec_driver_sql(one).all()) for one in forms]
-        for table in ("mutes", "saved_views", "runbooks", "scores"):
+        for table in ("mutes", "saved_views", "runbooks", "rule_overrides", "scores"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         for table, names in (
             ("incidents", ("assignee", "snoozed_until", "snoozed_attempts", "woken")),

@@ -530,3 +530,57 @@ def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Sca
 )
 def test_lines_as_people_write_them(text: str, streams: list[str], found: tuple[tuple[str, int], ...]) -> None:
     assert lines_of(text, streams) == found
+
+
+# --- the node at fault
+
+
+def failing_on(*hosts: str) -> str:
+    """A log in which GPUs of nodes go bad."""
+    return HEAD + "".join(
+        f"{host}: ERROR NVRM: Xid (PCI:0000:52:00): 79, GPU has fallen off the bus\n" for host in hosts
+    )
+
+
+def test_a_correction_keeps_the_node(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        told = {"nodelist": "gpu-[01-04]", "launcher": "slurm", "command": "sbatch train.sbatch"}
+        assert client.put("/v1/jobs/a", json=told).status_code in (200, 201)
+        stored = sent(client, service, "a", failing_on("gpu-02"))
+        assert [one.node for one in stored.verdict.suspects] == ["gpu-02"], stored.verdict
+        form = page(client, f"/verdicts/{stored.id}/correct")
+        checked_nodes = [
+            tag.attributes["value"]
+            for tag in form.all("input")
+            if tag.attributes.get("name") == "node" and "checked" in tag.attributes
+        ]
+        assert checked_nodes == ["gpu-02"] and "gpu-04" in form.text
+        said = {"reason": "ECC Error", "evidence": f"main:{LINE}"}
+        assert "a did not run on it" in correcting(client, stored, 422, **said, nodes="rack-9").text
+        shown = correcting(client, stored, **said, node="gpu-02")
+        assert "Node at fault gpu-02" in " ".join(shown.text.split())
+        form_fields = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+        client.post(f"/verdicts/{stored.id}/correct", data=form_fields)
+        now = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "ECC Error" and v)
+        assert [one.node for one in now.verdict.suspects] == ["gpu-02"]
+        incident = page(client, f"/incidents/{service.incidents.of('a', 1)}")
+        assert "sbatch --exclude=gpu-02 train.sbatch" in incident.text
+        node = page(client, "/nodes/gpu-02")
+        assert "ECC Error" in node.text and "No current verdict suspects it" not in node.text
+        case = page(client, "/cases/1")
+        assert "on gpu-02" in case.text and f"/incidents/{service.incidents.of('a', 1)}" in case.links().values()
+        assert "Fingerprints" in case.text.split("Technical details")[1]
+
+
+def test_a_person_names_another_node_or_none(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        for job, suspects in (("other", ["gpu-03"]), ("none", [])):
+            stored = sent(client, service, job, failing_on("gpu-02"))
+            said = {"reason": stored.verdict.reason, "suspects": suspects}
+            made = client.post(f"/v1/verdicts/{stored.id}/correct", json=said).json()
+            assert made["corrects"] and made["nodes"] == suspects
+            now = wait_for(lambda job=job, of=stored: (v := service.records.current(job, 1)) and v.id != of.id and v)
+            assert [one.node for one in now.verdict.suspects] == suspects
+        assert "corrected which node is at fault" in page(client, "/cases/1").text
+        bad = client.post(f"/v1/verdicts/{now.id}/correct", json={"reason": "ECC Error", "suspects": ["<b>"]})
+        assert bad.status_code == 422

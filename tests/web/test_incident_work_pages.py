@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
+from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import JobFacts
 from tests.store.test_incidents import DONE
 from tests.web.conftest import Guarded
@@ -145,6 +146,15 @@ def test_the_page_says_which_later_attempt_ran_on(filled: Service, client: TestC
         filled.records.publish(f"bert-{number}", 2, DONE, True, NOW)
     assert filled.incidents.tend(time.time()) == 1
     assert "attempt 2 of bert-1 ran on past the failure" in page(client, "/incidents/2").text
+
+
+def test_a_cordon_leads_back_to_its_incident(filled: Service, client: TestClient) -> None:
+    kept = NodeRecords(filled.records.database)
+    one = filled.incidents.one(1)
+    assert one is not None and one.newest is not None
+    cordon = kept.want_cordon("node-1", "slurm", "anna", NOW, "ECC", verdict=one.newest.id)
+    assert page(client, f"/nodes/node-1?cordon={cordon.id}").links()["Back to incident 1"] == "/incidents/1"
+    assert "Back to incident" not in client.get("/nodes/node-1").text
 
 
 def test_forms_are_for_those_who_may_and_only_from_our_pages(filled: Service, guarded: Guarded) -> None:

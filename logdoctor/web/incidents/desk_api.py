@@ -50,7 +50,7 @@ def lift(caller: DeskOperator, service: TheService, id: MuteId) -> Response:
     return Json(lifted(service, caller, id))
 
 
-@router.get("/views", responses=answers(ViewList))
+@router.get("/views", responses=answers(ViewList) | describe())
 def views(_: DeskReader, service: TheService) -> Response:
     """List the saved views of the list of incidents, which all share."""
     return Json(ViewList(service.desk.views()))
@@ -70,7 +70,7 @@ def forget_view(_: DeskOperator, service: TheService, name: ViewName) -> Respons
     return Json(ViewList(service.desk.views()))
 
 
-@router.get("/runbooks", responses=answers(RunbookList))
+@router.get("/runbooks", responses=answers(RunbookList) | describe())
 def runbooks(_: DeskReader, service: TheService) -> Response:
     """List the runbooks of reasons, rules and fingerprints."""
     return Json(RunbookList(service.desk.runbooks()))

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 _BODY = Allowed(sent=65_536, unpacked=65_536, seconds=10.0)
 _REMEMBERED = 10_000
 
-router = APIRouter(default_response_class=Response, prefix="/v1/slack", include_in_schema=False)
+router = APIRouter(default_response_class=Response, prefix="/slack", include_in_schema=False)
 
 
 class _Seen:
