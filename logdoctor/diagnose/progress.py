@@ -31,8 +31,8 @@ _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: 
 class Spike(NamedTuple):
     """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
     and of the worst value after it; how many losses were read from the first high one on, and whether they fall
-    again. `step` is the one from which on it may be bad, None where steps are not told; `is_new_count` when the job had begun to
-    count its steps anew just before."""
+    again. `step` is the one from which on it may be bad, None where steps are not told; `is_new_count` when the job
+    had begun to count its steps anew just before."""
 
     stream: int
     jump: int

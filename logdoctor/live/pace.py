@@ -3,9 +3,9 @@
 Between two steps a job may save, evaluate or compile, and each takes many times as long as a step: no multiple of the
 step time alone makes a hang. So an attempt is judged by its own pace once it has shown how it pauses: three times the
 longest pause may pass. Until then, and when it has named a pause of a kind that it has not shown ("eval_start"), it is
-judged by what the settings say, or by a hundred and twenty of its steps where that is longer, up to twice as long. These
-may also pass in a pause that it has named, whatever it took before: an upload is tried again. Times are those at which
-lines came: buffered output comes in bursts, and then the gaps between bursts are what is learned.
+judged by what the settings say, or by a hundred and twenty of its steps where that is longer, up to twice as long.
+These may also pass in a pause that it has named, whatever it took before: an upload is tried again. Times are those at
+which lines came: buffered output comes in bursts, and then the gaps between bursts are what is learned.
 """
 
 import re
