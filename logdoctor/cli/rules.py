@@ -27,7 +27,7 @@ from logdoctor.extras import require
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.build.overrides import OverridesHere
+    from logdoctor.build.overriding import OverridesHere
     from logdoctor.client.rules import ServedOverrides, ServedRules
     from logdoctor.rule_files.imports import File, Imported
     from logdoctor.rules.load import RuleBook

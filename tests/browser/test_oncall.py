@@ -1,5 +1,5 @@
-"""On call at night without a launcher: a wrong verdict is corrected with its node, the rule is overruled, and the node
-is cordoned by hand; played in a real browser."""
+"""On call at night without a launcher, in a real browser: a wrong verdict is corrected with its node, the rule is
+overruled, and the node is cordoned by hand."""
 
 import pytest
 from playwright.sync_api import Page, expect

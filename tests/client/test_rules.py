@@ -111,3 +111,33 @@ def test_a_token_does_what_its_scopes_allow(pair: Twins) -> None:
     assert_refused(pair.there("rules", "approve", id, token=reader), "does not allow 'operate'")
     assert_refused(pair.there("rules", "retire", id, token=bound), "acts on all jobs of its kind")
     assert "check" in pair.there("rules", "check", "--url", pair.url).err
+
+
+def test_a_shipped_rule_is_overruled_listed_exported_and_restored(pair: Twins, tmp_path: Path) -> None:
+    rule = "diagnosis/framework/cuda-out-of-memory"
+    tried = pair.same("rules", "mute", rule, "--job", "llama")
+    assert "Tried on 0 stored attempts" in tried.out and "Give --yes" in tried.out
+    assert "No shipped rule" in pair.same("rules", "overrides").out
+    said = ("rules", "override", rule, "--reason", "NVLink Error", "--days", "7", "--why", "loose bridge", "--yes")
+    assert f"override/1: {rule} says NVLink Error; all jobs; until" in pair.same(*said).out
+    assert (
+        "is muted; kind k/train.py; no end"
+        in pair.same("rules", "mute", rule, "--kind", "k/train.py", "--no-end", "--yes").out
+    )
+    assert "loose bridge" in pair.same("rules", "show", "override/1").out
+    listed = [json.loads(line) for line in pair.same("rules", "overrides", "--json").out.splitlines()]
+    assert [(one["id"], one["scope"], one["whose"]) for one in listed] == [(2, "kind", "k/train.py"), (1, "fleet", "")]
+    for place in (pair.here, pair.there):
+        folder = tmp_path / place.__name__
+        assert place("rules", "export", folder).code == 0
+        text = (folder / "override" / "learned" / "1.yaml").read_text()
+        assert f"rule: {rule}" in text and "kind: override" in text and "expires: 20" in text
+        assert place("rules", "export", folder).out.startswith("0 rules written")
+    assert "withdrawn" in pair.same("rules", "restore", "2", "--why", "mended").out
+    again = pair.both("rules", "restore", "2")
+    assert_refused(again.here, "was already withdrawn")
+    assert_refused(again.there, "was already withdrawn")
+    assert len(pair.same("rules", "overrides", "--all", "--json").out.splitlines()) == 2
+    for wrong in ("filter/none", "diagnosis/none", "learned/a/b"):
+        refused = pair.both("rules", "mute", wrong, "--yes")
+        assert (refused.here.code, refused.there.code) == (2, 2), wrong
