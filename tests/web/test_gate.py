@@ -82,7 +82,7 @@ def ways_of(routes: list[Any]) -> set[tuple[str, str]]:
     return found
 
 
-OPEN_PAGES = {"/login", "/logout", "/openapi.json", "/static"}
+OPEN_PAGES = {"/login", "/logout", "/openapi.json", "/docs", "/static"}
 PLACES = {
     "id": "1",
     "node": "gpu-1",
